@@ -1,0 +1,132 @@
+//! What `stats --reset` remembers: the counters of each process at that time, in a file of this
+//! user. The pages are not touched, so every user has a zero of its own. Used by `stats`.
+//!
+//! The file is replaced as a whole, so that a reader never sees half of one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use smcr_proto::page::COUNTERS;
+
+use crate::paths::Places;
+use crate::store::replace_file;
+use crate::totals::{ProcessTotals, is_gauge};
+
+#[derive(Serialize, Deserialize, Default)]
+pub struct Baseline {
+    /// Seconds since 1970 at the reset.
+    pub taken: u64,
+    /// The start of the machine that the process numbers belong to.
+    boot: String,
+    /// Names of the counters, in their order in `processes`.
+    names: Vec<String>,
+    /// "PID:START" as the process sees itself, and its counters.
+    processes: BTreeMap<String, Vec<u64>>,
+}
+
+impl Baseline {
+    pub fn now(processes: &[ProcessTotals]) -> Baseline {
+        let taken = SystemTime::now().duration_since(UNIX_EPOCH);
+        Baseline {
+            taken: taken.map_or(0, |d| d.as_secs()),
+            boot: boot_id(),
+            names: COUNTERS.iter().map(|(name, _)| name.to_string()).collect(),
+            processes: processes
+                .iter()
+                .map(|p| (key(p), p.counters.to_vec()))
+                .collect(),
+        }
+    }
+
+    /// The last reset of this user since the machine started, if there was one.
+    pub fn load(places: &Places) -> anyhow::Result<Option<Baseline>> {
+        let path = path(places)?;
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let baseline: Baseline = serde_json::from_str(&text)
+            .with_context(|| format!("{} is damaged; run smcrctl stats -r", path.display()))?;
+        Ok(Some(baseline).filter(|b| b.boot == boot_id()))
+    }
+
+    pub fn save(&self, places: &Places) -> anyhow::Result<()> {
+        replace_file(&path(places)?, &serde_json::to_string(self)?)
+    }
+
+    /// Takes off what was there at the reset. Gauges stay as they are.
+    pub fn subtract(&self, processes: &mut [ProcessTotals]) {
+        for process in processes {
+            let Some(old) = self.processes.get(&key(process)) else {
+                continue;
+            };
+            for (i, (name, _)) in COUNTERS.iter().enumerate() {
+                let at = self.names.iter().position(|n| n == name);
+                let before = at.and_then(|at| old.get(at)).copied().unwrap_or(0);
+                if let Some(now) = process.counters.get_mut(i).filter(|_| !is_gauge(i)) {
+                    *now = now.saturating_sub(before);
+                }
+            }
+        }
+    }
+}
+
+fn key(process: &ProcessTotals) -> String {
+    format!("{}:{}", process.own_pid, process.start)
+}
+
+fn path(places: &Places) -> anyhow::Result<PathBuf> {
+    Ok(places.state()?.join("stats-baseline.json"))
+}
+
+fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smcr_proto::page::Counter;
+
+    fn process(pid: u32, sockets: u64, tracked: u64) -> ProcessTotals {
+        let mut counters = [0; COUNTERS.len()];
+        counters[Counter::Sockets as usize] = sockets;
+        counters[Counter::Tracked as usize] = tracked;
+        ProcessTotals {
+            pid: Some(pid),
+            own_pid: pid,
+            start: 1,
+            name: "x".into(),
+            version: "0.1.0".into(),
+            enabled: true,
+            counters,
+        }
+    }
+
+    #[test]
+    fn only_counters_of_known_processes_are_reset() {
+        let baseline = Baseline::now(&[process(1, 10, 3)]);
+        let mut now = [process(1, 15, 2), process(2, 7, 1)];
+        baseline.subtract(&mut now);
+        assert_eq!(now[0].counters[Counter::Sockets as usize], 5);
+        assert_eq!(now[0].counters[Counter::Tracked as usize], 2);
+        assert_eq!(now[1].counters[Counter::Sockets as usize], 7);
+    }
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let mut baseline = Baseline::now(&[process(1, 10, 0)]);
+        baseline.names.rotate_left(1);
+        for old in baseline.processes.values_mut() {
+            old.rotate_left(1);
+        }
+        let mut now = [process(1, 11, 0)];
+        baseline.subtract(&mut now);
+        assert_eq!(now[0].counters[Counter::Sockets as usize], 1);
+    }
+}

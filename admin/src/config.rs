@@ -1,0 +1,385 @@
+//! The configuration file: TOML that sets attributes, read into a layer and edited in place so
+//! that comments stay. Used by `settings`, `effective` and `config_command`.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail};
+use smcr_proto::control::{Attribute, Layer, Policy, Prefix, Profile, text};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+
+/// The name of the array of tables that holds the rules.
+const RULE: &str = "rule";
+/// The words of a rule, in the order in which they are written.
+const RULE_WORDS: [&str; 6] = ["use", "program", "role", "uid", "addr", "port"];
+
+/// Reads a file; one that is not there sets nothing.
+pub fn load(path: &Path) -> anyhow::Result<Layer> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Layer::default()),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Reads the text of a file. The message of an error begins with the number of the line.
+pub fn parse(text: &str) -> anyhow::Result<Layer> {
+    let document = toml_edit::Document::parse(text)
+        .map_err(|e| at(text, e.span(), &e.message().replace('\n', ", ")))?;
+    let mut layer = Layer::default();
+    if let Some(item) = document.get("profile") {
+        let name = item.as_str().unwrap_or_default();
+        let profile = Profile::from_name(name)
+            .ok_or_else(|| at(text, item.span(), &unknown_profile(name)))?;
+        profile.apply(&mut layer);
+    }
+    for (name, item) in document.iter() {
+        if name == "profile" {
+            continue;
+        }
+        let attribute = match name {
+            RULE => Attribute::Rules,
+            _ => Attribute::from_name(name)
+                .filter(|a| *a != Attribute::Rules)
+                .ok_or_else(|| at(text, item.span(), &unknown_attribute(name)))?,
+        };
+        let value = as_text(attribute, item).map_err(|e| at(text, item.span(), &e))?;
+        set(&mut layer, attribute, &value)
+            .map_err(|e| at(text, item.span(), &format!("{name}: {e:#}")))?;
+    }
+    Ok(layer)
+}
+
+/// Sets an attribute of a layer from its text; addresses may be names of interfaces.
+pub fn set(layer: &mut Layer, attribute: Attribute, text: &str) -> anyhow::Result<()> {
+    let resolved = match attribute {
+        Attribute::IpAddrList => addresses_of_interfaces(text)?,
+        _ => text.to_string(),
+    };
+    let mut values = Policy::default();
+    values
+        .parse(attribute, &resolved)
+        .map_err(|e| anyhow!("{e}"))?;
+    layer.set(attribute, &values);
+    Ok(())
+}
+
+pub fn unknown_attribute(name: &str) -> String {
+    let known: Vec<_> = Attribute::ALL.iter().map(|a| a.name()).collect();
+    format!("no attribute `{name}`; there are {}", known.join(", "))
+}
+
+pub fn unknown_profile(name: &str) -> String {
+    let known: Vec<_> = smcr_proto::control::PROFILES
+        .iter()
+        .map(|p| p.name)
+        .collect();
+    format!("no profile `{name}`; there are {}", known.join(", "))
+}
+
+/// Replaces names of interfaces by the interfaces' addresses.
+fn addresses_of_interfaces(text: &str) -> anyhow::Result<String> {
+    let is_name = |item: &str| {
+        let word = item.trim();
+        !word.is_empty()
+            && word != "all"
+            && text::prefix(word).is_err()
+            && !word.contains(['/', ':'])
+            && word.parse::<IpAddr>().is_err()
+    };
+    if !text.split(',').any(is_name) {
+        return Ok(text.to_string());
+    }
+    let mut known: Vec<(String, IpAddr)> = Vec::new();
+    for entry in nix::ifaddrs::getifaddrs().context("cannot list the network interfaces")? {
+        let Some(address) = entry.address else {
+            continue;
+        };
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let v6 = address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
+        if let Some(ip) = v4.or(v6) {
+            known.push((entry.interface_name, ip));
+        }
+    }
+    let mut items = Vec::new();
+    for item in text.split(',').map(str::trim) {
+        if !is_name(item) {
+            items.push(item.to_string());
+            continue;
+        }
+        let own: BTreeSet<_> = known
+            .iter()
+            .filter(|(n, _)| n == item)
+            .map(|(_, a)| a)
+            .collect();
+        if own.is_empty() {
+            let names: BTreeSet<_> = known.iter().map(|(n, _)| n.as_str()).collect();
+            let names: Vec<_> = names.into_iter().collect();
+            bail!(
+                "`{item}` is neither an address, such as 10.0.0.0/8, nor an interface with one ({})",
+                names.join(", ")
+            );
+        }
+        items.extend(own.iter().map(|a| Prefix::host(**a).to_string()));
+    }
+    Ok(items.join(","))
+}
+
+fn at(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> anyhow::Error {
+    let Some(span) = span else {
+        return anyhow!("{message}");
+    };
+    let before = text.get(..span.start).unwrap_or(text);
+    anyhow!("line {}: {message}", before.matches('\n').count() + 1)
+}
+
+/// A TOML value in the form of the command line.
+fn as_text(attribute: Attribute, item: &Item) -> Result<String, String> {
+    if attribute == Attribute::Rules {
+        let tables = rule_tables(item).ok_or("write each rule as a table [[rule]]")?;
+        let rules: Result<Vec<_>, _> = tables.iter().map(|t| rule_text(*t)).collect();
+        return Ok(rules?.join("; "));
+    }
+    let wrong = || {
+        format!(
+            "{} cannot have a value of type {}",
+            attribute.name(),
+            item.type_name()
+        )
+    };
+    match item.as_value().ok_or_else(wrong)? {
+        Value::Array(items) => {
+            let texts: Option<Vec<_>> = items.iter().map(scalar).collect();
+            Ok(texts.ok_or_else(wrong)?.join(","))
+        }
+        value => scalar(value).ok_or_else(wrong),
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(s) => Some(s.value().clone()),
+        Value::Integer(i) => Some(i.value().to_string()),
+        Value::Boolean(b) => Some(u8::from(*b.value()).to_string()),
+        _ => None,
+    }
+}
+
+fn rule_tables(item: &Item) -> Option<Vec<&dyn TableLike>> {
+    if let Some(tables) = item.as_array_of_tables() {
+        return Some(tables.iter().map(|t| t as &dyn TableLike).collect());
+    }
+    let array = item.as_array()?;
+    array
+        .iter()
+        .map(|v| v.as_inline_table().map(|t| t as &dyn TableLike))
+        .collect()
+}
+
+fn rule_text(table: &dyn TableLike) -> Result<String, String> {
+    let mut words = Vec::new();
+    for (key, item) in table.iter() {
+        if !RULE_WORDS.contains(&key) {
+            return Err(format!(
+                "a rule has no `{key}`; it has {}",
+                RULE_WORDS.join(", ")
+            ));
+        }
+        let value = item.as_value().and_then(scalar);
+        let value = value.ok_or_else(|| format!("`{key}` of a rule must be a string or number"))?;
+        if value.contains([';', ' ', '\t']) {
+            return Err(format!("`{key}` of a rule must not have blanks or `;`"));
+        }
+        words.push(format!("{key}={value}"));
+    }
+    Ok(words.join(" "))
+}
+
+/// A file to be edited.
+pub struct Editor(DocumentMut);
+
+impl Editor {
+    /// Takes the text of a file that [`parse`] accepted.
+    pub fn new(text: &str) -> anyhow::Result<Editor> {
+        Ok(Editor(text.parse::<DocumentMut>().map_err(|e| {
+            at(text, e.span(), &e.message().replace('\n', ", "))
+        })?))
+    }
+
+    /// Writes an attribute as the user said it.
+    pub fn set(&mut self, attribute: Attribute, text: &str) {
+        if attribute == Attribute::Rules {
+            self.set_rules(text);
+            return;
+        }
+        let text = text.trim();
+        let mut value = match attribute {
+            Attribute::Enabled | Attribute::Strict => {
+                Value::from(matches!(text, "1" | "true" | "on" | "yes"))
+            }
+            _ => match text.parse::<i64>() {
+                Ok(number) => Value::from(number),
+                Err(_) => Value::from(text),
+            },
+        };
+        // A remark behind the old value stays behind the new one.
+        if let Some(old) = self.0.get(attribute.name()).and_then(Item::as_value) {
+            *value.decor_mut() = old.decor().clone();
+        }
+        match self.0.get_mut(attribute.name()) {
+            Some(item) => *item = Item::Value(value),
+            None => drop(self.0.insert(attribute.name(), Item::Value(value))),
+        }
+    }
+
+    pub fn set_profile(&mut self, profile: &Profile) {
+        for (attribute, _) in profile.values {
+            self.unset(*attribute);
+        }
+        self.0.insert("profile", toml_edit::value(profile.name));
+    }
+
+    /// Takes an attribute out. One that a profile sets must be said by the caller to stay unset.
+    pub fn unset(&mut self, attribute: Attribute) {
+        self.0.remove(match attribute {
+            Attribute::Rules => RULE,
+            _ => attribute.name(),
+        });
+    }
+
+    fn set_rules(&mut self, text: &str) {
+        let mut tables = ArrayOfTables::new();
+        for rule in text
+            .split(';')
+            .map(str::trim)
+            .filter(|r| !r.is_empty() && *r != "none")
+        {
+            let mut table = Table::new();
+            for (key, value) in rule.split_whitespace().filter_map(|w| w.split_once('=')) {
+                let value = match value.parse::<i64>() {
+                    Ok(number) if key != "program" => toml_edit::value(number),
+                    _ => toml_edit::value(value),
+                };
+                table.insert(key, value);
+            }
+            tables.push(table);
+        }
+        if tables.is_empty() {
+            self.0
+                .insert(RULE, toml_edit::value(toml_edit::Array::new()));
+        } else {
+            self.0.insert(RULE, Item::ArrayOfTables(tables));
+        }
+    }
+
+    /// Replaces the profile by the values that it stands for.
+    pub fn expand_profile(&mut self) {
+        let profile = self
+            .0
+            .get("profile")
+            .and_then(Item::as_str)
+            .and_then(Profile::from_name);
+        self.0.remove("profile");
+        for (attribute, text) in profile.map_or(&[][..], |p| p.values) {
+            if self.0.get(attribute.name()).is_none() {
+                self.set(*attribute, text);
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Editor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_form() {
+        let layer = parse(
+            "profile = \"latency\"\nenabled = false # why\nstrict = 1\nspin_us = 10\n\
+             port_range_list = \"1-20,23\"\nip_addr_list = [\"10.0.0.0/8\", \"::1\"]\n\
+             user_eids = [\"A\"]\n[[rule]]\nuse = \"tcp\"\nuid = 7\nport = 80\n",
+        )
+        .unwrap();
+        let p = layer.values();
+        assert!(!p.enabled && p.strict);
+        assert_eq!((p.spin_us, p.switch_ops), (10, 4));
+        assert_eq!(p.show(Attribute::IpAddrList).to_string(), "10.0.0.0/8,::1");
+        assert_eq!(
+            p.show(Attribute::Rules).to_string(),
+            "use=tcp uid=7 port=80"
+        );
+        assert!(!layer.sets(Attribute::Mode));
+    }
+
+    #[test]
+    fn mistakes_have_a_line() {
+        for (text, message) in [
+            (
+                "\nport_range_list = \"9-2\"\n",
+                "line 2: port_range_list: `9-2`: the range runs backwards; write 2-9",
+            ),
+            (
+                "spin_us = 1.5",
+                "line 1: spin_us cannot have a value of type float",
+            ),
+            (
+                "profile = \"fast\"",
+                "line 1: no profile `fast`; there are safe, latency, throughput, cpu",
+            ),
+            (
+                "\n\n[[rule]]\nuse = \"tcp\"\nprot = 1",
+                "line 3: a rule has no `prot`; it has use, program, role, uid, addr, port",
+            ),
+            (
+                "rules = \"x\"",
+                "line 1: no attribute `rules`; there are enabled,",
+            ),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+        let error = parse("enabled = ]").unwrap_err().to_string();
+        assert!(
+            error.starts_with("line 1: ") && !error.contains('\n'),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn comments_stay() {
+        let mut editor = Editor::new("# mine\nenabled = true # remark\n").unwrap();
+        editor.set(Attribute::Enabled, "0");
+        editor.set(Attribute::PortRangeList, "1-20");
+        editor.set(Attribute::Rules, "use=tcp port=1-2; use=smcr uid=3");
+        let text = editor.to_string();
+        assert!(
+            text.starts_with("# mine\nenabled = false # remark\n"),
+            "{text}"
+        );
+        let layer = parse(&text).unwrap();
+        assert_eq!(
+            layer.values().show(Attribute::Rules).to_string(),
+            "use=tcp port=1-2; use=smcr uid=3"
+        );
+        editor.unset(Attribute::Rules);
+        assert!(!parse(&editor.to_string()).unwrap().sets(Attribute::Rules));
+    }
+
+    #[test]
+    fn interfaces_have_addresses() {
+        assert!(
+            addresses_of_interfaces("10.0.0.0/8, lo")
+                .unwrap()
+                .contains("127.0.0.1")
+        );
+        let error = addresses_of_interfaces("nosuch0").unwrap_err().to_string();
+        assert!(error.starts_with("`nosuch0` is neither"), "{error}");
+    }
+}

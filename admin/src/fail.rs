@@ -1,0 +1,67 @@
+//! How a command fails: one line on standard error and an exit status. Used by every command.
+
+use std::fmt;
+
+/// A mistake of the caller: exit status 2, everything else is 1.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The error that the caller made this mistake.
+pub fn usage(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Usage(message.into()))
+}
+
+/// A result that was already printed: only the exit status is left to be set.
+#[derive(Debug)]
+pub struct Silent;
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failed")
+    }
+}
+
+impl std::error::Error for Silent {}
+
+/// The exit status for an error, and the line to print with it if there is one.
+pub fn report(error: &anyhow::Error) -> (u8, Option<String>) {
+    let broken_pipe = error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
+    if broken_pipe {
+        // The reader of our output has seen enough.
+        return (0, None);
+    }
+    if error.is::<Silent>() {
+        return (1, None);
+    }
+    let line = format!("{error:#}").replace('\n', " ");
+    (if error.is::<Usage>() { 2 } else { 1 }, Some(line))
+}
+
+/// The one line that a mistake on the command line deserves.
+pub fn command_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let told = text
+        .lines()
+        .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"))
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let told = told.strip_prefix("error: ").unwrap_or(&told);
+    let usage = text.lines().find_map(|l| l.strip_prefix("Usage: "));
+    match usage {
+        Some(usage) => format!("{told}; usage: {usage}"),
+        None => format!("{told}; see smcrctl --help"),
+    }
+}

@@ -1,0 +1,202 @@
+//! The control page as a file: found, made, read, and changed in place under a lock.
+//!
+//! The file is kept read-only even for its owner, so that no stray `>` shortens it under the
+//! processes that map it. Used by the commands that show or change settings.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use smcr_proto::control::{self, LEN, Page, PageError, ReadError};
+
+use crate::mapping::Mapping;
+use crate::paths::Owner;
+
+/// A page file of an owner.
+pub struct Store {
+    path: PathBuf,
+    owner: Owner,
+}
+
+/// Keeps other writers away while it lives.
+pub struct Lock(#[allow(dead_code, reason = "held, not read")] Flock<File>);
+
+impl Store {
+    pub fn new(path: PathBuf, owner: Owner) -> Store {
+        Store { path, owner }
+    }
+
+    /// The page, or none if there is no file.
+    pub fn read(&self) -> anyhow::Result<Option<Page>> {
+        match self.look()? {
+            None => Ok(None),
+            Some(Ok(page)) => Ok(Some(page)),
+            Some(Err(error)) => Err(self.broken(error)),
+        }
+    }
+
+    /// Keeps other writers away. Makes the directory if it is not there.
+    pub fn lock(&self) -> anyhow::Result<Lock> {
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        let mode = match self.owner {
+            Owner::Host => 0o755,
+            Owner::User => 0o700,
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(dir)
+            .and_then(|()| self.open_lock(dir))
+            .map_err(|e| self.refused(e, "change"))
+    }
+
+    fn open_lock(&self, dir: &Path) -> io::Result<Lock> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(dir.join("control.lock"))?;
+        match Flock::lock(file, FlockArg::LockExclusive) {
+            Ok(lock) => Ok(Lock(lock)),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+
+    /// Changes the page, or makes it from `first` and then changes it; if `change` fails, nothing
+    /// is changed.
+    pub fn update<T>(
+        &self,
+        _lock: &Lock,
+        first: impl FnOnce() -> anyhow::Result<Page>,
+        change: impl FnOnce(&mut Page) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let (mut page, exists) = match self.look()? {
+            None => (first()?, false),
+            Some(Ok(page)) => (page, true),
+            // We hold the lock, so whoever left the page like this died at it.
+            Some(Err(ReadError::Busy)) => (first()?, true),
+            Some(Err(error)) => return Err(self.broken(error)),
+        };
+        let result = change(&mut page)?;
+        let mut image = [0; LEN];
+        control::emit(&page, &mut image);
+        let written = if exists {
+            self.write_in_place(&image)
+        } else {
+            self.create(&image)
+        };
+        written.map_err(|e| self.refused(e, "write"))?;
+        Ok(result)
+    }
+
+    fn look(&self) -> anyhow::Result<Option<Result<Page, ReadError>>> {
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+            .open(&self.path);
+        let file = match opened {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| self.refused(e, "read"))?,
+        };
+        let meta = file.metadata().map_err(|e| self.refused(e, "read"))?;
+        if !meta.is_file() {
+            bail!("{} is not a file; remove it", self.path.display());
+        }
+        if meta.uid() != self.owner.uid() {
+            bail!(
+                "{} belongs to uid {} and not to uid {}; the library does not read it either; remove it",
+                self.path.display(),
+                meta.uid(),
+                self.owner.uid()
+            );
+        }
+        if meta.len() < LEN as u64 {
+            let short = ReadError::Page(PageError::TooShort(meta.len() as usize));
+            return Ok(Some(Err(short)));
+        }
+        let mapping = Mapping::new(&file, false).map_err(|e| self.refused(e, "read"))?;
+        Ok(Some(control::read(mapping.words()).map(|(_, page)| page)))
+    }
+
+    fn create(&self, image: &[u8; LEN]) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(image)?;
+        file.set_permissions(Permissions::from_mode(self.mode()))?;
+        std::fs::rename(&new, &self.path)
+    }
+
+    fn write_in_place(&self, image: &[u8; LEN]) -> io::Result<()> {
+        std::fs::set_permissions(&self.path, Permissions::from_mode(self.mode() | 0o200))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(&self.path);
+        std::fs::set_permissions(&self.path, Permissions::from_mode(self.mode()))?;
+        let mapping = Mapping::new(&file?, true)?;
+        control::store(mapping.words(), image);
+        Ok(())
+    }
+
+    fn mode(&self) -> u32 {
+        match self.owner {
+            Owner::Host => 0o444,
+            Owner::User => 0o400,
+        }
+    }
+
+    fn refused(&self, error: io::Error, what: &str) -> anyhow::Error {
+        anyhow::Error::new(error).context(format!(
+            "cannot {what} the control page {}",
+            self.path.display()
+        ))
+    }
+
+    fn broken(&self, error: ReadError) -> anyhow::Error {
+        let mend = match error {
+            ReadError::Page(PageError::Newer(_)) => "",
+            ReadError::Busy => "; a change was not finished, smcrctl config apply repairs it",
+            ReadError::Page(_) => "; remove it and run smcrctl config apply",
+        };
+        anyhow::anyhow!("{}: {error}{mend}", self.path.display())
+    }
+}
+
+/// Writes a file so that a reader sees either the old or the new one, also after a crash.
+pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || -> io::Result<()> {
+        // A configuration file may be a link to where it is kept.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(".new");
+        let new = PathBuf::from(name);
+        let mode = std::fs::metadata(path).map_or(0o644, |m| m.mode() & 0o7777);
+        let _ = std::fs::remove_file(&new);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,157 @@
+//! The command top: the busiest processes, drawn anew at every interval.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use smcr_proto::page::{Counter, State};
+
+use crate::cli::TopArgs;
+use crate::out::{self, Table};
+use crate::scan::Host;
+use crate::totals::{self, Counters, ProcessTotals};
+
+type Key = (u32, u64);
+
+pub fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let mut before: Option<(Instant, HashMap<Key, Counters>)> = None;
+    let mut left = args.count;
+    let mut wait = Duration::from_millis(300);
+    while left != Some(0) {
+        let host = Host::scan(&args.who)?;
+        let now = Instant::now();
+        let processes = totals::collect(&host, &args.who);
+        if let Some((then, old)) = &before {
+            let seconds = (now - *then).as_secs_f64();
+            draw(&view(&host, args, &processes, old, seconds))?;
+            left = left.map(|n| n - 1);
+            wait = Duration::from_secs(args.interval.into());
+        }
+        let counters = processes.iter().map(|p| ((p.own_pid, p.start), p.counters));
+        before = Some((now, counters.collect()));
+        if left != Some(0) {
+            sleep(wait);
+        }
+    }
+    Ok(())
+}
+
+/// On a terminal the new view takes the place of the old one.
+fn draw(text: &str) -> anyhow::Result<()> {
+    if std::io::stdout().is_terminal() {
+        return out::print(&format!("\x1b[H\x1b[2J{text}"));
+    }
+    out::print(&format!("{text}\n"))
+}
+
+fn view(
+    host: &Host,
+    args: &TopArgs,
+    processes: &[ProcessTotals],
+    old: &HashMap<Key, Counters>,
+    seconds: f64,
+) -> String {
+    let mut connections: HashMap<u32, (u64, u64)> = HashMap::new();
+    for c in host.connections(&args.who).iter().filter(|c| c.is_live()) {
+        let counts = connections.entry(c.user.pid).or_default();
+        counts.0 += 1;
+        counts.1 += u64::from(c.socket.is(State::Accelerated));
+    }
+    let mut rows: Vec<Row> = processes
+        .iter()
+        .map(|p| Row::new(p, old.get(&(p.own_pid, p.start)), seconds))
+        .collect();
+    rows.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
+    let mut table = Table::new(&[
+        ">PID",
+        "Program",
+        ">Conns",
+        ">Accel",
+        ">Mem tx B/s",
+        ">Mem rx B/s",
+        ">TCP B/s",
+        ">Wakes/s",
+        ">Sleeps/s",
+        ">Spin hit",
+        ">Full/s",
+        ">Memory",
+    ]);
+    for row in rows.iter().take(args.rows) {
+        let (all, accelerated) = row
+            .pid
+            .and_then(|p| connections.get(&p))
+            .copied()
+            .unwrap_or_default();
+        table.row(row.cells(all, accelerated));
+    }
+    let (all, accelerated) = connections
+        .values()
+        .fold((0, 0), |(a, b), (x, y)| (a + x, b + y));
+    format!(
+        "smcrctl top: {} processes, {all} connections, {accelerated} accelerated\n\n{}",
+        processes.len(),
+        table.render()
+    )
+}
+
+struct Row {
+    pid: Option<u32>,
+    name: String,
+    memory: u64,
+    per_second: Vec<f64>,
+}
+
+impl Row {
+    /// Rates since the last view; a process that is new shows none yet.
+    fn new(p: &ProcessTotals, old: Option<&Counters>, seconds: f64) -> Row {
+        let old = old.unwrap_or(&p.counters);
+        let pairs = p.counters.iter().zip(old);
+        Row {
+            pid: p.pid,
+            name: out::clean(&p.name),
+            memory: p.counters[Counter::Memory as usize],
+            per_second: pairs
+                .map(|(a, b)| a.saturating_sub(*b) as f64 / seconds)
+                .collect(),
+        }
+    }
+
+    fn rate(&self, counter: Counter) -> f64 {
+        self.per_second
+            .get(counter as usize)
+            .copied()
+            .unwrap_or(0.0)
+    }
+
+    fn tcp(&self) -> f64 {
+        self.rate(Counter::TcpTxBytes) + self.rate(Counter::TcpRxBytes)
+    }
+
+    fn busy(&self) -> f64 {
+        self.rate(Counter::MemTxBytes) + self.rate(Counter::MemRxBytes) + self.tcp()
+    }
+
+    fn cells(&self, all: u64, accelerated: u64) -> Vec<String> {
+        let (hits, misses) = (self.rate(Counter::SpinHits), self.rate(Counter::SpinMisses));
+        let spins = hits + misses;
+        vec![
+            self.pid.map_or("ended".into(), |p| p.to_string()),
+            self.name.clone(),
+            all.to_string(),
+            accelerated.to_string(),
+            out::rate(self.rate(Counter::MemTxBytes)),
+            out::rate(self.rate(Counter::MemRxBytes)),
+            out::rate(self.tcp()),
+            out::rate(self.rate(Counter::EventWakes) + self.rate(Counter::BellsTx)),
+            out::rate(self.rate(Counter::Sleeps)),
+            if spins > 0.0 {
+                format!("{:.0}%", 100.0 * hits / spins)
+            } else {
+                "-".into()
+            },
+            out::rate(self.rate(Counter::RingFull)),
+            out::bytes(self.memory),
+        ]
+    }
+}

@@ -1,0 +1,195 @@
+//! The commands enable-unit and disable-unit: a systemd drop-in that loads the library.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::cli::UnitArgs;
+use crate::fail::usage;
+use crate::paths::Places;
+use crate::store::replace_file;
+use crate::{library, out, program, run};
+
+const FILE: &str = "50-smcr.conf";
+
+pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
+    let unit = name(&args.unit)?;
+    let profile = args.profile.as_deref().map(run::profile).transpose()?;
+    let library = library::find()?;
+    let old = property(args, &unit, "Environment").unwrap_or_default();
+    let old = old
+        .split(' ')
+        .find_map(|w| w.trim_matches('"').strip_prefix("LD_PRELOAD="));
+    let preload = library::preload(&library, old.map(std::ffi::OsStr::new));
+    let mut text = String::from(
+        "# Made by smcrctl enable-unit; smcrctl disable-unit removes it.\n[Service]\n",
+    );
+    text += &format!(
+        "Environment=LD_PRELOAD={}\n",
+        preload.to_string_lossy().replace('%', "%%")
+    );
+    for (name, value) in run::variables(profile, false) {
+        text += &format!("Environment={name}={value}\n");
+    }
+    warn_about_program(args, &unit)?;
+    let path = drop_in(places, args, &unit)?;
+    replace_file(&path, &text)?;
+    warn_about_sandbox(args, &unit);
+    reload(args)?;
+    out::print(&format!(
+        "wrote {}; it takes effect when {unit} is started next\n",
+        path.display()
+    ))
+}
+
+pub fn disable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
+    let unit = name(&args.unit)?;
+    let path = drop_in(places, args, &unit)?;
+    match std::fs::remove_file(&path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            bail!("{unit} is not enabled: no {}", path.display())
+        }
+        Err(e) => return Err(e).with_context(|| format!("cannot remove {}", path.display())),
+    }
+    if let Some(dir) = path.parent() {
+        // Other drop-ins may be in there.
+        let _ = std::fs::remove_dir(dir);
+    }
+    reload(args)?;
+    out::print(&format!(
+        "removed {}; it takes effect when {unit} is started next\n",
+        path.display()
+    ))
+}
+
+/// The unit's full name, which becomes part of a path.
+fn name(given: &str) -> anyhow::Result<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    if given.is_empty() || given.starts_with('.') || !given.chars().all(good) {
+        return Err(usage(format!(
+            "`{given}`: not the name of a unit, such as redis-server.service"
+        )));
+    }
+    match given.rsplit_once('.') {
+        Some((_, "service")) => Ok(given.to_string()),
+        Some((_, "socket" | "target" | "timer" | "mount" | "slice" | "scope" | "path")) => {
+            Err(usage(format!(
+                "`{given}`: only services have programs to accelerate"
+            )))
+        }
+        _ => Ok(format!("{given}.service")),
+    }
+}
+
+fn drop_in(places: &Places, args: &UnitArgs, unit: &str) -> anyhow::Result<PathBuf> {
+    let units = if args.user {
+        let config = places.config(crate::paths::Owner::User)?;
+        let base = config.parent().and_then(|p| p.parent());
+        base.context("no directory for configuration")?
+            .join("systemd/user")
+    } else {
+        places.of_host("/etc/systemd/system")
+    };
+    Ok(units.join(format!("{unit}.d")).join(FILE))
+}
+
+/// Says if the unit's program cannot have the library, and refuses then.
+fn warn_about_program(args: &UnitArgs, unit: &str) -> anyhow::Result<()> {
+    let Some(start) = property(args, unit, "ExecStart") else {
+        return Ok(());
+    };
+    let Some(path) = start.split(' ').find_map(|w| w.strip_prefix("path=")) else {
+        return Ok(());
+    };
+    match program::inspect(std::path::Path::new(path)) {
+        Ok(report) => match report.obstacles.first() {
+            Some(why) => bail!("{} cannot be accelerated: {why}", report.file.display()),
+            None => Ok(()),
+        },
+        Err(error) => {
+            out::note(&format!("note: {error:#}"));
+            Ok(())
+        }
+    }
+}
+
+/// The library finds its peers through netlink and Unix sockets.
+fn warn_about_sandbox(args: &UnitArgs, unit: &str) {
+    let Some(families) = property(args, unit, "RestrictAddressFamilies") else {
+        return;
+    };
+    if families.is_empty() || families == "none" {
+        return;
+    }
+    let denied = families.strip_prefix('~');
+    let lists = |family: &str| {
+        families
+            .trim_start_matches('~')
+            .split(' ')
+            .any(|w| w == family)
+    };
+    let missing: Vec<_> = ["AF_UNIX", "AF_NETLINK"]
+        .into_iter()
+        .filter(|f| lists(f) == denied.is_some())
+        .collect();
+    if !missing.is_empty() {
+        out::note(&format!(
+            "note: {unit} may not use {}; its connections stay on TCP until RestrictAddressFamilies= allows it",
+            missing.join(" and ")
+        ));
+    }
+}
+
+/// A property of the unit; none where systemd does not run or does not know it.
+fn property(args: &UnitArgs, unit: &str, property: &str) -> Option<String> {
+    if args.no_reload {
+        return None;
+    }
+    let mut command = systemctl(args);
+    command.args(["show", "--value", "-p", property, "--", unit]);
+    let output = command.stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_string())
+}
+
+fn reload(args: &UnitArgs) -> anyhow::Result<()> {
+    if args.no_reload {
+        return Ok(());
+    }
+    let output = systemctl(args).arg("daemon-reload").output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => bail!(
+            "the drop-in is changed, but systemctl daemon-reload failed: {}; use --no-reload where systemd does not run",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+        Err(error) => bail!(
+            "the drop-in is changed, but systemctl cannot be started: {error}; use --no-reload where systemd does not run"
+        ),
+    }
+}
+
+fn systemctl(args: &UnitArgs) -> Command {
+    let mut command = Command::new("systemctl");
+    if args.user {
+        command.arg("--user");
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn names_of_units() {
+        assert_eq!(name("redis-server").unwrap(), "redis-server.service");
+        assert_eq!(name("a@b.service").unwrap(), "a@b.service");
+        assert_eq!(name("my.app").unwrap(), "my.app.service");
+        for bad in ["", "../x", "a/b", "ssh.socket", ".service"] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+}

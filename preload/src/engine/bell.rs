@@ -1,0 +1,201 @@
+//! The doorbell words: how the end that sleeps tells the other to wake it.
+//!
+//! Word of arriving data (`Dir::bell`), one per direction:
+//!
+//! | value | who stored it | what the producer does after publishing |
+//! |---|---|---|
+//! | 0 | consumer | nothing: the consumer looks by itself |
+//! | waiter | consumer | looks at that waiter's sleep word; asleep: its eventfd, once per sleep |
+//! | ARMED | consumer | moves it to RINGING, sends one byte on the TCP connection, moves it to RUNG |
+//! | RINGING, RUNG | producer | nothing: a byte is on its way or unread |
+//!
+//! Word of space (`Dir::space`): 0 or a waiter; TCP bytes are never used for it, so an end that waits
+//! for space and has no eventfd to be woken by moves its direction to TCP instead.
+//!
+//! Invariant (hazard 6): while the consumer is *unseen* (its waiter may be one that we never see),
+//! the word is ARMED, RINGING or RUNG at every moment, so data never lies in the ring without a
+//! doorbell byte that was sent after it or is about to be.
+
+use super::end;
+use crate::family::process::count;
+use crate::family::sock::Sock;
+use crate::sys::net;
+use crate::transport::peers::{self, Peer};
+use crate::transport::region::Dir;
+use crate::transport::waiters::Waiter;
+use smcr_proto::page::Counter;
+use smcr_proto::cursor;
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
+
+/// Consumer asks for a byte on the TCP connection.
+pub const ARMED: u32 = 1;
+/// Producer is about to send it.
+pub const RINGING: u32 = 2;
+/// Producer has sent it.
+pub const RUNG: u32 = 3;
+/// Bit of `Half::gate`: no doorbell byte may be sent (the stream carries payload).
+pub const CLOSED: u32 = 1 << 31;
+
+const BYTE: [u8; 1] = [0xb7];
+
+/// After the producer has published its cursor: wake the consumer if it asked for it.
+#[inline]
+pub fn after_publish(s: &Sock, dir: &Dir, sock: i32) {
+    // Pairs with the fence of a consumer that arms or falls asleep and then looks at the cursor.
+    fence(SeqCst);
+    let word = dir.bell.load(Relaxed);
+    if word != 0 && word != RUNG {
+        ring(s, dir, sock, word);
+    }
+}
+
+#[cold]
+fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
+    if let Some(w) = Waiter::of_word(word) {
+        let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
+        if ring_waiter(peer, w, &s.tx.rung) == Rang::Unknown {
+            ring_tcp(s, dir, sock);
+        }
+    } else if word == ARMED
+        && dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok()
+    {
+        ring_tcp(s, dir, sock);
+        // Fails if the consumer armed again meanwhile: then the next publish rings again.
+        let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Rang {
+    /// It is awake, was rung already, or is rung now.
+    Done,
+    /// Asleep, and its eventfd is not known here.
+    Unknown,
+}
+
+fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
+    match peer.sleep_word(w) {
+        Some(sleep) if sleep & 1 == 0 => Rang::Done,
+        Some(sleep) => {
+            // The waiter's number is mixed in: another waiter's sleep may carry the same count.
+            let this = sleep ^ (w.word() << 8);
+            if rung.swap(this, Relaxed) == this {
+                return Rang::Done;
+            }
+            if peer.ring(w) || (crate::transport::channel::drain(peer) && peer.ring(w)) {
+                count(Counter::EventWakes, 1);
+                return Rang::Done;
+            }
+            Rang::Unknown
+        }
+        None => Rang::Unknown,
+    }
+}
+
+/// Sends one byte on the TCP connection, unless the stream carries payload.
+fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
+    let gate = &s.tx.gate;
+    // AcqRel pairs with `switch`, which closes the gate and waits for the bells on their way.
+    if gate.fetch_add(1, AcqRel) & CLOSED == 0
+        && net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) == Ok(1)
+    {
+        s.tx.kernel.fetch_add(1, Relaxed);
+        s.bells_tx.fetch_add(1, Relaxed);
+        count(Counter::BellsTx, 1);
+        // After the send: the consumer never expects a byte that was not sent.
+        dir.bells.fetch_add(1, Release);
+    }
+    gate.fetch_sub(1, AcqRel);
+}
+
+/// After the consumer has published its cursor: wake the producer if it waits and there is room.
+#[inline]
+pub fn after_consume(s: &Sock, dir: &Dir, size: usize) {
+    // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
+    fence(SeqCst);
+    let word = dir.space.load(Relaxed);
+    if word != 0 {
+        ring_space(s, dir, size, word);
+    }
+}
+
+#[cold]
+fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
+    let unread = dir.head.load(Relaxed).wrapping_sub(s.rx.cursor.load(Relaxed));
+    if unread > (size - cursor::wake_space(size)) as u64 {
+        return;
+    }
+    let (Some(w), Some(peer)) = (Waiter::of_word(word), peers::get(s.peer.load(Relaxed))) else {
+        return;
+    };
+    ring_waiter(peer, w, &s.rx.rung);
+}
+
+/// Wakes the peer without data, so that it looks at what we ask of it.
+pub fn call_peer(s: &Sock, sock: i32) {
+    let (Some(to), Some(from)) = (s.tx.dir(), s.rx.dir()) else { return };
+    fence(SeqCst);
+    let word = to.bell.load(Relaxed);
+    if word != 0 && word != RUNG {
+        ring(s, to, sock, word);
+    }
+    let waiter = Waiter::of_word(from.space.load(Relaxed));
+    if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {
+        ring_waiter(peer, w, &s.rx.rung);
+    }
+}
+
+/// Takes the doorbell bytes off the TCP connection that are known to be there. Called with the
+/// receiving lock held, while the receiving direction is in memory.
+pub fn drain(s: &Sock, dir: &Dir, sock: i32) {
+    loop {
+        let sent = dir.bells.load(Acquire); // pairs with the Release in `ring_tcp`
+        let taken = s.bells_rx.load(Relaxed);
+        let due = sent.wrapping_sub(taken);
+        if due == 0 {
+            return;
+        }
+        if due > 1 << 20 {
+            return end::hostile(s, sock);
+        }
+        let mut buf = [0u8; 64];
+        let want = (due as usize).min(buf.len());
+        match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
+            Ok(0) => return end::found(s, end::EOF),
+            Ok(n) => {
+                s.rx.kernel.fetch_add(n as u64, Relaxed);
+                s.bells_rx.fetch_add(n as u32, Relaxed);
+                count(Counter::BellsRx, n as i64);
+            }
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
+            Err(e) => return end::found(s, end::error(e)),
+        }
+    }
+}
+
+/// Arms the doorbell byte. The caller looks at the ring once more afterwards.
+pub fn arm(s: &Sock, dir: &Dir) {
+    s.rx.waiter.store(ARMED, Relaxed);
+    dir.bell.store(ARMED, Relaxed);
+    // Pairs with the fence in `after_publish`.
+    fence(SeqCst);
+}
+
+/// Names a waiter in the doorbell word; false if the peer can't be told its eventfd, or another
+/// waiter sleeps on this connection (then the byte is armed, which wakes everybody).
+pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
+    let word = w.word();
+    let now = s.rx.waiter.load(Relaxed);
+    if now == word && dir.bell.load(Relaxed) == word {
+        return true;
+    }
+    let other_sleeps = Waiter::of_word(now).is_some_and(|o| o != w && o.is_asleep());
+    let told = peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
+    if other_sleeps || !told {
+        arm(s, dir);
+        return false;
+    }
+    s.rx.waiter.store(word, Relaxed);
+    dir.bell.store(word, Relaxed);
+    true
+}

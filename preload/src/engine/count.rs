@@ -1,0 +1,40 @@
+//! Our byte counts against the kernel's: whether anybody used the socket behind our back.
+//!
+//! Asked before a direction switches; liburing, inline system calls and programs that used the
+//! socket before the library was loaded show up here as a difference (hazard 16).
+
+use crate::family::sock::{Sock, role};
+use crate::sys::{Res, fd, net};
+use std::sync::atomic::Ordering::*;
+
+/// struct tcp_info up to tcpi_bytes_received, as 64-bit words.
+type InfoHead = [u64; 17];
+const BYTES_ACKED: usize = 15;
+const BYTES_RECEIVED: usize = 16;
+
+/// Whether all that was sent went through the hooks. The caller holds the sending lock and nobody is
+/// inside a kernel send.
+pub fn sent_matches(s: &Sock, sock: i32) -> Res<bool> {
+    let info: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    // Both numbers may move between the two calls (an acknowledgement arrives): acked only grows and
+    // unacked shrinks by the same, so ask for unacked first and accept what can't be otherwise.
+    let before = fd::unacked(sock)? as u64;
+    let again: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    if info[BYTES_ACKED] != again[BYTES_ACKED] {
+        return Ok(false); // in motion: ask again later
+    }
+    // An active opener's SYN counts as acknowledged byte.
+    let syn = u64::from(s.role.load(Relaxed) == role::CLIENT);
+    Ok(again[BYTES_ACKED] + before == s.tx.kernel.load(Relaxed) + syn)
+}
+
+/// Whether all that was received and taken went through the hooks.
+pub fn received_matches(s: &Sock, sock: i32) -> Res<bool> {
+    let info: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let unread = fd::unread(sock)? as u64;
+    let again: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    if info[BYTES_RECEIVED] != again[BYTES_RECEIVED] {
+        return Ok(false);
+    }
+    Ok(again[BYTES_RECEIVED] == s.rx.kernel.load(Relaxed) + unread)
+}

@@ -1,0 +1,20 @@
+//! One connection: two directions, each in the kernel's TCP stream or in a ring.
+//!
+//! The socket table calls [`tx`] and [`rx`]; they ask [`switch`] where the stream goes on, copy
+//! through `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`]
+//! allows). [`end`] has the rules of close, shutdown and death; [`count`] compares our byte counts
+//! with the kernel's.
+
+pub mod bell;
+pub mod bufs;
+pub mod changes;
+pub mod count;
+pub mod end;
+pub mod file;
+pub mod rx;
+pub mod shadow;
+pub mod signals;
+pub mod spin;
+pub mod switch;
+pub mod tx;
+pub mod wait;

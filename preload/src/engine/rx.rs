@@ -1,0 +1,456 @@
+//! Receiving: from the TCP stream up to the switch, then from the ring, and back, as one stream.
+//!
+//! Called by the socket table for sockets whose reads are careful. An attempt never waits and never
+//! takes a byte beyond the switch offset; PEEK, WAITALL and the low-water mark work across it.
+
+use super::bufs::Bufs;
+use super::{bell, end, spin, switch, wait};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag};
+use crate::sys::{Errno, Res, fd, net};
+use crate::transport::region::{self, Dir, ctl, fin};
+use crate::transport::ring::Ring;
+use smcr_proto::cursor;
+use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::*;
+
+/// What one attempt did.
+pub enum Step {
+    /// Bytes delivered.
+    Moved(usize),
+    /// Nothing there.
+    Empty,
+    /// The peer sends nothing more.
+    End,
+    /// The call ends with this errno.
+    Failed(Errno),
+}
+
+/// Where the next bytes come from.
+pub enum Source {
+    /// The ring holds this many.
+    Ring(usize),
+    /// The kernel; at most this many bytes belong to the program.
+    Tcp(u64),
+    /// The peer broke the rules.
+    Broken,
+}
+
+/// Receives as recv(2) would, for a careful socket.
+pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
+    let peek = flags & libc::MSG_PEEK != 0;
+    let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
+    let enough = if flags & libc::MSG_WAITALL != 0 {
+        bufs.len()
+    } else {
+        bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
+    };
+    let mut got = 0;
+    let mut timer = wait::Timer::lazy(s.recv_timeout.load(Relaxed));
+    if bufs.len() == 0 {
+        return Ok(0);
+    }
+    loop {
+        if peek {
+            got = 0;
+        }
+        match attempt(s, sock, &bufs, got, flags) {
+            Step::Moved(n) => {
+                got += n;
+                if got >= enough || got == bufs.len() {
+                    return Ok(got);
+                }
+                if !peek {
+                    continue;
+                }
+            }
+            Step::Empty if is_asked(s) => {
+                switch::attend(s, sock);
+                continue;
+            }
+            Step::Empty => {}
+            Step::End => return Ok(got),
+            Step::Failed(e) if got == 0 => return Err(e),
+            Step::Failed(e) => {
+                s.error.store(e.0 as u32, Relaxed);
+                return Ok(got);
+            }
+        }
+        if nonblock {
+            if got > 0 {
+                return Ok(got);
+            }
+            if !s.has(flag::SEEN) && arm_unseen(s, sock) {
+                continue;
+            }
+            return Err(Errno(libc::EAGAIN));
+        }
+        match wait::for_data(s, sock, &mut timer, peek && got > 0) {
+            Ok(()) => {}
+            Err(_) if got > 0 => return Ok(got),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The waiter may be one that we never see: the doorbell byte is armed before EAGAIN is returned.
+/// True: data came meanwhile.
+fn arm_unseen(s: &Sock, sock: i32) -> bool {
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
+    let Some(dir) = s.rx.dir() else { return false };
+    if !s.rx_in_memory() {
+        // On TCP the kernel shows readiness itself, but the peer may go on in the ring at any time.
+        bell::arm(s, dir);
+        return pending(s, dir);
+    }
+    bell::drain(s, dir, sock);
+    bell::arm(s, dir);
+    pending(s, dir)
+}
+
+/// Whether anything waits to be looked at: data, a switch, the end. Without system calls.
+#[inline]
+pub fn pending(s: &Sock, dir: &Dir) -> bool {
+    let fresh = s.rx_in_memory() && dir.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+    fresh
+        || s.rx.end.load(Relaxed) != 0
+        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && switch::can_follow(s, dir)
+        || (s.rx_in_memory() && dir.fin.load(Relaxed) & fin::WRITE != 0)
+        || is_asked(s)
+}
+
+/// Whether the peer wants our sending direction on TCP.
+#[inline]
+pub fn is_asked(s: &Sock) -> bool {
+    s.tx_in_memory()
+        && s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0)
+}
+
+/// Follows switches without reading: for a side that only sends.
+pub fn progress(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    if matches!(follow(s, sock, dir), Source::Broken) {
+        if switch::proof_is_due(s) {
+            switch::abandon(s, Reason::StreamProofFailed);
+        } else {
+            end::hostile(s, sock);
+        }
+    }
+}
+
+/// One pass under the lock.
+pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
+    let marker = Marker::new();
+    let Ok(held) = s.rx.lock.take(&marker) else {
+        return Step::Failed(Errno(libc::EAGAIN));
+    };
+    let step = locked(s, sock, bufs, from, flags);
+    drop(held);
+    if let Step::Moved(n) = step
+        && s.rx_in_memory()
+        && n > 0
+    {
+        switch::answer_tx(s, sock);
+    }
+    step
+}
+
+#[inline]
+fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
+    if s.has(flag::SHUT_RD) && s.rx_in_memory() {
+        return Step::End;
+    }
+    let Some(dir) = s.rx.dir() else { return from_tcp(s, sock, None, bufs, from, flags, u64::MAX) };
+    loop {
+        match follow(s, sock, dir) {
+            Source::Ring(0) => {
+                if !ended(s, sock, dir) {
+                    return Step::Empty;
+                }
+                return end::outcome(s, dir);
+            }
+            Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
+            Source::Tcp(limit) => match from_tcp(s, sock, Some(dir), bufs, from, flags, limit) {
+                Step::Moved(0) => {} // the stream moved on: follow it
+                step => return step,
+            },
+            // Before the proof the claims are a stranger's, who must not harm this connection.
+            Source::Broken if switch::proof_is_due(s) => {
+                switch::abandon(s, Reason::StreamProofFailed);
+                return from_tcp(s, sock, None, bufs, from, flags, u64::MAX);
+            }
+            Source::Broken => {
+                end::hostile(s, sock);
+                return Step::Failed(Errno(libc::ECONNRESET));
+            }
+        }
+    }
+}
+
+/// Follows the producer's switches as far as the stream has been taken, and says where it goes on.
+#[inline]
+pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
+    loop {
+        let passed = s.rx.switches.load(Relaxed);
+        if s.rx_in_memory() {
+            let tail = s.rx.cursor.load(Relaxed);
+            // Pairs with the Release publish in `tx::fill`: the bytes below head are there.
+            let head = dir.head.load(Acquire);
+            let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
+                return Source::Broken;
+            };
+            let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
+            s.rx.seen.store(head, Relaxed);
+            // Frozen for a hand-over: what is unread comes again through TCP.
+            let frozen = dir.ctl.load(Relaxed) & ctl::RETURN != 0;
+            if n > 0 && !frozen {
+                return Source::Ring(n);
+            }
+            if dir.switch.load(Acquire) == passed {
+                return Source::Ring(0);
+            }
+            match switch::follow_to_tcp(s, sock, dir, passed) {
+                switch::Followed::Yes => {}
+                switch::Followed::NotYet => return Source::Ring(0),
+                switch::Followed::Broken => return Source::Broken,
+            }
+        } else {
+            if dir.switch.load(Acquire) == passed {
+                return Source::Tcp(u64::MAX);
+            }
+            match switch::follow_to_memory(s, sock, dir, passed) {
+                switch::ToMemory::Yes => {}
+                switch::ToMemory::After(n) => return Source::Tcp(n),
+                switch::ToMemory::NotYet => return Source::Tcp(0),
+                switch::ToMemory::Broken => return Source::Broken,
+            }
+        }
+    }
+}
+
+fn from_ring(
+    s: &Sock,
+    sock: i32,
+    dir: &Dir,
+    bufs: &Bufs,
+    from: usize,
+    flags: i32,
+    avail: usize,
+) -> Step {
+    let n = avail.min(bufs.len() - from);
+    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
+        end::hostile(s, sock);
+        return Step::Failed(Errno(libc::ECONNRESET));
+    };
+    let base = dir.base.load(Relaxed);
+    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);
+    // the claimed base only moves the masked offset.
+    let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, base) };
+    let tail = s.rx.cursor.load(Relaxed);
+    let copy = |pos: u64, at: usize, n: usize| {
+        let mut pos = pos;
+        bufs.pieces(at, n, |p, len| {
+            // SAFETY: the program's buffer, valid for writes as it promised the kernel.
+            unsafe { ring.get(pos, p, len) };
+            pos += len as u64;
+        });
+    };
+    if flags & libc::MSG_PEEK != 0 {
+        copy(tail, from, n);
+        if n < bufs.len() - from {
+            return Step::Moved(n + peek_behind(s, sock, dir, bufs, from + n, n));
+        }
+        return Step::Moved(n);
+    }
+    let mut done = 0;
+    while done < n {
+        let part = (n - done).min(size / 4);
+        if flags & libc::MSG_TRUNC == 0 {
+            copy(tail + done as u64, from + done, part);
+        }
+        done += part;
+        let now = tail + done as u64;
+        s.rx.cursor.store(now, Relaxed);
+        dir.consumer_cpu.store(spin::cpu(), Relaxed);
+        // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
+        dir.tail.store(now, Release);
+        bell::after_consume(s, dir, size);
+    }
+    Step::Moved(done)
+}
+
+/// A PEEK that wants more than the ring holds, when the stream goes on in TCP behind it.
+fn peek_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, peeked: usize) -> usize {
+    let passed = s.rx.switches.load(Relaxed);
+    if dir.switch.load(Acquire) != passed.wrapping_add(1)
+        || dir.at_ring.load(Relaxed) != s.rx.cursor.load(Relaxed) + peeked as u64
+    {
+        return 0;
+    }
+    bell::drain(s, dir, sock);
+    if s.rx.kernel.load(Relaxed) != dir.at_kernel.load(Relaxed) {
+        return 0;
+    }
+    peek_tcp(sock, bufs, from, bufs.len() - from).unwrap_or(0)
+}
+
+fn peek_tcp(sock: i32, bufs: &Bufs, from: usize, n: usize) -> Res {
+    let mut first = (std::ptr::null_mut(), 0);
+    bufs.pieces(from, n, |p, len| {
+        if first.1 == 0 {
+            first = (p, len);
+        }
+    });
+    // SAFETY: the program's buffer, valid for writes.
+    unsafe { net::recv(sock, first.0, first.1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
+}
+
+/// A careful read from the kernel: looks how much is there, then whether the stream switched, and
+/// takes no more than both allow. Moved(0): the stream goes on elsewhere.
+fn from_tcp(
+    s: &Sock,
+    sock: i32,
+    dir: Option<&Dir>,
+    bufs: &Bufs,
+    from: usize,
+    flags: i32,
+    limit: u64,
+) -> Step {
+    let there = match fd::unread(sock) {
+        Ok(n) => n,
+        Err(e) => return Step::Failed(e),
+    };
+    // The switch was stored before the first byte that is not payload was sent, so it is visible
+    // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
+    let limit = match dir {
+        Some(d) if d.switch.load(Acquire) != s.rx.switches.load(Relaxed) => {
+            match switch::payload_left(s, d) {
+                Some(n) => limit.min(n),
+                None => return Step::Moved(0),
+            }
+        }
+        _ => limit,
+    };
+    let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
+    if n == 0 {
+        if there > 0 && limit == 0 {
+            // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
+            return Step::Empty;
+        }
+        let mut b = [0u8; 1];
+        return match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Ok(0) => {
+                end::found(s, end::EOF);
+                Step::End
+            }
+            Ok(_) => Step::Moved(0),
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => Step::Empty,
+            Err(e) => Step::Failed(e),
+        };
+    }
+    let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
+    let got = bufs.with_parts(from, n, |part| {
+        // SAFETY: an all-zero msghdr is valid.
+        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+        msg.msg_iov = part.as_mut_ptr();
+        msg.msg_iovlen = part.len();
+        // SAFETY: the buffers are the program's, valid for writes.
+        let r = unsafe { net::recvmsg(sock, &mut msg, (flags & keep) | libc::MSG_DONTWAIT) };
+        if let Ok(moved) = r
+            && flags & libc::MSG_PEEK == 0
+        {
+            s.rx.kernel.fetch_add(moved as u64, Relaxed);
+            s.rx.tcp.fetch_add(moved as u64, Relaxed);
+        }
+        r
+    });
+    match got {
+        Ok(got) => {
+            if let Some(d) = dir
+                && flags & libc::MSG_PEEK != 0
+                && got as u64 == limit
+            {
+                return Step::Moved(got + peek_ring_behind(s, d, bufs, from + got));
+            }
+            Step::Moved(got)
+        }
+        Err(e) if e.0 == libc::EAGAIN => Step::Empty,
+        Err(e) => Step::Failed(e),
+    }
+}
+
+/// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved.
+fn peek_ring_behind(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
+    if switch::proof_is_due(s) {
+        return 0;
+    }
+    let tail = s.rx.cursor.load(Relaxed);
+    let head = dir.head.load(Acquire);
+    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else { return 0 };
+    let Some(avail) = cursor::readable(head, tail, size) else { return 0 };
+    let n = avail.min(bufs.len() - from);
+    // SAFETY: as in `from_ring`.
+    let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
+    let mut pos = tail;
+    bufs.pieces(from, n, |p, len| {
+        // SAFETY: the program's buffer, valid for writes.
+        unsafe { ring.get(pos, p, len) };
+        pos += len as u64;
+    });
+    n
+}
+
+/// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
+/// now and then without (a non-blocking reader that never waits).
+fn ended(s: &Sock, sock: i32, dir: &Dir) -> bool {
+    if s.rx.end.load(Relaxed) != 0 {
+        return true;
+    }
+    let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
+    if !sign && !wait::is_time_to_look(&s.rx.looked) {
+        return false;
+    }
+    look_at_kernel(s, sock, dir);
+    if sign && s.rx.end.load(Relaxed) == 0 {
+        // The mark comes before the FIN; nothing follows either.
+        return true;
+    }
+    s.rx.end.load(Relaxed) != 0
+}
+
+/// Takes doorbells off and finds FIN or RST. Called with the receiving lock held.
+pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
+    bell::drain(s, dir, sock);
+    if s.rx.end.load(Relaxed) != 0 || !s.rx_in_memory() {
+        return;
+    }
+    let mut b = [0u8; 1];
+    match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(0) => end::found(s, end::EOF),
+        Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
+        Err(e) => end::found(s, end::error(e)),
+    }
+}
+
+/// Runs a kernel receive for a socket that is not careful and counts its bytes. None: it became
+/// careful meanwhile.
+#[inline]
+pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
+    // SeqCst on both sides (here and in `switch::become_careful`): either we see the flag, or the
+    // other side sees us inside.
+    s.rx.in_kernel.fetch_add(1, SeqCst);
+    if s.flags.load(SeqCst) & flag::CAREFUL != 0 {
+        s.rx.in_kernel.fetch_sub(1, Release);
+        return None;
+    }
+    let n = real();
+    if n > 0 && !peek {
+        s.rx.tcp.fetch_add(n as u64, Relaxed);
+        s.rx.kernel.fetch_add(n as u64, Relaxed);
+    }
+    s.rx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
+    Some(n)
+}

@@ -1,0 +1,72 @@
+//! The kernel socket's options while a connection is accelerated, and the program's values beside.
+//!
+//! A doorbell byte must not be held back by Nagle or TCP_CORK nor hidden by SO_RCVLOWAT (hazard 7), so
+//! the kernel has NODELAY on, CORK off and RCVLOWAT 1 while the program reads and sets its own values
+//! here. They go back to the kernel when a direction returns to TCP.
+
+use crate::family::sock::{Sock, flag};
+use crate::sys::{fd, net};
+use libc::{IPPROTO_TCP, SOL_SOCKET, TCP_CORK, TCP_NODELAY};
+use std::sync::atomic::Ordering::*;
+
+/// Reads the program's options from the kernel, once, before the first switch.
+pub fn learn(s: &Sock, sock: i32) {
+    if s.has(flag::SHADOWED) {
+        return;
+    }
+    let int = |level, name| net::get_opt::<i32>(sock, level, name).unwrap_or(0);
+    s.put(flag::NODELAY, int(IPPROTO_TCP, TCP_NODELAY) != 0);
+    s.put(flag::CORK, int(IPPROTO_TCP, TCP_CORK) != 0);
+    s.low_water.store(int(SOL_SOCKET, libc::SO_RCVLOWAT).max(1) as u32, Relaxed);
+    s.recv_timeout.store(timeout(sock, libc::SO_RCVTIMEO), Relaxed);
+    s.send_timeout.store(timeout(sock, libc::SO_SNDTIMEO), Relaxed);
+    let linger = net::get_opt::<libc::linger>(sock, SOL_SOCKET, libc::SO_LINGER);
+    s.put(flag::LINGER0, linger.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0));
+    learn_nonblock(s, sock);
+    s.set(flag::SHADOWED);
+}
+
+/// Reads O_NONBLOCK from the kernel.
+pub fn learn_nonblock(s: &Sock, sock: i32) {
+    if let Ok(f) = fd::status_flags(sock) {
+        s.put(flag::NONBLOCK, f & libc::O_NONBLOCK != 0);
+    }
+}
+
+/// A timeout option in ns.
+pub fn timeout(sock: i32, name: i32) -> u64 {
+    net::get_opt::<libc::timeval>(sock, SOL_SOCKET, name)
+        .map_or(0, |t| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000)
+}
+
+/// Sets the kernel's socket for doorbells.
+pub fn accelerate(s: &Sock, sock: i32) {
+    learn(s, sock);
+    if s.low_water.load(Relaxed) != 1 {
+        let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+    }
+    if s.has(flag::CORK) {
+        let _ = net::set_opt(sock, IPPROTO_TCP, TCP_CORK, &0i32);
+    }
+    // Set after uncorking and even if it is set: it flushes what is held back.
+    let _ = net::set_opt(sock, IPPROTO_TCP, TCP_NODELAY, &1i32);
+}
+
+/// Sending is on TCP again: the program's CORK and NODELAY hold.
+pub fn restore_sending(s: &Sock, sock: i32) {
+    if !s.has(flag::SHADOWED) {
+        return;
+    }
+    let _ = net::set_opt(sock, IPPROTO_TCP, TCP_NODELAY, &i32::from(s.has(flag::NODELAY)));
+    if s.has(flag::CORK) {
+        let _ = net::set_opt(sock, IPPROTO_TCP, TCP_CORK, &1i32);
+    }
+}
+
+/// Receiving is on TCP again: the program's RCVLOWAT holds.
+pub fn restore_receiving(s: &Sock, sock: i32) {
+    let low = s.low_water.load(Relaxed);
+    if low != 1 {
+        let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));
+    }
+}

@@ -1,0 +1,503 @@
+//! Where a direction's stream goes on: the late switch to memory, and the way back.
+//!
+//! The sender decides. It stores the place (byte of the TCP stream, byte of the ring) and then counts
+//! the switch; the receiver takes the old medium up to exactly there. An odd count means memory. A
+//! sender switches again only after the receiver has followed the last one. In the first switch of
+//! the connecting side 16 bytes of proof stand in the TCP stream behind the payload: the accepting
+//! side's nonce, which only the process at the other end of this very connection can put there.
+
+use super::{bell, changes, count, end, shadow};
+use crate::family::lock::Marker;
+use crate::family::process;
+use crate::family::sock::{Sock, flag, medium, role, step};
+use crate::sys::{Errno, net};
+use crate::transport::region::{Dir, ctl, fin, setup};
+use crate::{config, log};
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Bytes of proof in the stream.
+pub const PROOF: u64 = 16;
+/// Attempts after a spill until memory is tried again; doubles with each spill.
+const FIRST_HOLD: u32 = 32;
+
+/// Why a sender leaves the ring by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spill {
+    /// The ring is full and nobody that we see waits for room.
+    UnseenWriter,
+    /// The peer shut down its sending side: it can't be woken any more.
+    HalfClosed,
+    /// Nobody can be woken when room comes.
+    NoWaiter,
+    /// Test mode.
+    Flip,
+    /// Pinned by the program's use of the socket.
+    Pinned,
+}
+
+// ---- sender ----------------------------------------------------------------------------------
+
+/// Moves sending to memory if all is right for it now. Cheap when it is not.
+pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
+    let Some(dir) = s.tx.dir() else { return false };
+    if s.tx_in_memory() || s.has(flag::PINNED | flag::SHUT_WR) || !may_send(s) {
+        return false;
+    }
+    let hold = s.tx.hold.load(Relaxed);
+    if hold > 0 {
+        s.tx.hold.store(hold - 1, Relaxed);
+        return false;
+    }
+    let wishes = dir.ctl.load(Acquire);
+    if wishes & ctl::READY == 0 || wishes & (ctl::RETURN | ctl::PINNED) != 0 {
+        return false;
+    }
+    let made = s.tx.switches.load(Relaxed);
+    if dir.passed.load(Acquire) != made || s.rx.dir().is_none_or(|d| d.fin.load(Relaxed) != 0) {
+        return false;
+    }
+    let marker = Marker::new();
+    let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
+    if s.tx_in_memory() || s.tx.switches.load(Relaxed) != made {
+        return false;
+    }
+    // From here on senders come to the lock; those that are inside the kernel must have left.
+    s.tx_medium.store(medium::SHM, SeqCst);
+    if s.tx.in_kernel.load(SeqCst) != 0 || !is_clean(s, sock) || !to_memory(s, sock, dir, made) {
+        s.tx_medium.store(medium::TCP, SeqCst);
+        return false;
+    }
+    true
+}
+
+/// Whether this side may begin: the connecting side after the nonce was seen on the peer's socket,
+/// the accepting side after the proof in the stream.
+fn may_send(s: &Sock) -> bool {
+    let Some(region) = s.region() else { return false };
+    match s.role.load(Relaxed) {
+        role::CLIENT => s.tx.switches.load(Relaxed) > 0 || s.step.load(Acquire) == step::PROVED,
+        _ => region.server.load(Relaxed) == setup::PROVED && s.step.load(Acquire) == step::PROVED,
+    }
+}
+
+fn is_clean(s: &Sock, sock: i32) -> bool {
+    match count::sent_matches(s, sock) {
+        Ok(true) => true,
+        Ok(false) => {
+            // Also the case while acknowledgements are on their way; persistent only with raw I/O.
+            if s.tries.fetch_add(1, Relaxed) > 1000 {
+                s.note(Reason::CountMismatch);
+                s.set(flag::PINNED);
+            }
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
+    let at = s.tx.kernel.load(Relaxed);
+    let proof = s.role.load(Relaxed) == role::CLIENT && made == 0;
+    shadow::accelerate(s, sock);
+    // A full send queue would cut the proof: come again when it has room.
+    if proof && crate::sys::fd::unacked(sock).is_ok_and(|n| n > 4096) {
+        return false;
+    }
+    // From here on the accepting side can't give up: it waits for the proof.
+    if proof
+        && s.region().is_none_or(|r| {
+            r.server.compare_exchange(setup::NONCE, setup::COMMITTED, AcqRel, Relaxed).is_err()
+        })
+    {
+        return false;
+    }
+    let before = (dir.at_kernel.load(Relaxed), dir.at_ring.load(Relaxed));
+    dir.at_kernel.store(at, Relaxed);
+    dir.at_ring.store(s.tx.cursor.load(Relaxed), Relaxed);
+    // Before the proof: a receiver that sees a byte of it sees the switch. Pairs with the Acquire in
+    // `rx::from_tcp`.
+    dir.switch.store(made + 1, Release);
+    if proof && let Err(e) = send_proof(s, sock) {
+        log::debug!(target: "smcr::switch", errno = e.0, "proof not sent");
+        dir.at_kernel.store(before.0, Relaxed);
+        dir.at_ring.store(before.1, Relaxed);
+        dir.switch.store(made, Release);
+        if let Some(r) = s.region() {
+            r.server.store(setup::NONCE, Release);
+        }
+        return false;
+    }
+    s.tx.switches.store(made + 1, Relaxed);
+    s.tx_switches.store(made + 1, Relaxed);
+    s.tx.gate.fetch_and(!bell::CLOSED, AcqRel);
+    changes::note(s);
+    if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
+        process::count(Counter::Accelerated, 1);
+    }
+    s.note(Reason::None);
+    process::count(Counter::SwitchTxMem, 1);
+    config::arm_flip(&s.tx.flip);
+    log::debug!(target: "smcr::switch", fd = sock, at, "sending moves to memory");
+    // A reader that sleeps on TCP must learn that the stream goes on elsewhere when data comes; its
+    // doorbell is armed since the region was made.
+    true
+}
+
+fn send_proof(s: &Sock, sock: i32) -> Result<(), Errno> {
+    let mut bytes = [0u8; PROOF as usize];
+    bytes[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
+    bytes[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match net::send_slice(sock, &bytes[sent..], libc::MSG_DONTWAIT) {
+            Ok(n) => {
+                sent += n;
+                s.tx.kernel.fetch_add(n as u64, Relaxed);
+            }
+            Err(e) if sent == 0 && e.0 != libc::EINTR => return Err(e),
+            // Cut in the middle: the rest must follow, the stream has no other way.
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
+                let _ = crate::sys::fd::poll_now(sock, libc::POLLOUT);
+                crate::sys::proc::yield_now();
+            }
+            Err(_) => break, // the connection is dead; the error shows at the next call
+        }
+    }
+    Ok(())
+}
+
+/// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
+pub fn spill(s: &Sock, sock: i32, why: Spill) {
+    let marker = Marker::new();
+    let Ok(_held) = s.tx.lock.take(&marker) else { return };
+    if s.tx_in_memory() {
+        let to = s.tx.cursor.load(Relaxed);
+        back_to_tcp(s, sock, why, to);
+    }
+}
+
+fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
+    let Some(dir) = s.tx.dir() else { return };
+    // No doorbell may fall into the payload: close the gate, wait for those on their way.
+    s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
+    let mut rounds = 0u32;
+    while s.tx.gate.load(Acquire) & !bell::CLOSED != 0 {
+        std::hint::spin_loop();
+        rounds += 1;
+        if rounds > 1 << 14 {
+            crate::sys::proc::yield_now();
+        }
+        if rounds > 1 << 18 {
+            // A thread was killed between counting and sending: nobody knows whether its byte went.
+            log::warn!(target: "smcr::switch", fd = sock, "a doorbell never ended; resetting");
+            return end::hostile(s, sock);
+        }
+    }
+    dir.at_ring.store(at_ring, Relaxed);
+    dir.at_kernel.store(s.tx.kernel.load(Relaxed), Relaxed);
+    let made = s.tx.switches.load(Relaxed) + 1;
+    dir.switch.store(made, Release); // pairs with the Acquire in `rx::follow`
+    s.tx.switches.store(made, Relaxed);
+    s.tx_switches.store(made, Relaxed);
+    let hold = match why {
+        Spill::Flip => 0,
+        Spill::HalfClosed | Spill::Pinned => u32::MAX,
+        _ => FIRST_HOLD.saturating_mul(made.min(64)),
+    };
+    s.tx.hold.store(hold, Relaxed);
+    process::count(Counter::SwitchTxTcp, 1);
+    match why {
+        Spill::UnseenWriter => s.note(Reason::UnseenWriter),
+        Spill::HalfClosed => s.note(Reason::HalfClosed),
+        _ => {}
+    }
+    if why != Spill::Flip {
+        process::count(Counter::Spills, 1);
+    }
+    log::debug!(target: "smcr::switch", fd = sock, at_ring, ?why, "sending moves to TCP");
+    s.tx_medium.store(medium::TCP, SeqCst);
+    changes::note(s);
+    shadow::restore_sending(s, sock);
+    // While our own payload may lie in the kernel's queue, an unread doorbell at our end would turn
+    // an exit into a reset that destroys it (hazard 8).
+    if let Some(back) = s.rx.dir() {
+        let marker = Marker::new();
+        if s.rx_in_memory()
+            && let Some(_held) = s.rx.lock.try_take(&marker)
+        {
+            bell::drain(s, back, sock);
+        }
+    }
+}
+
+/// The peer wants something of the sender: its FIN is marked, or it asks for TCP.
+#[cold]
+pub fn attend(s: &Sock, sock: i32) {
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
+    let wishes = dir.ctl.load(Acquire);
+    if wishes & ctl::RETURN != 0 {
+        return give_back(s, sock, dir);
+    }
+    if wishes & ctl::PINNED != 0 {
+        s.note(Reason::PeerPinned);
+        return spill(s, sock, Spill::Pinned);
+    }
+    if back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 {
+        spill(s, sock, Spill::HalfClosed);
+    }
+}
+
+/// The peer froze its side of the ring and can't read it any more: what it has not taken is sent
+/// again through TCP.
+fn give_back(s: &Sock, sock: i32, dir: &Dir) {
+    let marker = Marker::new();
+    let Ok(_held) = s.tx.lock.take(&marker) else { return };
+    if !s.tx_in_memory() {
+        return;
+    }
+    let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
+    let size = s.tx.size.load(Relaxed) as usize;
+    if smcr_proto::cursor::readable(to, from, size).is_none() {
+        return end::hostile(s, sock);
+    }
+    back_to_tcp(s, sock, Spill::Pinned, from);
+    // SAFETY: the ring of this direction in a live region; the lock is held.
+    let ring = unsafe {
+        crate::transport::ring::Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed))
+    };
+    let mut pos = from;
+    while pos < to {
+        let (p, n) = ring.piece(pos, (to - pos) as usize);
+        // SAFETY: a piece of the ring, valid for reads.
+        let piece = unsafe { std::slice::from_raw_parts(p, n) };
+        match net::send_slice(sock, piece, libc::MSG_DONTWAIT) {
+            Ok(n) => {
+                pos += n as u64;
+                s.tx.kernel.fetch_add(n as u64, Relaxed);
+                s.tx.tcp.fetch_add(n as u64, Relaxed);
+            }
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
+                // The ring holds no more than a socket buffer; the peer's kernel takes it soon.
+                let mut p = [libc::pollfd { fd: sock, events: libc::POLLOUT, revents: 0 }];
+                let _ = crate::sys::fd::poll(&mut p, 100);
+                if p[0].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Answers the peer's switch with our own, in the call that received: a side that only receives
+/// still wants its doorbells.
+#[inline]
+pub fn answer_tx(s: &Sock, sock: i32) {
+    if !s.tx_in_memory() {
+        try_to_memory(s, sock);
+    }
+}
+
+/// Test mode: moves to the other medium after a random number of bytes.
+#[inline]
+pub fn flip_tx(s: &Sock, sock: i32, n: usize) {
+    if config::flips() && s.tx.flip.fetch_sub(n as i64, Relaxed) <= n as i64 {
+        config::arm_flip(&s.tx.flip);
+        spill(s, sock, Spill::Flip);
+    }
+}
+
+// ---- receiver --------------------------------------------------------------------------------
+
+/// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
+/// may switch.
+pub fn become_careful(s: &Sock) {
+    s.flags.fetch_or(flag::CAREFUL, SeqCst);
+}
+
+/// Tells the peer that it may switch, when it may.
+pub fn offer_reading(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    if dir.ctl.load(Relaxed) & ctl::READY != 0 || s.has(flag::PINNED) {
+        return;
+    }
+    if s.rx.in_kernel.load(SeqCst) != 0 {
+        s.note(Reason::BusyReader);
+        return;
+    }
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    if count::received_matches(s, sock) == Ok(true) {
+        dir.ctl.fetch_or(ctl::READY, AcqRel);
+    }
+}
+
+/// Result of following a switch to memory.
+pub enum ToMemory {
+    /// Followed.
+    Yes,
+    /// This many payload bytes come first.
+    After(u64),
+    /// The proof is not complete yet.
+    NotYet,
+    /// The claim can't be right.
+    Broken,
+}
+
+/// Whether the next switch is one that `follow_*` could act on now.
+pub fn can_follow(s: &Sock, dir: &Dir) -> bool {
+    if s.rx_in_memory() {
+        dir.at_ring.load(Relaxed) == s.rx.cursor.load(Relaxed)
+    } else {
+        dir.at_kernel.load(Relaxed) == s.rx.kernel.load(Relaxed)
+    }
+}
+
+/// Payload bytes that the TCP stream holds before a switch to memory that is marked; None if it is
+/// reached.
+pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
+    let left = dir.at_kernel.load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed))?;
+    (left > 0).then_some(left)
+}
+
+/// Whether the accepting side still waits for the proof in the stream.
+pub fn proof_is_due(s: &Sock) -> bool {
+    s.role.load(Relaxed) != role::CLIENT && s.rx.switches.load(Relaxed) == 0
+}
+
+/// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
+pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory {
+    if dir.switch.load(Acquire) != passed + 1 {
+        return ToMemory::Broken;
+    }
+    match dir.at_kernel.load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
+        None => return ToMemory::Broken,
+        Some(0) => {}
+        Some(n) => return ToMemory::After(n),
+    }
+    if proof_is_due(s) {
+        match take_proof(s, sock) {
+            Proof::Right => {}
+            Proof::Missing => return ToMemory::NotYet,
+            Proof::Wrong => return ToMemory::Broken,
+        }
+    }
+    shadow::accelerate(s, sock);
+    s.rx.switches.store(passed + 1, Relaxed);
+    s.rx_switches.store(passed + 1, Relaxed);
+    s.rx_medium.store(medium::SHM, Release);
+    changes::note(s);
+    dir.passed.store(passed + 1, Release);
+    if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
+        process::count(Counter::Accelerated, 1);
+    }
+    process::count(Counter::SwitchRxMem, 1);
+    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to memory");
+    ToMemory::Yes
+}
+
+enum Proof {
+    Right,
+    Missing,
+    Wrong,
+}
+
+/// Looks at the 16 bytes without taking them: a requester that is not the other end of this
+/// connection must not cost a byte of the real one's payload.
+fn take_proof(s: &Sock, sock: i32) -> Proof {
+    let mut want = [0u8; PROOF as usize];
+    want[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
+    want[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
+    let mut got = [0u8; PROOF as usize];
+    let n = match net::recv_slice(sock, &mut got, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(n) => n,
+        Err(_) => return Proof::Missing,
+    };
+    if got[..n] != want[..n] {
+        process::count(Counter::ProofFailures, 1);
+        s.note(Reason::StreamProofFailed);
+        return Proof::Wrong;
+    }
+    if n < want.len() {
+        return Proof::Missing;
+    }
+    match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
+        Ok(n) if n as u64 == PROOF => {
+            s.rx.kernel.fetch_add(PROOF, Relaxed);
+            s.step.store(step::PROVED, Release);
+            if let Some(r) = s.region() {
+                r.server.store(setup::PROVED, Release);
+            }
+            Proof::Right
+        }
+        _ => Proof::Missing,
+    }
+}
+
+/// Result of following a switch to TCP.
+pub enum Followed {
+    /// Followed.
+    Yes,
+    /// Bytes of the ring, or doorbells, come first.
+    NotYet,
+    /// The claim can't be right.
+    Broken,
+}
+
+/// The ring ends at a marked byte: takes the doorbells that stand before the payload, then TCP.
+pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
+    if dir.switch.load(Acquire) != passed.wrapping_add(1) {
+        return Followed::Broken;
+    }
+    if dir.at_ring.load(Relaxed) != s.rx.cursor.load(Relaxed) {
+        return Followed::NotYet;
+    }
+    bell::drain(s, dir, sock);
+    let at = dir.at_kernel.load(Relaxed);
+    match at.checked_sub(s.rx.kernel.load(Relaxed)) {
+        None => return Followed::Broken,
+        Some(0) => {}
+        // An end found in the kernel is the end of the stream, whatever was announced.
+        Some(_) if s.rx.end.load(Relaxed) != 0 => {}
+        Some(_) => return Followed::NotYet,
+    }
+    s.rx.switches.store(passed + 1, Relaxed);
+    s.rx_switches.store(passed + 1, Relaxed);
+    s.rx_medium.store(medium::TCP, Release);
+    changes::note(s);
+    dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+    // Whoever sleeps on this side next must hear of the next switch.
+    bell::arm(s, dir);
+    fence(SeqCst);
+    dir.passed.store(passed + 1, Release);
+    process::count(Counter::SwitchRxTcp, 1);
+    shadow::restore_receiving(s, sock);
+    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to TCP");
+    Followed::Yes
+}
+
+/// Gives up before anything was switched: the region is not used, the connection is plain TCP. It
+/// stays mapped until the end, so that a thread that looks at it now finds memory.
+pub fn abandon(s: &Sock, why: Reason) {
+    s.tx.dir.store(std::ptr::null_mut(), Release);
+    s.rx.dir.store(std::ptr::null_mut(), Release);
+    s.step.store(step::FAILED, Release);
+    s.note(why);
+    s.set_state(State::Tcp);
+    s.clear(flag::CAREFUL);
+}
+
+/// Keeps a connection on TCP from now on, for a reason; directions in memory come back.
+pub fn pin(s: &Sock, sock: i32, why: Reason) {
+    s.set(flag::PINNED);
+    s.note(why);
+    if let Some(dir) = s.rx.dir() {
+        dir.ctl.fetch_or(ctl::PINNED, AcqRel);
+    }
+    if s.tx_in_memory() {
+        spill(s, sock, Spill::Pinned);
+    }
+    s.set_state(State::Pinned);
+}

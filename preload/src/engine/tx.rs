@@ -1,0 +1,283 @@
+//! Sending: into the ring while the direction is in memory, else through the kernel.
+//!
+//! Called by the socket table with the program's buffers. [`Step::Kernel`] tells the caller that the
+//! stream goes on through TCP now.
+
+use super::bufs::Bufs;
+use super::{bell, end, spin, switch, wait};
+use crate::family::lock::Marker;
+use crate::family::process::count;
+use crate::family::sock::{Sock, flag};
+use crate::sys::{Errno, Res, net, proc};
+use crate::transport::region::{self, Dir, RING_MAX, ctl};
+use crate::transport::ring::Ring;
+use smcr_proto::cursor;
+use smcr_proto::page::Counter;
+use std::sync::atomic::Ordering::*;
+
+/// While the ring stays this full at most, its first pages are used again and again: small messages
+/// touch little memory and stay in the cache.
+const SOFT: u64 = 4096;
+
+/// What one attempt did.
+pub enum Step {
+    /// Bytes put into the ring.
+    Moved(usize),
+    /// No room.
+    Full,
+    /// The direction is on TCP.
+    Kernel,
+    /// The call ends with this errno.
+    Failed(Errno),
+}
+
+/// Something that fills ring memory: the program's buffers, or a file that is read into the ring.
+pub trait Source {
+    /// Bytes left to send.
+    fn left(&self) -> usize;
+    /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
+    fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res;
+}
+
+/// The program's buffers as a source.
+pub struct FromBufs<'a> {
+    bufs: Bufs<'a>,
+    /// Bytes taken so far.
+    pub done: usize,
+}
+
+impl<'a> FromBufs<'a> {
+    /// All of the buffers from the beginning.
+    #[inline]
+    pub fn new(bufs: Bufs<'a>) -> FromBufs<'a> {
+        FromBufs { bufs, done: 0 }
+    }
+}
+
+impl Source for FromBufs<'_> {
+    #[inline]
+    fn left(&self) -> usize {
+        self.bufs.len() - self.done
+    }
+
+    #[inline]
+    fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res {
+        let mut at = pos;
+        self.bufs.pieces(self.done, n, |p, len| {
+            // SAFETY: the program's buffer, valid for reads as it promised the kernel.
+            unsafe { ring.put(at, p, len) };
+            at += len as u64;
+        });
+        self.done += n;
+        Ok(n)
+    }
+}
+
+/// Sends from a source until it is empty, the ring is full and the call may not wait, or the
+/// direction moves to TCP. Returns what was sent and how it stopped.
+#[inline]
+pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (usize, Step) {
+    let mut done = 0;
+    let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
+    loop {
+        match attempt(s, sock, source) {
+            Step::Moved(n) => {
+                done += n;
+                if source.left() == 0 {
+                    return (done, Step::Moved(done));
+                }
+                // A file that ended: `left` stays, nothing more comes.
+                if n == 0 {
+                    return (done, Step::Moved(done));
+                }
+            }
+            Step::Full if nonblock => {
+                if done == 0 && !s.has(flag::SEEN) {
+                    // Nobody that we see waits for room, so nobody could be woken (hazard 5).
+                    switch::spill(s, sock, switch::Spill::UnseenWriter);
+                    return (0, Step::Kernel);
+                }
+                return (done, Step::Full);
+            }
+            Step::Full => match wait::for_space(s, sock, &mut timer) {
+                Ok(()) => {}
+                Err(e) => return (done, Step::Failed(e)),
+            },
+            other => return (done, other),
+        }
+    }
+}
+
+/// One pass under the lock: as much as fits.
+fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
+    let marker = Marker::new();
+    let Ok(held) = s.tx.lock.take(&marker) else {
+        return Step::Failed(Errno(libc::EAGAIN)); // a handler interrupted the sender of this socket
+    };
+    if !s.tx_in_memory() {
+        return Step::Kernel;
+    }
+    if s.has(flag::SHUT_WR) {
+        return Step::Failed(Errno(libc::EPIPE));
+    }
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
+    // These lines change rarely, so they are in the cache.
+    if back.fin.load(Relaxed) != 0 || dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED) != 0 {
+        drop(held);
+        switch::attend(s, sock);
+        return Step::Kernel;
+    }
+    let mut size = s.tx.size.load(Relaxed) as usize;
+    let head = s.tx.cursor.load(Relaxed);
+    let want = source.left();
+    let used = head.wrapping_sub(s.tx.seen.load(Relaxed)) as usize;
+    let mut free = size - used.min(size);
+    if free < want || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
+        let Some((f, z)) = look_at_tail(s, dir, head, size) else {
+            drop(held);
+            end::hostile(s, sock);
+            return Step::Failed(Errno(libc::ECONNRESET));
+        };
+        (free, size) = (f, z);
+    }
+    free = free.min(limit(s, size));
+    if free == 0 {
+        s.tx.wants_more.store(1, Relaxed);
+        // Edge-triggered sets report writability once for each time the ring was found full.
+        s.tx.looked.fetch_add(1, Relaxed);
+        count(Counter::RingFull, 1);
+        return Step::Full;
+    }
+    let moved = fill(s, sock, dir, source, head, want.min(free), size);
+    drop(held);
+    match moved {
+        Ok(n) => {
+            switch::flip_tx(s, sock, n);
+            Step::Moved(n)
+        }
+        Err(e) => Step::Failed(e),
+    }
+}
+
+/// Copies and publishes; large amounts in quarters of the ring, so that the consumer starts early.
+#[inline]
+fn fill(
+    s: &Sock,
+    sock: i32,
+    dir: &Dir,
+    source: &mut impl Source,
+    head: u64,
+    n: usize,
+    size: usize,
+) -> Res {
+    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap).
+    let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
+    let mut done = 0;
+    while done < n {
+        let part = (n - done).min(size / 4);
+        let got = match source.fill(&ring, head + done as u64, part) {
+            Ok(got) => got,
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        };
+        done += got;
+        let now = head + done as u64;
+        s.tx.cursor.store(now, Relaxed);
+        dir.producer_cpu.store(spin::cpu(), Relaxed);
+        // Publishes the bytes: pairs with the Acquire in `rx`.
+        dir.head.store(now, Release);
+        bell::after_publish(s, dir, sock);
+        if got < part {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Reads the consumer's cursor; an empty ring starts at its beginning again and may grow. None: the
+/// claim can't be right.
+fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(usize, usize)> {
+    let tail = dir.tail.load(Acquire); // pairs with the Release in `rx`: the bytes were copied out
+    let free = cursor::writable(head, tail, size)?;
+    s.tx.seen.store(tail, Relaxed);
+    if tail == head {
+        if s.tx.wants_more.load(Relaxed) != 0 && size < RING_MAX {
+            s.tx.wants_more.store(0, Relaxed);
+            size = RING_MAX;
+            s.tx.size.store(size as u32, Relaxed);
+            s.tx_ring.store(size as u32, Relaxed);
+            dir.size.store(size as u32, Relaxed);
+        }
+        // The consumer reads base and size only after it has seen a head beyond its tail, which the
+        // Release store of the next publish orders after these stores.
+        s.tx.base.store(head, Relaxed);
+        dir.base.store(head, Relaxed);
+        s.tx.mark.store(head + SOFT, Relaxed);
+        return Some((size, size));
+    }
+    s.tx.mark.store(head + SOFT, Relaxed);
+    Some((free, size))
+}
+
+/// What SO_SNDBUF and SO_RCVBUF leave, where the program set them.
+#[inline]
+fn limit(s: &Sock, size: usize) -> usize {
+    match s.buffer_limit.load(Relaxed) as usize {
+        0 => size,
+        n => {
+            let in_flight = s.tx.cursor.load(Relaxed).wrapping_sub(s.tx.seen.load(Relaxed));
+            n.max(region::RING_MIN).saturating_sub(in_flight as usize).min(size)
+        }
+    }
+}
+
+/// Runs a kernel send for a direction on TCP and counts its bytes. None: it moved to memory
+/// meanwhile.
+#[inline]
+pub fn through_kernel(s: &Sock, real: impl FnOnce() -> isize) -> Option<isize> {
+    // SeqCst on both sides (here and in `switch`): either we see the new medium, or the switch sees
+    // us inside.
+    s.tx.in_kernel.fetch_add(1, SeqCst);
+    if s.tx_medium.load(SeqCst) != 0 {
+        s.tx.in_kernel.fetch_sub(1, Release);
+        return None;
+    }
+    let n = real();
+    if n > 0 {
+        s.tx.tcp.fetch_add(n as u64, Relaxed);
+        s.tx.kernel.fetch_add(n as u64, Relaxed);
+    }
+    s.tx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
+    Some(n)
+}
+
+/// Sends the rest of the buffers through the kernel, blocking as the socket does.
+pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res {
+    let left = bufs.len() - from;
+    bufs.with_parts(from, left, |part| {
+        let moved = through_kernel(s, || {
+            // SAFETY: an all-zero msghdr is valid.
+            let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+            msg.msg_iov = part.as_mut_ptr();
+            msg.msg_iovlen = part.len();
+            // SAFETY: the buffers are the program's, valid for reads.
+            match unsafe { net::sendmsg(sock, &msg, flags | libc::MSG_NOSIGNAL) } {
+                Ok(n) => n as isize,
+                Err(e) => -(e.0 as isize),
+            }
+        });
+        match moved {
+            Some(n) if n >= 0 => Ok(n as usize),
+            Some(e) => Err(Errno(-e as i32)),
+            None => Ok(0),
+        }
+    })
+}
+
+/// Ends a call with EPIPE: the signal first, unless the program asked for none.
+pub fn broken_pipe(flags: i32) -> Errno {
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        proc::raise(libc::SIGPIPE);
+    }
+    Errno(libc::EPIPE)
+}

@@ -1,0 +1,268 @@
+//! Waiting in a blocking call: poll, arm, look again, sleep in the kernel.
+//!
+//! The sleep is libc's real ppoll on the TCP connection and this thread's eventfd: a cancellation
+//! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
+//! would for recv and send (`signals`). No lock is held here.
+
+use super::{bell, end, rx, signals, spin, switch};
+use crate::family::lock::Marker;
+use crate::family::process::count;
+use crate::family::sock::{Sock, flag};
+use crate::real;
+use crate::sys::{Errno, Res, clock, fd};
+use crate::transport::region::{Dir, fin};
+use crate::transport::waiters::{self, Waiter};
+use smcr_proto::cursor;
+use smcr_proto::page::Counter;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+
+/// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
+pub struct Timer {
+    limit: u64,
+    deadline: u64,
+}
+
+impl Timer {
+    /// A limit in ns; 0 = none.
+    pub fn lazy(limit: u64) -> Timer {
+        Timer { limit, deadline: 0 }
+    }
+
+    /// Time left: None without a limit, Some(0) when it is over.
+    fn left(&mut self) -> Option<u64> {
+        if self.limit == 0 {
+            return None;
+        }
+        let now = clock::now_ns();
+        if self.deadline == 0 {
+            self.deadline = now + self.limit;
+        }
+        Some(self.deadline.saturating_sub(now))
+    }
+}
+
+/// Waits until something may be received. `more` asks for new data beyond what is there (PEEK with
+/// WAITALL). Errors: EAGAIN (SO_RCVTIMEO), EINTR.
+pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool) -> Res<()> {
+    let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
+    let mark = if more { dir.head.load(Relaxed) } else { 0 };
+    let ready = || {
+        if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { rx::pending(s, dir) }
+    };
+    if s.rx_in_memory() && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
+        return Ok(());
+    }
+    dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    if more {
+        // Rare: the stream has data already, so no word would ring for it again; look every ms.
+        return plain_for(sock, libc::POLLRDHUP, 1);
+    }
+    let me = thread_waiter();
+    let mut named = false;
+    {
+        let marker = Marker::new();
+        let Ok(_held) = s.rx.lock.take(&marker) else { return Ok(()) };
+        if s.rx_in_memory() {
+            bell::drain(s, dir, sock);
+            named = me.is_some_and(|w| bell::name_waiter(s, dir, w));
+        }
+        if !named {
+            bell::arm(s, dir);
+        }
+    }
+    let since = clock::ticks();
+    let result = sleep(s, sock, libc::POLLIN, me.filter(|_| named), timer, ready);
+    spin::slept(&s.rx.spin, since);
+    if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            rx::look_at_kernel(s, sock, dir);
+        }
+    }
+    result.map(|_| ())
+}
+
+/// Waits until the ring has room, or the direction has moved to TCP.
+pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
+    let room = || has_room(s, dir) || back.fin.load(Relaxed) != 0 || !s.tx_in_memory();
+    if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
+        return Ok(());
+    }
+    dir.producer_cpu.store(spin::cpu(), Relaxed);
+    let me = thread_waiter().filter(|w| name_writer(s, dir, *w));
+    let Some(me) = me else {
+        switch::spill(s, sock, switch::Spill::NoWaiter);
+        return Ok(());
+    };
+    let since = clock::ticks();
+    // Never POLLIN here: unread data or a doorbell would make it a busy loop.
+    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), timer, room);
+    spin::slept(&s.tx.spin, since);
+    dir.space.store(0, Relaxed);
+    if matches!(result, Ok(Woke::Kernel)) {
+        // FIN: no more wakes from that side (hazard 4). A dead peer shows in the kernel send.
+        switch::spill(s, sock, switch::Spill::HalfClosed);
+    }
+    result.map(|_| ())
+}
+
+/// Whether a quarter of the ring is free.
+pub fn has_room(s: &Sock, dir: &Dir) -> bool {
+    let size = s.tx.size.load(Relaxed) as usize;
+    let tail = dir.tail.load(Acquire);
+    match cursor::writable(s.tx.cursor.load(Relaxed), tail, size) {
+        Some(free) => {
+            let limit = s.buffer_limit.load(Relaxed) as usize;
+            let used = size - free;
+            free >= cursor::wake_space(size) && (limit == 0 || used < limit.max(1))
+        }
+        None => true, // the sender finds out
+    }
+}
+
+/// Names a waiter for space; false if the peer does not know its eventfd.
+pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
+    let told = crate::transport::peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
+    if told {
+        dir.space.store(w.word(), Relaxed);
+        fence(SeqCst); // pairs with the fence in `bell::after_consume`
+    }
+    told
+}
+
+enum Woke {
+    /// The condition, or the eventfd.
+    Event,
+    /// The TCP connection.
+    Kernel,
+}
+
+fn sleep(
+    s: &Sock,
+    sock: i32,
+    events: i16,
+    me: Option<Waiter>,
+    timer: &mut Timer,
+    ready: impl Fn() -> bool,
+) -> Res<Woke> {
+    let left = timer.left();
+    if left == Some(0) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    if let Some(w) = me {
+        w.fall_asleep();
+    }
+    if ready() {
+        if let Some(w) = me {
+            w.wake_up();
+        }
+        return Ok(Woke::Event);
+    }
+    let mut fds = [
+        libc::pollfd { fd: sock, events, revents: 0 },
+        libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
+    ];
+    count(Counter::Sleeps, 1);
+    s.users.fetch_add(1, AcqRel);
+    let ts = left.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: array and timespec live through the call; no mask. A thread cancelled in here never
+    // returns: `users` then stays up, which keeps the region mapped until the process ends.
+    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 2, tsp, std::ptr::null()) };
+    s.users.fetch_sub(1, AcqRel);
+    if let Some(w) = me {
+        w.wake_up();
+        if fds[1].revents != 0 {
+            fd::event_clear(w.eventfd());
+        }
+    }
+    if n < 0 {
+        let e = crate::sys::errno();
+        if e.0 == libc::EINTR && signals::restarts() && timer.limit == 0 {
+            return Ok(Woke::Event);
+        }
+        return Err(e);
+    }
+    if n == 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    if fds[0].revents != 0 { Ok(Woke::Kernel) } else { Ok(Woke::Event) }
+}
+
+fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
+    sleep(s, sock, events, None, timer, || false).map(|_| ())
+}
+
+fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {
+    let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
+    match fd::poll(&mut fds, ms) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+thread_local! {
+    static WAITER: Cell<Option<Waiter>> = const { Cell::new(None) };
+    static WITHOUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's waiter; None where none can be had (the doorbell byte serves then).
+pub fn thread_waiter() -> Option<Waiter> {
+    if let Some(w) = WAITER.get()
+        && w.is_ours()
+    {
+        return Some(w);
+    }
+    // After a refusal ask again only now and then.
+    let skip = WITHOUT.get();
+    if skip > 0 {
+        WITHOUT.set(skip - 1);
+        return None;
+    }
+    match waiters::take() {
+        Ok(w) => {
+            WAITER.set(Some(w));
+            crate::threads::at_exit();
+            Some(w)
+        }
+        Err(_) => {
+            WITHOUT.set(100);
+            None
+        }
+    }
+}
+
+/// The thread ends: its waiter is free again.
+pub fn thread_ends() {
+    if let Some(w) = WAITER.take()
+        && w.is_ours()
+    {
+        w.release();
+    }
+}
+
+/// Whether 50 us have passed since the last look at the kernel's socket; notes the look.
+#[inline]
+pub fn is_time_to_look(last: &AtomicU64) -> bool {
+    let now = clock::ticks();
+    if now.wrapping_sub(last.load(Relaxed)) < clock::ticks_of_us(50) {
+        return false;
+    }
+    last.store(now, Relaxed);
+    true
+}
+
+/// Whether the peer has marked the end of its sending.
+pub fn is_marked_end(dir: &Dir) -> bool {
+    dir.fin.load(Acquire) & fin::WRITE != 0
+}
+
+/// For readers of a socket that ended: nothing to wait for.
+pub fn is_over(s: &Sock) -> bool {
+    s.rx.end.load(Relaxed) == end::EOF || s.has(flag::SHUT_RD)
+}

@@ -1,0 +1,126 @@
+//! The lock of one direction of a connection: owner by thread id, taken over from the dead.
+//!
+//! It lies in the family page, never in the peer's mapping, and is never held over a wait. A thread
+//! that meets itself is either a signal handler that interrupted the holder (the holder's marker on
+//! the stack is intact: the handler is refused) or a thread that left the holder by siglongjmp (the
+//! marker is gone: taken over). What a holder has not published by its last store never happened, so
+//! taking over needs no repair.
+
+use super::process;
+use crate::sys::proc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
+
+/// The lock; all zero is free.
+#[repr(C)]
+pub struct Lock {
+    owner: AtomicU32,
+    _pad: AtomicU32,
+    marker_at: AtomicUsize,
+    marker: AtomicU64,
+}
+
+/// Why a lock could not be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reentered;
+
+/// Stack cell that marks a live holder; make one before [`Lock::take`].
+pub struct Marker(AtomicU64);
+
+impl Marker {
+    /// A fresh cell.
+    pub const fn new() -> Marker {
+        Marker(AtomicU64::new(0))
+    }
+}
+
+/// Held lock; released on drop.
+pub struct Held<'a> {
+    lock: &'a Lock,
+    marker: &'a Marker,
+}
+
+impl Lock {
+    /// Takes the lock, waiting for other threads.
+    #[inline]
+    pub fn take<'a>(&'a self, marker: &'a Marker) -> Result<Held<'a>, Reentered> {
+        let me = process::tid();
+        // Acquire pairs with the Release in `drop`: the last holder's cursors are seen.
+        if self.owner.compare_exchange(0, me, Acquire, Relaxed).is_err() {
+            self.contend(me)?;
+        }
+        Ok(self.mark(me, marker))
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_take<'a>(&'a self, marker: &'a Marker) -> Option<Held<'a>> {
+        let me = process::tid();
+        self.owner.compare_exchange(0, me, Acquire, Relaxed).ok()?;
+        Some(self.mark(me, marker))
+    }
+
+    #[inline]
+    fn mark<'a>(&'a self, me: u32, marker: &'a Marker) -> Held<'a> {
+        let secret = u64::from(me) << 32 | (std::ptr::from_ref(marker) as u64 ^ 0x5a5a_5a5a) >> 3;
+        self.marker.store(secret, Relaxed);
+        self.marker_at.store(std::ptr::from_ref(marker) as usize, Relaxed);
+        marker.0.store(secret, Relaxed);
+        compiler_fence(SeqCst); // a handler of this thread sees the marker before the cursors move
+        Held { lock: self, marker }
+    }
+
+    #[cold]
+    fn contend(&self, me: u32) -> Result<(), Reentered> {
+        let mut rounds = 0u32;
+        loop {
+            let owner = self.owner.load(Relaxed);
+            if owner == me {
+                return if self.marker_is_intact() { Err(Reentered) } else { Ok(()) };
+            }
+            if owner == 0 {
+                if self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+                    return Ok(());
+                }
+                continue;
+            }
+            rounds += 1;
+            if rounds.is_multiple_of(64) {
+                proc::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            if rounds.is_multiple_of(4096)
+                && !proc::exists(owner)
+                && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn marker_is_intact(&self) -> bool {
+        let at = self.marker_at.load(Relaxed) as *const u64;
+        // SAFETY: the address is of this thread's own stack (the owner is this thread), which is
+        // mapped; what lies there now may be anything and is only compared.
+        !at.is_null() && unsafe { at.read_volatile() } == self.marker.load(Relaxed)
+    }
+
+    /// Whether somebody holds it now.
+    pub fn is_taken(&self) -> bool {
+        self.owner.load(Relaxed) != 0
+    }
+
+    /// Makes it free whoever holds it (a record that is taken into use).
+    pub fn reset(&self) {
+        self.marker_at.store(0, Relaxed);
+        self.owner.store(0, Relaxed);
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.marker.0.store(0, Relaxed);
+        self.lock.marker_at.store(0, Relaxed);
+        self.lock.owner.store(0, Release); // pairs with the Acquire in `take`
+    }
+}

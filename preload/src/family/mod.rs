@@ -1,0 +1,169 @@
+//! The family page: state that a process shares with the children it forks, and shows to smcrctl.
+//!
+//! One memfd per family, made at the first eligible socket, holds a record of each process and of
+//! each socket (`proto::page` has the public layout). A forked child finds cursors, locks and
+//! counters of an inherited connection here, so both ends of the fork use one stream. The fd stays
+//! open (parked high) only so that smcrctl finds it in /proc; losing it does no harm.
+//!
+//! Used by every layer above `sys`; uses `sys` and `proto` only.
+
+pub mod lock;
+pub mod process;
+pub mod sock;
+
+use crate::sys::{self, Errno, Res, mem};
+use smcr_proto::page::{self, header};
+use sock::Sock;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+/// Room for process records.
+pub const PROC_CAP: usize = 1024;
+/// Room for socket records.
+pub const SOCK_CAP: usize = 65_536;
+const PROC_OFF: usize = header::LEN;
+const SOCK_OFF: usize = PROC_OFF + PROC_CAP * page::process::LEN;
+const SOCK_SIZE: usize = size_of::<Sock>();
+const LEN: usize = SOCK_OFF + SOCK_CAP * SOCK_SIZE;
+/// Private part of the header: head of the list of free records {tag: 32, index + 1: 32}.
+const FREE_LIST: usize = 1024;
+
+static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static FD: AtomicI32 = AtomicI32::new(-1);
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
+/// The family page, made at the first call; an error where the system refuses.
+pub fn open() -> Res<*mut u8> {
+    let base = BASE.load(Acquire); // pairs with the Release in `make`
+    if !base.is_null() {
+        return Ok(base);
+    }
+    make()
+}
+
+/// The page if there is one.
+#[inline]
+pub fn base() -> Option<*mut u8> {
+    let base = BASE.load(Acquire); // pairs with the Release in `make`
+    (!base.is_null()).then_some(base)
+}
+
+/// The descriptor kept open for smcrctl, or -1.
+pub fn descriptor() -> i32 {
+    FD.load(Relaxed)
+}
+
+/// The descriptor moved (the program wanted its number).
+pub fn set_descriptor(fd: i32) {
+    FD.store(fd, Relaxed);
+}
+
+#[cold]
+fn make() -> Res<*mut u8> {
+    // One thread makes it; another that comes meanwhile does without (its socket stays on TCP).
+    if MAKING.swap(1, AcqRel) != 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let made = (|| {
+        let fd = mem::memfd(c"smcr-family", LEN)?;
+        match mem::map_shared(fd, LEN, true) {
+            Ok(p) => Ok((fd, p)),
+            Err(e) => {
+                sys::fd::close(fd);
+                Err(e)
+            }
+        }
+    })();
+    let (fd, p) = match made {
+        Ok(v) => v,
+        Err(e) => {
+            MAKING.store(0, Release);
+            return Err(e);
+        }
+    };
+    let put = |off: usize, v: u32| at::<AtomicU32>(p, off).store(v, Relaxed);
+    put(header::VERSION, page::VERSION);
+    put(header::PROC_OFF, PROC_OFF as u32);
+    put(header::PROC_SIZE, page::process::LEN as u32);
+    put(header::PROC_CAP, PROC_CAP as u32);
+    put(header::SOCK_OFF, SOCK_OFF as u32);
+    put(header::SOCK_SIZE, SOCK_SIZE as u32);
+    put(header::SOCK_CAP, SOCK_CAP as u32);
+    // Written last: a reader that sees the magic sees a header.
+    at::<AtomicU64>(p, header::MAGIC).store(u64::from_le_bytes(page::MAGIC), Release);
+    FD.store(sys::fd::park(fd), Relaxed);
+    BASE.store(p, Release);
+    process::register(p);
+    MAKING.store(0, Release);
+    Ok(p)
+}
+
+/// A field of the page. All fields are atomics, so a shared reference is sound for any number of
+/// processes.
+fn at<T>(base: *mut u8, off: usize) -> &'static T {
+    debug_assert!(off + size_of::<T>() <= LEN && off.is_multiple_of(align_of::<T>()));
+    // SAFETY: `off` is a multiple of the alignment inside the mapping, which is never unmapped; T is
+    // an atomic or a struct of atomics, for which any bytes are valid.
+    unsafe { &*base.add(off).cast::<T>() }
+}
+
+/// The socket record with this index.
+pub fn sock(base: *mut u8, index: u32) -> &'static Sock {
+    at(base, SOCK_OFF + (index as usize % SOCK_CAP) * SOCK_SIZE)
+}
+
+/// The index of a socket record.
+pub fn index_of(sock: &Sock) -> u32 {
+    let base = BASE.load(Relaxed) as usize + SOCK_OFF;
+    ((std::ptr::from_ref(sock) as usize - base) / SOCK_SIZE) as u32
+}
+
+/// Takes a free socket record.
+pub fn take_sock() -> Res<&'static Sock> {
+    let base = open()?;
+    let list = at::<AtomicU64>(base, FREE_LIST);
+    let mut old = list.load(Acquire); // pairs with the Release in `give_back`
+    loop {
+        let index = old as u32;
+        if index == 0 {
+            break;
+        }
+        let s = sock(base, index - 1);
+        let next = u64::from(s.next_free.load(Relaxed));
+        let new = ((old >> 32) + 1) << 32 | next;
+        match list.compare_exchange_weak(old, new, AcqRel, Acquire) {
+            Ok(_) => return Ok(s),
+            Err(v) => old = v,
+        }
+    }
+    let high = at::<AtomicU32>(base, header::SOCK_HIGH);
+    let mut n = high.load(Relaxed);
+    while (n as usize) < SOCK_CAP {
+        match high.compare_exchange_weak(n, n + 1, AcqRel, Relaxed) {
+            Ok(_) => return Ok(sock(base, n)),
+            Err(v) => n = v,
+        }
+    }
+    Err(Errno(libc::ENFILE))
+}
+
+/// Gives a record back; nobody may use it any more.
+pub fn give_back(s: &'static Sock) {
+    let Some(base) = base() else { return };
+    let list = at::<AtomicU64>(base, FREE_LIST);
+    let index = u64::from(index_of(s)) + 1;
+    let mut old = list.load(Relaxed);
+    loop {
+        s.next_free.store(old as u32, Relaxed);
+        let new = ((old >> 32) + 1) << 32 | index;
+        // Release: whoever takes the record sees it as we left it (pairs with `take_sock`).
+        match list.compare_exchange_weak(old, new, Release, Relaxed) {
+            Ok(_) => return,
+            Err(v) => old = v,
+        }
+    }
+}
+
+/// Records in use below this index, for walks.
+pub fn high() -> u32 {
+    base().map_or(0, |b| at::<AtomicU32>(b, header::SOCK_HIGH).load(Acquire))
+}

@@ -1,0 +1,177 @@
+//! This process: its record in the family page, its counters, and how a fork is noticed.
+//!
+//! A page marked MADV_WIPEONFORK holds the pid: zero there means that this is a forked child that
+//! has not introduced itself yet. A vfork child shares it with its parent, so paths that change
+//! state on close or dup compare getpid as well ([`is_vfork_child`]).
+
+use super::{PROC_CAP, PROC_OFF, at};
+use crate::sys::{mem, proc};
+use smcr_proto::page::{self, Counter, process as field};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+const COUNTERS: usize = (page::process::LEN - field::COUNTERS) / 8;
+
+/// Mirror of a process record (`proto::page::process`).
+#[repr(C)]
+pub struct Record {
+    pid: AtomicU32,
+    enabled: AtomicU32,
+    start: AtomicU64,
+    name: [AtomicU64; 2],
+    version: AtomicU32,
+    _pad: [AtomicU32; 7],
+    counters: [AtomicU64; COUNTERS],
+}
+
+const _: () = assert!(size_of::<Record>() == page::process::LEN);
+const _: () = assert!(std::mem::offset_of!(Record, counters) == field::COUNTERS);
+const _: () = assert!(std::mem::offset_of!(Record, start) == field::START);
+const _: () = assert!(std::mem::offset_of!(Record, name) == field::NAME);
+const _: () = assert!(std::mem::offset_of!(Record, version) == field::LIB_VERSION);
+
+/// Counts when there is no record (family page refused or full).
+static NOWHERE: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
+static RECORD: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
+static INDEX: AtomicU32 = AtomicU32::new(u32::MAX);
+/// The page that a fork zeroes: the pid in its first word.
+static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Takes a record for this process. Called when the family page is made, and in a forked child.
+pub fn register(base: *mut u8) {
+    let pid = proc::pid();
+    remember_pid(pid);
+    for i in 0..PROC_CAP {
+        let r = at::<Record>(base, PROC_OFF + i * page::process::LEN);
+        let old = r.pid.load(Relaxed);
+        // A record of a process that is gone is free. A living process with the same number cannot
+        // be a former member: it would have registered itself.
+        if old != 0 && (old == pid || proc::exists(old)) && old != pid {
+            continue;
+        }
+        if r.pid.compare_exchange(old, pid, AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        for c in &r.counters {
+            c.store(0, Relaxed);
+        }
+        let name = proc::name();
+        for (n, part) in r.name.iter().zip(name.chunks_exact(8)) {
+            n.store(u64::from_ne_bytes(part.try_into().unwrap_or([0; 8])), Relaxed);
+        }
+        r.start.store(proc::start_time(), Relaxed);
+        r.version.store(version(), Relaxed);
+        r.enabled.store(1, Relaxed);
+        RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
+        INDEX.store(i as u32, Relaxed);
+        return;
+    }
+    RECORD.store(std::ptr::null_mut(), Release);
+    INDEX.store(u32::MAX, Relaxed);
+}
+
+fn version() -> u32 {
+    let part = |s: &str| s.parse::<u32>().unwrap_or(0);
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+fn remember_pid(pid: u32) {
+    let mut page = WIPED.load(Acquire);
+    if page.is_null() {
+        let Ok(p) = mem::map_private(4096) else { return };
+        if mem::wipe_on_fork(p, 4096).is_err() {
+            mem::unmap(p, 4096);
+            return;
+        }
+        page = p.cast();
+        WIPED.store(page, Release);
+    }
+    // SAFETY: the page is a live mapping of our own, never unmapped.
+    unsafe { &*page }.store(pid, Relaxed);
+}
+
+/// Whether this is a forked child that has not introduced itself.
+#[inline]
+pub fn is_new_child() -> bool {
+    let page = WIPED.load(Relaxed);
+    // SAFETY: as above.
+    !page.is_null() && unsafe { &*page }.load(Relaxed) == 0
+}
+
+/// Whether the caller runs in a vfork child: the memory is the parent's, the pid is not.
+pub fn is_vfork_child() -> bool {
+    let page = WIPED.load(Relaxed);
+    if page.is_null() {
+        return false;
+    }
+    // SAFETY: as above.
+    let known = unsafe { &*page }.load(Relaxed);
+    known != 0 && known != proc::pid()
+}
+
+/// The pid as remembered; 0 before the first eligible socket and in a new child.
+pub fn pid() -> u32 {
+    let page = WIPED.load(Relaxed);
+    // SAFETY: as above.
+    if page.is_null() { 0 } else { unsafe { &*page }.load(Relaxed) }
+}
+
+/// Index of this process's record, for socket records.
+pub fn index() -> u32 {
+    INDEX.load(Relaxed)
+}
+
+/// Adds to a counter.
+#[inline]
+pub fn count(c: Counter, n: i64) {
+    let r = RECORD.load(Relaxed);
+    // SAFETY: the record is in the family page, which is never unmapped.
+    let counters = if r.is_null() { &NOWHERE } else { unsafe { &(*r).counters } };
+    counters[c as usize].fetch_add(n as u64, Relaxed);
+}
+
+/// The value of a counter.
+pub fn value(c: Counter) -> u64 {
+    let r = RECORD.load(Relaxed);
+    // SAFETY: as above.
+    let counters = if r.is_null() { &NOWHERE } else { unsafe { &(*r).counters } };
+    counters[c as usize].load(Relaxed)
+}
+
+/// The calling thread's id, asked of the kernel once per thread.
+#[inline]
+pub fn tid() -> u32 {
+    TID.with(|t| match t.get() {
+        0 => {
+            let id = proc::tid();
+            t.set(id);
+            id
+        }
+        id => id,
+    })
+}
+
+/// The calling thread is another one now (fork).
+pub fn forget_tid() {
+    TID.with(|t| t.set(0));
+}
+
+/// Shared memory mapped by this process, in bytes (also the counter `memory`).
+static MEMORY: AtomicI64 = AtomicI64::new(0);
+
+/// Notes that `bytes` more (or less) are mapped.
+pub fn note_memory(bytes: i64) {
+    MEMORY.fetch_add(bytes, Relaxed);
+    count(Counter::Memory, bytes);
+}
+
+/// Bytes of shared memory mapped now.
+pub fn memory() -> u64 {
+    MEMORY.load(Relaxed).max(0) as u64
+}

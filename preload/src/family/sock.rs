@@ -1,0 +1,386 @@
+//! One TCP socket that may be accelerated: its record in the family page.
+//!
+//! The first 512 bytes agree with `proto::page::socket`, so that smcrctl can read them; what the
+//! engine alone needs lies between and behind. Every field is an atomic: the record is used by all
+//! threads of all processes of the family. Cursors are private to the family: what the peer sees is
+//! a copy that we publish, never what we compute with.
+
+use super::lock::Lock;
+use crate::transport::region::{Dir, RegionHeader};
+use smcr_proto::page::{self, State, socket as field};
+use smcr_proto::reason::Reason;
+use std::mem::offset_of;
+use std::sync::atomic::{
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
+};
+
+/// Medium of a direction.
+pub mod medium {
+    /// The kernel's TCP stream.
+    pub const TCP: u8 = 0;
+    /// A ring in shared memory.
+    pub const SHM: u8 = 1;
+}
+
+/// Bits of [`Sock::flags`].
+pub mod flag {
+    /// Reads must respect a switch offset: they never block in the kernel and never take more than
+    /// they looked at.
+    pub const CAREFUL: u32 = 1;
+    /// Stays on TCP from now on.
+    pub const PINNED: u32 = 2;
+    /// O_NONBLOCK is set on the description.
+    pub const NONBLOCK: u32 = 4;
+    /// The program shut down its sending side.
+    pub const SHUT_WR: u32 = 8;
+    /// The program shut down its receiving side.
+    pub const SHUT_RD: u32 = 16;
+    /// A hooked poll, select or epoll set has waited for this socket.
+    pub const SEEN: u32 = 32;
+    /// Accepted here and announced to the peer.
+    pub const ANNOUNCED: u32 = 64;
+    /// SO_LINGER with time zero.
+    pub const LINGER0: u32 = 128;
+    /// The program's TCP_NODELAY (shadowed while accelerated).
+    pub const NODELAY: u32 = 256;
+    /// The program's TCP_CORK (shadowed while accelerated).
+    pub const CORK: u32 = 512;
+    /// More than one process may use it (fork).
+    pub const FORKED: u32 = 1024;
+    /// Options were read from the kernel into the shadows.
+    pub const SHADOWED: u32 = 2048;
+    /// The program reads an errno of the connection later through SO_ERROR.
+    pub const ERROR_PENDING: u32 = 4096;
+    /// The last reference in this family went while the region was in use.
+    pub const ENDED: u32 = 8192;
+}
+
+/// Role values (`proto::page::socket::ROLE`).
+pub mod role {
+    /// connect().
+    pub const CLIENT: u32 = 1;
+    /// accept().
+    pub const SERVER: u32 = 2;
+    /// listen().
+    pub const LISTENER: u32 = 3;
+}
+
+/// Values of [`Sock::step`]: how far discovery and proof have come.
+pub mod step {
+    /// Not begun.
+    pub const IDLE: u32 = 0;
+    /// Accepting side: announced on the socket.
+    pub const ANNOUNCED: u32 = 1;
+    /// Connecting side: an offer is on its way.
+    pub const OFFERED: u32 = 2;
+    /// Accepting side: the offer was taken, the nonce is on the socket. Connecting side: accepted.
+    pub const NONCE: u32 = 3;
+    /// The other end is proved.
+    pub const PROVED: u32 = 4;
+    /// Given up.
+    pub const FAILED: u32 = 5;
+}
+
+/// One direction's common part: lock, cursors, ring.
+#[repr(C, align(64))]
+pub struct Half {
+    /// Sending: bytes ever put into the ring. Receiving: bytes ever taken out.
+    pub cursor: AtomicU64,
+    /// The other end's cursor as last seen and checked.
+    pub seen: AtomicU64,
+    /// Payload bytes through TCP.
+    pub tcp: AtomicU64,
+    /// Bytes of the kernel's stream in this direction: payload, proof and doorbells.
+    pub kernel: AtomicU64,
+    /// The part in the region, null without one.
+    pub dir: AtomicPtr<Dir>,
+    /// First byte of the ring.
+    pub ring: AtomicPtr<u8>,
+    /// See [`Lock`].
+    pub lock: Lock,
+    /// Threads inside a kernel call that sends or consumes.
+    pub in_kernel: AtomicU32,
+    /// Sending: switches made. Receiving: switches passed. Odd = memory.
+    pub switches: AtomicU32,
+    /// Sending: ring position that offset 0 of the ring stands for.
+    pub base: AtomicU64,
+    /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
+    pub gate: AtomicU32,
+    /// Sending: last sleep of the peer's waiter that was rung. Receiving: last sleep of the peer's
+    /// writer that was rung.
+    pub rung: AtomicU32,
+    /// Operations until the next attempt to switch.
+    pub hold: AtomicU32,
+    /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
+    pub end: AtomicU32,
+    /// Sending: ring position at which the consumer's cursor is looked at again.
+    pub mark: AtomicU64,
+    /// Bytes until the next flip in flip mode.
+    pub flip: AtomicI64,
+    /// Sending: ring size in effect.
+    pub size: AtomicU32,
+    /// Sending: the ring was found full; grow when it is empty.
+    pub wants_more: AtomicU32,
+    /// Tick of the last look at the kernel's socket.
+    pub looked: AtomicU64,
+    /// Spin budget learned for waits in this direction (ticks).
+    pub spin: AtomicU32,
+    /// Receiving: last doorbell word that a waiter of ours stored.
+    pub waiter: AtomicU32,
+    _pad: [AtomicU32; 2],
+}
+
+const _: () = assert!(size_of::<Half>() == 192);
+
+/// The record.
+#[repr(C, align(64))]
+pub struct Sock {
+    /// [`State`].
+    pub state: AtomicU32,
+    /// [`Reason`].
+    pub reason: AtomicU32,
+    /// Process record of the last user.
+    pub process: AtomicU32,
+    /// Descriptor of the last use.
+    pub fd: AtomicI32,
+    /// SO_COOKIE, 0 unknown.
+    pub cookie: AtomicU64,
+    /// [`role`].
+    pub role: AtomicU32,
+    /// Medium of sending.
+    pub tx_medium: AtomicU8,
+    /// Medium of receiving.
+    pub rx_medium: AtomicU8,
+    _gap: AtomicU16,
+    /// Ring bytes.
+    pub tx_ring: AtomicU32,
+    /// Ring bytes.
+    pub rx_ring: AtomicU32,
+    /// Copy of `tx.switches`.
+    pub tx_switches: AtomicU32,
+    /// Copy of `rx.switches`.
+    pub rx_switches: AtomicU32,
+    /// Pid of the peer.
+    pub peer_pid: AtomicU32,
+    /// Uid of the peer.
+    pub peer_uid: AtomicU32,
+    /// Doorbells sent.
+    pub bells_tx: AtomicU32,
+    /// Doorbells taken off.
+    pub bells_rx: AtomicU32,
+    /// Family and ports: packed as four u16.
+    pub names: [AtomicU16; 4],
+    /// Local address.
+    pub local: [AtomicU64; 2],
+    /// Peer's address.
+    pub remote: [AtomicU64; 2],
+    // -- from here on the engine's own
+    /// [`flag`] bits.
+    pub flags: AtomicU32,
+    /// Processes of the family that hold it.
+    pub holders: AtomicU32,
+    /// Goes up when the record is taken into use.
+    pub generation: AtomicU32,
+    /// Free list.
+    pub next_free: AtomicU32,
+    /// Operations seen on TCP.
+    pub ops: AtomicU32,
+    /// Operation count at which rendezvous looks again.
+    pub next_ops: AtomicU32,
+    /// Rendezvous state (`rendezvous::step`).
+    pub step: AtomicU32,
+    /// 1 while a thread works on the rendezvous.
+    pub stepping: AtomicU32,
+    /// Tick before which rendezvous does not look again.
+    pub next_tick: AtomicU64,
+    /// Tick at which rendezvous gives up.
+    pub deadline: AtomicU64,
+    /// Failed attempts.
+    pub tries: AtomicU32,
+    /// Peer slot + 1 (`transport::peers`), 0 none.
+    pub peer: AtomicU32,
+    /// The mapped region, null without one.
+    pub region: AtomicPtr<RegionHeader>,
+    /// Nonce that goes into the stream.
+    pub nonce: [AtomicU64; 2],
+    _gap2: [AtomicU64; 2],
+    /// Sending half, at 256.
+    pub tx: Half,
+    /// Receiving half, at 448.
+    pub rx: Half,
+    /// SO_RCVTIMEO in ns, 0 none.
+    pub recv_timeout: AtomicU64,
+    /// SO_SNDTIMEO in ns, 0 none.
+    pub send_timeout: AtomicU64,
+    /// SO_RCVLOWAT of the program.
+    pub low_water: AtomicU32,
+    /// Threads of the family that sleep or work with the region without a lock.
+    pub users: AtomicU32,
+    /// SO_ERROR that the program has not fetched.
+    pub error: AtomicU32,
+    /// SO_RCVBUF and SO_SNDBUF of the program where it set them, else 0.
+    pub buffer_limit: AtomicU32,
+    /// Nonce to be seen on the peer's socket (its SO_MAX_PACING_RATE).
+    pub rate_nonce: AtomicU64,
+    /// SO_MAX_PACING_RATE before we used it.
+    pub rate_before: AtomicU64,
+    /// The peer's socket cookie (client side).
+    pub peer_cookie: AtomicU64,
+    _tail: [AtomicU64; 41],
+}
+
+const _: () = assert!(size_of::<Sock>() == 1024);
+const _: () = assert!(offset_of!(Sock, cookie) == field::COOKIE);
+const _: () = assert!(offset_of!(Sock, tx_medium) == field::TX_MEDIUM);
+const _: () = assert!(offset_of!(Sock, tx_ring) == field::TX_RING);
+const _: () = assert!(offset_of!(Sock, peer_pid) == field::PEER_PID);
+const _: () = assert!(offset_of!(Sock, bells_tx) == field::BELLS_TX);
+const _: () = assert!(offset_of!(Sock, names) == field::FAMILY);
+const _: () = assert!(offset_of!(Sock, local) == field::LOCAL_ADDR);
+const _: () = assert!(offset_of!(Sock, remote) == field::PEER_ADDR);
+const _: () = assert!(offset_of!(Sock, tx) == field::MEM_TX);
+const _: () = assert!(offset_of!(Sock, rx) == field::MEM_RX);
+const _: () = assert!(field::MEM_TX_SEEN == field::MEM_TX + offset_of!(Half, seen));
+const _: () = assert!(field::TCP_RX == field::MEM_RX + offset_of!(Half, tcp));
+const _: () = assert!(page::socket::PUBLIC_LEN <= size_of::<Sock>());
+
+impl Sock {
+    /// Makes a record that was just taken ready for a new socket.
+    pub fn reset(&self) {
+        for half in [&self.tx, &self.rx] {
+            half.reset();
+        }
+        for w in [
+            &self.reason,
+            &self.role,
+            &self.tx_ring,
+            &self.rx_ring,
+            &self.tx_switches,
+            &self.rx_switches,
+            &self.peer_pid,
+            &self.peer_uid,
+            &self.bells_tx,
+            &self.bells_rx,
+            &self.flags,
+            &self.ops,
+            &self.next_ops,
+            &self.step,
+            &self.stepping,
+            &self.tries,
+            &self.peer,
+            &self.users,
+            &self.error,
+            &self.buffer_limit,
+        ] {
+            w.store(0, Relaxed);
+        }
+        for w in [
+            &self.cookie,
+            &self.next_tick,
+            &self.deadline,
+            &self.recv_timeout,
+            &self.send_timeout,
+            &self.rate_nonce,
+            &self.peer_cookie,
+        ] {
+            w.store(0, Relaxed);
+        }
+        self.rate_before.store(u64::MAX, Relaxed);
+        self.names[0].store(0, Relaxed);
+        self.tx_medium.store(medium::TCP, Relaxed);
+        self.rx_medium.store(medium::TCP, Relaxed);
+        self.region.store(std::ptr::null_mut(), Relaxed);
+        self.low_water.store(1, Relaxed);
+        self.holders.store(1, Relaxed);
+        self.generation.fetch_add(1, Relaxed);
+        self.state.store(State::Tcp as u32, Release);
+    }
+
+    /// Whether a flag is set.
+    #[inline]
+    pub fn has(&self, f: u32) -> bool {
+        self.flags.load(Relaxed) & f != 0
+    }
+
+    /// Sets flags.
+    pub fn set(&self, f: u32) {
+        self.flags.fetch_or(f, AcqRel);
+    }
+
+    /// Clears flags.
+    pub fn clear(&self, f: u32) {
+        self.flags.fetch_and(!f, AcqRel);
+    }
+
+    /// Sets or clears a flag.
+    pub fn put(&self, f: u32, on: bool) {
+        if on { self.set(f) } else { self.clear(f) }
+    }
+
+    /// Notes why it is on TCP.
+    pub fn note(&self, r: Reason) {
+        self.reason.store(r.code(), Relaxed);
+    }
+
+    /// Sets the state for smcrctl.
+    pub fn set_state(&self, s: State) {
+        self.state.store(s as u32, Relaxed);
+    }
+
+    /// The region's header.
+    #[inline]
+    pub fn region(&self) -> Option<&'static RegionHeader> {
+        let p = self.region.load(Acquire); // pairs with the Release that published the mapping
+        // SAFETY: a non-null pointer is a mapping that stays until `engine::close` has seen no user;
+        // all fields are atomics.
+        (!p.is_null()).then(|| unsafe { &*p })
+    }
+
+    /// Whether sending goes through memory now.
+    #[inline]
+    pub fn tx_in_memory(&self) -> bool {
+        self.tx_medium.load(Acquire) != medium::TCP // pairs with the Release of the switch
+    }
+
+    /// Whether receiving goes through memory now.
+    #[inline]
+    pub fn rx_in_memory(&self) -> bool {
+        self.rx_medium.load(Acquire) != medium::TCP // pairs with the Release of the switch
+    }
+}
+
+impl Half {
+    fn reset(&self) {
+        for w in [&self.cursor, &self.seen, &self.tcp, &self.kernel, &self.base] {
+            w.store(0, Relaxed);
+        }
+        for w in [
+            &self.in_kernel,
+            &self.switches,
+            &self.gate,
+            &self.rung,
+            &self.hold,
+            &self.end,
+            &self.size,
+            &self.wants_more,
+            &self.spin,
+            &self.waiter,
+        ] {
+            w.store(0, Relaxed);
+        }
+        self.mark.store(0, Relaxed);
+        self.looked.store(0, Relaxed);
+        self.flip.store(0, Relaxed);
+        self.dir.store(std::ptr::null_mut(), Relaxed);
+        self.ring.store(std::ptr::null_mut(), Relaxed);
+        self.lock.reset();
+    }
+
+    /// The direction's part of the region.
+    #[inline]
+    pub fn dir(&self) -> Option<&'static Dir> {
+        let p = self.dir.load(Acquire); // pairs with the Release that published the mapping
+        // SAFETY: see `Sock::region`.
+        (!p.is_null()).then(|| unsafe { &*p })
+    }
+}

@@ -1,0 +1,225 @@
+//! write, writev, send, sendto, sendmsg, sendmmsg, sendfile, splice; pwrite and its relatives pass
+//! through (ESPIPE).
+
+use super::{entries, guard, hooks, one};
+use crate::engine::switch;
+use crate::sys::{fd as desc, net};
+use crate::{real, table};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use smcr_proto::reason::Reason;
+
+hooks! {
+    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+        match table::sock(fd) {
+            // SAFETY: the program's arguments.
+            None => unsafe { real::write(fd, buf, n) },
+            // SAFETY: as above.
+            Some(s) => guard(|| unsafe { table::io::send(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) }),
+        }
+    }
+
+    fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+        match table::sock(fd) {
+            // SAFETY: the program's arguments.
+            Some(s) if (0..=1024).contains(&n) => guard(|| unsafe {
+                table::io::send(fd, s, entries(iov, n as usize), 0, || real::writev(fd, iov, n))
+            }),
+            // SAFETY: the program's arguments.
+            _ => unsafe { real::writev(fd, iov, n) },
+        }
+    }
+
+    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+        match table::sock(fd) {
+            // SAFETY: the program's arguments.
+            None => unsafe { real::send(fd, buf, n, flags) },
+            // SAFETY: as above.
+            Some(s) => guard(|| unsafe {
+                table::io::send(fd, s, &one(buf, n), flags, || real::send(fd, buf, n, flags))
+            }),
+        }
+    }
+
+    fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
+        match table::sock(fd) {
+            // SAFETY: the program's arguments.
+            None => unsafe { real::sendto(fd, buf, n, flags, addr, len) },
+            // SAFETY: as above.
+            Some(s) => guard(|| unsafe {
+                if flags & libc::MSG_FASTOPEN != 0 {
+                    table::life::on_connect(s);
+                    switch::pin(s, fd, Reason::FastOpen);
+                }
+                table::io::send(fd, s, &one(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
+            }),
+        }
+    }
+
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+        if msg.is_null() {
+            // SAFETY: the program's arguments.
+            return unsafe { real::sendmsg(fd, msg, flags) };
+        }
+        match table::sock(fd) {
+            // SAFETY: the program's arguments.
+            None => unsafe {
+                hand_over_passed(&*msg);
+                real::sendmsg(fd, msg, flags)
+            },
+            // SAFETY: as above.
+            Some(s) => guard(|| unsafe {
+                let m = &*msg;
+                if m.msg_controllen > 0 && !m.msg_control.is_null() && s.tx_in_memory() {
+                    // Control messages are for the kernel's TCP.
+                    switch::pin(s, fd, Reason::TcpSpecial);
+                }
+                let iov = entries(m.msg_iov, m.msg_iovlen);
+                table::io::send(fd, s, iov, flags, || real::sendmsg(fd, msg, flags))
+            }),
+        }
+    }
+
+    fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+        if table::sock(fd).is_none() {
+            // SAFETY: the program's arguments.
+            unsafe {
+                for i in 0..n as usize {
+                    hand_over_passed(&(*msgs.add(i)).msg_hdr);
+                }
+                return real::sendmmsg(fd, msgs, n, flags);
+            }
+        }
+        let mut done = 0;
+        for i in 0..n.min(1024) as usize {
+            // SAFETY: the program gave `n` entries.
+            let r = unsafe {
+                let m = &mut *msgs.add(i);
+                let r = sendmsg(fd, &m.msg_hdr, flags);
+                if r >= 0 {
+                    m.msg_len = r as c_uint;
+                }
+                r
+            };
+            if r < 0 {
+                return if done > 0 { done } else { -1 };
+            }
+            done += 1;
+        }
+        done
+    }
+
+    fn sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+        // SAFETY: the program's arguments.
+        unsafe { sendfile64(out, file, off, n) }
+    }
+
+    fn sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+        match table::sock(out) {
+            // SAFETY: the program's arguments.
+            None => unsafe { real::sendfile64(out, file, off, n) },
+            // SAFETY: as above; the program's pointer is valid or null.
+            Some(s) => guard(|| unsafe {
+                table::io::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
+            }),
+        }
+    }
+
+    fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, n: size_t, flags: c_uint) -> ssize_t {
+        if let Some(s) = table::sock(to)
+            && off_out.is_null()
+            && off_in.is_null()
+            && let Some(r) = table::io::splice_in(to, s, from, n, flags)
+        {
+            return r;
+        }
+        if table::sock(from).is_some() && off_in.is_null() && off_out.is_null() {
+            return guard(|| splice_out(from, to, n, flags));
+        }
+        if let Some(s) = table::sock(to) {
+            // SAFETY: the program's arguments.
+            return guard(|| unsafe {
+                crate::engine::tx::through_kernel(s, || real::splice(from, off_in, to, off_out, n, flags))
+                    .unwrap_or_else(|| real::splice(from, off_in, to, off_out, n, flags))
+            });
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::splice(from, off_in, to, off_out, n, flags) }
+    }
+}
+
+/// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.
+fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
+    let Some(s) = table::sock(sock) else { return -1 };
+    if !s.has(crate::family::sock::flag::CAREFUL) {
+        let moved = crate::engine::rx::through_kernel(s, false, || {
+            // SAFETY: no offsets.
+            unsafe { real::splice(sock, std::ptr::null_mut(), pipe, std::ptr::null_mut(), n, flags) }
+        });
+        if let Some(r) = moved {
+            crate::rendezvous::after_op(s, sock);
+            return r;
+        }
+    }
+    // Never take more than the pipe has room for: what is taken can't be put back.
+    let size = desc::fcntl(pipe, libc::F_GETPIPE_SZ, 0).unwrap_or(4096);
+    let used = desc::unread(pipe).unwrap_or(0);
+    let room = size.saturating_sub(used) & !4095;
+    let mut buf = [0u8; 16 * 1024];
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    if room == 0 && nonblock {
+        crate::sys::set_errno(crate::sys::Errno(libc::EAGAIN));
+        return -1;
+    }
+    let want = n.min(buf.len()).min(room.max(4096));
+    let recv_flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
+    let iov = one(buf.as_mut_ptr().cast(), want);
+    // SAFETY: the buffer is our own.
+    let got = unsafe {
+        table::io::recv(sock, s, &iov, recv_flags, || {
+            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), recv_flags)
+                .map_or(-1, |n| n as isize)
+        })
+    };
+    if got <= 0 {
+        return got;
+    }
+    let mut done = 0;
+    while done < got as usize {
+        match desc::write_all(pipe, &buf[done..got as usize]) {
+            Ok(w) => done += w,
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
+                let mut p = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
+                let _ = desc::poll(&mut p, -1);
+            }
+            Err(e) => {
+                crate::sys::set_errno(e);
+                return if done > 0 { done as isize } else { -1 };
+            }
+        }
+    }
+    done as isize
+}
+
+/// Descriptors in a message to another process: their connections are TCP from now on.
+unsafe fn hand_over_passed(msg: &msghdr) {
+    if msg.msg_controllen == 0 || msg.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: the program's control buffer, walked as libc's macros do.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(msg);
+        while !c.is_null() {
+            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*c).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(c).cast::<c_int>();
+                for i in 0..bytes / size_of::<c_int>() {
+                    let fd = fds.add(i).read_unaligned();
+                    if let Some(s) = table::sock(fd) {
+                        table::life::hand_over(s, fd, Reason::Passed);
+                    }
+                }
+            }
+            c = libc::CMSG_NXTHDR(msg, c);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! close, close_range, closefrom, dup, dup2, dup3, fcntl, ioctl: the life of descriptors, and the
+//! protection of the library's own ones (they look closed to the program).
+
+use super::{guarded, hooks};
+use crate::sys::{Errno, fd as desc, set_errno};
+use crate::table::{life, options};
+use crate::{real, table};
+use libc::{c_int, c_uint, c_ulong};
+
+hooks! {
+    fn close(fd: c_int) -> c_int {
+        if table::get(fd).is_some() {
+            guarded(|| life::before_close(fd));
+        } else if life::is_own(fd) {
+            set_errno(Errno(libc::EBADF));
+            return -1;
+        }
+        // SAFETY: the program's argument.
+        unsafe { real::close(fd) }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        const CLOEXEC: c_int = 4;
+        if flags & CLOEXEC != 0 || first > last {
+            // SAFETY: the program's arguments. Ours are close-on-exec anyway.
+            return unsafe { real::close_range(first, last, flags) };
+        }
+        guarded(|| {
+            for (fd, _) in table::range(first, last) {
+                life::before_close(fd);
+            }
+        });
+        around_own(first, last, |a, b| {
+            // SAFETY: the program's arguments, less our own descriptors.
+            unsafe { real::close_range(a, b, flags) }
+        })
+    }
+
+    fn closefrom(low: c_int) {
+        let first = low.max(0) as c_uint;
+        // SAFETY: as `close_range`.
+        if unsafe { close_range(first, c_uint::MAX, 0) } != 0 {
+            for fd in first..65_536 {
+                // SAFETY: closing is what the program asked for.
+                unsafe { close(fd as c_int) };
+            }
+        }
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: the program's argument.
+        let new = unsafe { real::dup(fd) };
+        if new >= 0 {
+            guarded(|| life::on_dup(fd, new));
+        }
+        new
+    }
+
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        before_dup(old, new);
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::dup2(old, new) };
+        if r >= 0 && old != new {
+            guarded(|| life::on_dup(old, new));
+        }
+        r
+    }
+
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        before_dup(old, new);
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::dup3(old, new, flags) };
+        if r >= 0 {
+            guarded(|| life::on_dup(old, new));
+        }
+        r
+    }
+
+    fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::fcntl(fd, cmd, arg) };
+        after_fcntl(fd, cmd, arg, r);
+        r
+    }
+
+    fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::fcntl64(fd, cmd, arg) };
+        after_fcntl(fd, cmd, arg, r);
+        r
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+        let Some(s) = table::sock(fd) else {
+            // SAFETY: the program's arguments.
+            return unsafe { real::ioctl(fd, request, arg) };
+        };
+        let mut answer = None;
+        guarded(|| answer = options::ioctl(s, fd, request));
+        match answer {
+            Some(Ok(n)) if arg != 0 => {
+                // SAFETY: these requests give an int.
+                unsafe { (arg as *mut c_int).write(n) };
+                return 0;
+            }
+            Some(Err(e)) => {
+                set_errno(e);
+                return -1;
+            }
+            _ => {}
+        }
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::ioctl(fd, request, arg) };
+        if r == 0 {
+            guarded(|| options::after_ioctl(s, fd, request));
+        }
+        r
+    }
+}
+
+fn before_dup(old: c_int, new: c_int) {
+    if old == new || !desc::is_open(old) {
+        return;
+    }
+    if table::get(new).is_some() {
+        guarded(|| life::before_close(new));
+    } else if life::is_own(new) {
+        guarded(|| life::move_own(new));
+    }
+}
+
+fn after_fcntl(fd: c_int, cmd: c_int, arg: usize, r: c_int) {
+    if r < 0 {
+        return;
+    }
+    match cmd {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => guarded(|| life::on_dup(fd, r)),
+        libc::F_SETFL => {
+            if let Some(s) = table::sock(fd) {
+                guarded(|| options::status_flags(s, fd, arg as c_int));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Calls `f` for the parts of the range that leave our own descriptors out.
+fn around_own(first: c_uint, last: c_uint, f: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
+    let mut from = first;
+    let mut result = 0;
+    let mut own = [0 as c_int; 64];
+    let mut n = 0;
+    guarded(|| n = life::own_descriptors(&mut own));
+    let own = &mut own[..n];
+    own.sort_unstable();
+    for fd in own.iter().map(|fd| *fd as c_uint) {
+        if fd < from || fd > last {
+            continue;
+        }
+        if fd > from {
+            result = f(from, fd - 1).min(result);
+        }
+        from = fd + 1;
+    }
+    if from <= last {
+        result = f(from, last).min(result);
+    }
+    result
+}

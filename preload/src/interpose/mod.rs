@@ -1,0 +1,66 @@
+//! The exported symbols: each hook converts C arguments, makes one call, and returns.
+//!
+//! A descriptor that is not tracked costs a load and a call of the real function. What a hook does
+//! with a tracked one is in `table` and `ready`. docs/interpose.md lists every symbol.
+
+mod data_in;
+mod data_out;
+mod fds;
+mod process;
+mod raw;
+mod readiness;
+mod sockets;
+mod stdio;
+
+use crate::sys::{Errno, set_errno};
+use libc::iovec;
+
+/// Defines exported C functions.
+macro_rules! hooks {
+    ($($(#[$doc:meta])* fn $name:ident($($a:ident: $t:ty),* $(,)?) $(-> $r:ty)? $body:block)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// As for the function of this name in libc.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? $body
+    )*};
+}
+pub(crate) use hooks;
+
+/// Runs the library's part of a hook; a panic in it ends the call with EIO instead of unwinding into
+/// the program. The real function is never called again.
+#[inline]
+pub(crate) fn guard(f: impl FnOnce() -> isize) -> isize {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
+        Ok(r) => r,
+        Err(_) => {
+            set_errno(Errno(libc::EIO));
+            -1
+        }
+    }
+}
+
+/// As [`guard`] for work without a result.
+#[inline]
+pub(crate) fn guarded(f: impl FnOnce()) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+}
+
+/// An iovec for one buffer.
+#[inline]
+pub(crate) fn one(p: *const libc::c_void, n: usize) -> [iovec; 1] {
+    [iovec { iov_base: p.cast_mut(), iov_len: n }]
+}
+
+/// The program's iovec array as a slice.
+///
+/// # Safety
+/// `iov` must point to `n` entries.
+#[inline]
+pub(crate) unsafe fn entries<'a>(iov: *const iovec, n: usize) -> &'a [iovec] {
+    if iov.is_null() || n == 0 {
+        return &[];
+    }
+    // SAFETY: by the contract.
+    unsafe { std::slice::from_raw_parts(iov, n) }
+}

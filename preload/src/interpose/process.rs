@@ -1,0 +1,98 @@
+//! fork, exec, posix_spawn and signal handlers: what they mean for connections.
+//!
+//! system(3), popen(3) and posix_spawn(3) run no hook in the child and leave the parent's connections
+//! alone; only what is handed to the new program by a file action goes back to TCP. exec variants
+//! with variable arguments (execl...) are built on execve inside libc.
+
+use super::{guarded, hooks};
+use crate::engine::signals;
+use crate::table::{self, life};
+use crate::real;
+use libc::{c_char, c_int, c_void, pid_t};
+use smcr_proto::reason::Reason;
+
+hooks! {
+    fn fork() -> pid_t {
+        guarded(life::before_fork);
+        // SAFETY: no arguments.
+        let pid = unsafe { real::fork() };
+        after_fork(pid);
+        pid
+    }
+
+    fn _Fork() -> pid_t {
+        guarded(life::before_fork);
+        // SAFETY: no arguments.
+        let pid = unsafe { real::_Fork() };
+        after_fork(pid);
+        pid
+    }
+
+    fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        guarded(life::before_exec);
+        // SAFETY: the program's arguments.
+        unsafe { real::execve(path, argv, envp) }
+    }
+
+    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+        guarded(life::before_exec);
+        // SAFETY: the program's arguments.
+        unsafe { real::execv(path, argv) }
+    }
+
+    fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
+        guarded(life::before_exec);
+        // SAFETY: the program's arguments.
+        unsafe { real::execvp(path, argv) }
+    }
+
+    fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        guarded(life::before_exec);
+        // SAFETY: the program's arguments.
+        unsafe { real::execvpe(path, argv, envp) }
+    }
+
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        guarded(life::before_exec);
+        // SAFETY: the program's arguments.
+        unsafe { real::fexecve(fd, argv, envp) }
+    }
+
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+        if let Some(s) = table::sock(fd) {
+            guarded(|| {
+                life::hand_over(s, fd, Reason::Exec);
+            });
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
+    }
+
+    fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+        if !action.is_null() {
+            signals::changed();
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::sigaction(signal, action, old) }
+    }
+
+    fn signal(signal: c_int, handler: usize) -> usize {
+        signals::changed();
+        // SAFETY: the program's arguments.
+        unsafe { real::signal(signal, handler) }
+    }
+
+    fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
+        signals::changed();
+        // SAFETY: the program's arguments.
+        unsafe { real::siginterrupt(signal, flag) }
+    }
+}
+
+fn after_fork(pid: pid_t) {
+    guarded(|| match pid {
+        0 => life::in_child(),
+        -1 => life::fork_failed(),
+        _ => {}
+    });
+}

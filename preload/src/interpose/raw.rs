@@ -1,0 +1,57 @@
+//! syscall(2): libuv and Node close every descriptor through it, so the numbers that make, use or
+//! close sockets take the way of their hooks; all others pass through.
+
+use super::hooks;
+use super::{data_in, data_out, fds, readiness, sockets};
+use crate::real;
+use libc::c_long;
+
+hooks! {
+    fn syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+        // SAFETY: the program's arguments, with the meaning that the number gives them.
+        unsafe {
+            match nr {
+                libc::SYS_read => data_in::read(a as i32, b as *mut _, c as usize) as c_long,
+                libc::SYS_write => data_out::write(a as i32, b as *const _, c as usize) as c_long,
+                libc::SYS_readv => data_in::readv(a as i32, b as *const _, c as i32) as c_long,
+                libc::SYS_writev => data_out::writev(a as i32, b as *const _, c as i32) as c_long,
+                libc::SYS_recvfrom => data_in::recvfrom(a as i32, b as *mut _, c as usize, d as i32, e as *mut _, f as *mut _) as c_long,
+                libc::SYS_sendto => data_out::sendto(a as i32, b as *const _, c as usize, d as i32, e as *const _, f as u32) as c_long,
+                libc::SYS_recvmsg => data_in::recvmsg(a as i32, b as *mut _, c as i32) as c_long,
+                libc::SYS_sendmsg => data_out::sendmsg(a as i32, b as *const _, c as i32) as c_long,
+                libc::SYS_recvmmsg => c_long::from(data_in::recvmmsg(a as i32, b as *mut _, c as u32, d as i32, e as *mut _)),
+                libc::SYS_sendmmsg => c_long::from(data_out::sendmmsg(a as i32, b as *mut _, c as u32, d as i32)),
+                libc::SYS_sendfile => data_out::sendfile64(a as i32, b as i32, c as *mut _, d as usize) as c_long,
+                libc::SYS_splice => data_out::splice(a as i32, b as *mut _, c as i32, d as *mut _, e as usize, f as u32) as c_long,
+                libc::SYS_close => c_long::from(fds::close(a as i32)),
+                libc::SYS_close_range => c_long::from(fds::close_range(a as u32, b as u32, c as i32)),
+                libc::SYS_dup => c_long::from(fds::dup(a as i32)),
+                libc::SYS_dup3 => c_long::from(fds::dup3(a as i32, b as i32, c as i32)),
+                libc::SYS_fcntl => c_long::from(fds::fcntl(a as i32, b as i32, c as usize)),
+                libc::SYS_ioctl => c_long::from(fds::ioctl(a as i32, b as u64, c as usize)),
+                libc::SYS_socket => c_long::from(sockets::socket(a as i32, b as i32, c as i32)),
+                libc::SYS_listen => c_long::from(sockets::listen(a as i32, b as i32)),
+                libc::SYS_accept => c_long::from(sockets::accept(a as i32, b as *mut _, c as *mut _)),
+                libc::SYS_accept4 => c_long::from(sockets::accept4(a as i32, b as *mut _, c as *mut _, d as i32)),
+                libc::SYS_connect => c_long::from(sockets::connect(a as i32, b as *const _, c as u32)),
+                libc::SYS_shutdown => c_long::from(sockets::shutdown(a as i32, b as i32)),
+                libc::SYS_setsockopt => c_long::from(sockets::setsockopt(a as i32, b as i32, c as i32, d as *const _, e as u32)),
+                libc::SYS_getsockopt => c_long::from(sockets::getsockopt(a as i32, b as i32, c as i32, d as *mut _, e as *mut _)),
+                libc::SYS_epoll_ctl => c_long::from(readiness::epoll_ctl(a as i32, b as i32, c as i32, d as *mut _)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_dup2 => c_long::from(fds::dup2(a as i32, b as i32)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_poll => c_long::from(readiness::poll(a as *mut _, b as u64, c as i32)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
+                libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
+                libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
+                libc::SYS_io_uring_setup => {
+                    crate::table::life::on_io_uring();
+                    real::syscall(nr, a, b, c, d, e, f)
+                }
+                _ => real::syscall(nr, a, b, c, d, e, f),
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! epoll_create, epoll_ctl, epoll_wait and its relatives, poll, ppoll, select, pselect and their
+//! fortified entries.
+
+use super::{guard, hooks};
+use crate::ready::{ctl, poll as polls, select as selects, wait};
+use crate::table::life;
+use crate::{real, table};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+hooks! {
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: the program's argument.
+        let fd = unsafe { real::epoll_create(size) };
+        if fd >= 0 {
+            life::forget_stale(fd);
+        }
+        fd
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: the program's argument.
+        let fd = unsafe { real::epoll_create1(flags) };
+        if fd >= 0 {
+            life::forget_stale(fd);
+        }
+        fd
+    }
+
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // SAFETY: the program's pointer, null or valid.
+        let e = unsafe { event.as_ref() }.copied();
+        // SAFETY: the program's arguments.
+        guard(|| ctl::ctl(ep, op, fd, e, || unsafe { real::epoll_ctl(ep, op, fd, event) }) as isize) as c_int
+    }
+
+    fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+        match table::set(ep) {
+            Some(set) if max > 0 && !events.is_null() => {
+                let call = wait::Call { events, max, timeout: millis(timeout), mask: std::ptr::null() };
+                // SAFETY: the program's arguments.
+                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+            }
+            // SAFETY: the program's arguments.
+            _ => unsafe { real::epoll_wait(ep, events, max, timeout) },
+        }
+    }
+
+    fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
+        match table::set(ep) {
+            Some(set) if max > 0 && !events.is_null() => {
+                let call = wait::Call { events, max, timeout: millis(timeout), mask };
+                // SAFETY: the program's arguments.
+                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+            }
+            // SAFETY: the program's arguments.
+            _ => unsafe { real::epoll_pwait(ep, events, max, timeout, mask) },
+        }
+    }
+
+    fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        match table::set(ep) {
+            Some(set) if max > 0 && !events.is_null() => {
+                // SAFETY: the program's pointer, null or valid.
+                let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
+                // SAFETY: the program's arguments.
+                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+            }
+            // SAFETY: the program's arguments.
+            _ => unsafe { real::epoll_pwait2(ep, events, max, timeout, mask) },
+        }
+    }
+
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: the program's arguments.
+        unsafe {
+            match array(fds, n) {
+                Some(a) if polls::concerns(a) => guard(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
+                _ => real::poll(fds, n, timeout),
+            }
+        }
+    }
+
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+        if n as usize <= room / size_of::<pollfd>() {
+            // SAFETY: the program's arguments.
+            return unsafe { poll(fds, n, timeout) };
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::__poll_chk(fds, n, timeout, room) }
+    }
+
+    fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: the program's arguments.
+        unsafe {
+            match array(fds, n) {
+                Some(a) if polls::concerns(a) => guard(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                _ => real::ppoll(fds, n, timeout, mask),
+            }
+        }
+    }
+
+    fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int {
+        if n as usize <= room / size_of::<pollfd>() {
+            // SAFETY: the program's arguments.
+            return unsafe { ppoll(fds, n, timeout, mask) };
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::__ppoll_chk(fds, n, timeout, mask, room) }
+    }
+
+    fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+        // SAFETY: the program's sets hold `n` bits.
+        let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
+        if n <= 0 || !selects::concerns(n, &sets) {
+            // SAFETY: the program's arguments.
+            return unsafe { real::select(n, r, w, e, timeout) };
+        }
+        // SAFETY: the program's pointer, null or valid.
+        let limit = unsafe { timeout.as_ref() }.map(|t| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000);
+        let start = crate::sys::clock::now_ns();
+        // SAFETY: no mask.
+        let result = guard(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int;
+        if let Some(limit) = limit {
+            // Linux writes the time left.
+            let left = limit.saturating_sub(crate::sys::clock::now_ns() - start);
+            // SAFETY: the program's pointer.
+            unsafe {
+                (*timeout).tv_sec = (left / 1_000_000_000) as i64;
+                (*timeout).tv_usec = (left % 1_000_000_000 / 1000) as i64;
+            }
+        }
+        result
+    }
+
+    fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: the program's sets hold `n` bits.
+        let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
+        if n <= 0 || !selects::concerns(n, &sets) {
+            // SAFETY: the program's arguments.
+            return unsafe { real::pselect(n, r, w, e, timeout, mask) };
+        }
+        // SAFETY: the program's pointers, null or valid.
+        guard(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
+    }
+}
+
+fn millis(timeout: c_int) -> Option<u64> {
+    (timeout >= 0).then(|| timeout as u64 * 1_000_000)
+}
+
+/// # Safety
+/// Null or valid.
+unsafe fn nanos(t: *const timespec) -> Option<u64> {
+    // SAFETY: by the contract.
+    unsafe { t.as_ref() }.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
+}
+
+/// # Safety
+/// `n` entries at `fds`, as the program promised the kernel.
+unsafe fn array<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || n == 0 || n > 1 << 20 {
+        return None;
+    }
+    // SAFETY: by the contract.
+    Some(unsafe { std::slice::from_raw_parts_mut(fds, n as usize) })
+}

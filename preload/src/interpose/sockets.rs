@@ -1,0 +1,161 @@
+//! socket, listen, accept, accept4, connect, shutdown, getsockopt, setsockopt. bind, getsockname and
+//! getpeername need no hook: the descriptor is the kernel's own socket.
+
+use super::{guarded, hooks};
+use crate::engine::{end, switch};
+use crate::family::sock::flag;
+use crate::table::{life, options};
+use crate::{config, real, table};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use smcr_proto::reason::Reason;
+
+hooks! {
+    fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+        // SAFETY: the program's arguments.
+        let fd = unsafe { real::socket(family, kind, protocol) };
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        if fd >= 0 {
+            let tcp = (family == libc::AF_INET || family == libc::AF_INET6)
+                && kind & !flags == libc::SOCK_STREAM
+                && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+            if tcp && config::enabled() {
+                guarded(|| {
+                    life::on_socket(fd, kind & libc::SOCK_NONBLOCK != 0);
+                });
+            } else {
+                life::forget_stale(fd);
+            }
+        }
+        fd
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::listen(fd, backlog) };
+        if r == 0 && let Some(s) = table::sock(fd) {
+            life::on_listen(s);
+        }
+        r
+    }
+
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: the program's arguments.
+        let new = unsafe { real::accept(fd, addr, len) };
+        accepted(fd, new, 0);
+        new
+    }
+
+    fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        // SAFETY: the program's arguments.
+        let new = unsafe { real::accept4(fd, addr, len, flags) };
+        accepted(fd, new, flags);
+        new
+    }
+
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::connect(fd, addr, len) };
+        if let Some(s) = table::sock(fd)
+            && (r == 0 || crate::sys::errno().0 == libc::EINPROGRESS)
+        {
+            life::on_connect(s);
+        }
+        r
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if let Some(s) = table::sock(fd) && s.region().is_some() {
+            guarded(|| end::before_shutdown(s, how));
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::shutdown(fd, how) }
+    }
+
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+        if let Some(s) = table::sock(fd) {
+            // SAFETY: the program gave `len` bytes.
+            let int = (len >= 4 && !value.is_null()).then(|| unsafe { value.cast::<i32>().read_unaligned() });
+            let mut done = false;
+            guarded(|| done = matches!(options::before_set(s, fd, level, name, int), options::Set::Done));
+            if done {
+                return 0;
+            }
+            // SAFETY: the program's arguments.
+            let r = unsafe { real::setsockopt(fd, level, name, value, len) };
+            if r == 0 {
+                options::after_set(s, fd, level, name);
+            }
+            return r;
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::setsockopt(fd, level, name, value, len) }
+    }
+
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+        let Some(s) = table::sock(fd) else {
+            // SAFETY: the program's arguments.
+            return unsafe { real::getsockopt(fd, level, name, value, len) };
+        };
+        if !value.is_null() && !len.is_null() && let Some(v) = options::get(s, level, name) {
+            // SAFETY: the program gave `*len` bytes.
+            unsafe {
+                let n = (*len as usize).min(4);
+                std::ptr::copy_nonoverlapping((&raw const v).cast::<u8>(), value.cast(), n);
+                *len = n as socklen_t;
+            }
+            return 0;
+        }
+        // SAFETY: the program's arguments.
+        let r = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if r == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
+            // SAFETY: the kernel wrote `*len` bytes.
+            unsafe { add_memory_bytes(s, value.cast(), *len as usize) };
+        }
+        r
+    }
+}
+
+fn accepted(listener: c_int, new: c_int, flags: c_int) {
+    if new < 0 {
+        return;
+    }
+    match table::sock(listener) {
+        Some(l) if config::enabled() => guarded(|| {
+            life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0);
+            if l.has(flag::PINNED) && let Some(s) = table::sock(new) {
+                // What pins a listener (a protocol above TCP, zero-copy) holds for its children.
+                let why = Reason::from_code(l.reason.load(std::sync::atomic::Ordering::Relaxed));
+                switch::pin(s, new, why.unwrap_or(Reason::TcpSpecial));
+            }
+        }),
+        // A listener that was inherited or passed: its connections are eligible as well.
+        None if config::enabled() => guarded(|| {
+            if let Ok(a) = crate::sys::net::local_addr(new)
+                && (i32::from(a.family) == libc::AF_INET || i32::from(a.family) == libc::AF_INET6)
+                && crate::sys::net::get_opt::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+            {
+                life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0);
+            } else {
+                life::forget_stale(new);
+            }
+        }),
+        _ => life::forget_stale(new),
+    }
+}
+
+/// tcpi_bytes_acked, tcpi_bytes_received and tcpi_bytes_sent with what went through memory.
+unsafe fn add_memory_bytes(s: &crate::family::sock::Sock, info: *mut u8, len: usize) {
+    const ACKED: usize = 120;
+    const RECEIVED: usize = 128;
+    const SENT: usize = 200;
+    let (tx, rx) = options::memory_bytes(s);
+    for (at, add) in [(ACKED, tx), (RECEIVED, rx), (SENT, tx)] {
+        if at + 8 <= len {
+            // SAFETY: inside the `len` bytes.
+            unsafe {
+                let p = info.add(at).cast::<u64>();
+                p.write_unaligned(p.read_unaligned().wrapping_add(add));
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! libsmcr.so: preloaded into a TCP program, moves its connections to shared memory where it can.
+//!
+//! From the outside in: [`interpose`] exports the hooks; [`table`] knows which descriptor is a
+//! tracked socket; [`ready`] serves epoll, poll and select; [`rendezvous`] finds and proves peers;
+//! [`engine`] moves one connection's bytes; [`transport`] is the shared memory; [`sys`] the kernel.
+//! [`family`] holds what a process shares with its children and shows to smcrctl.
+//! docs/ARCHITECTURE.md walks one send() and one recv() through it.
+
+pub mod config;
+pub mod engine;
+pub mod family;
+pub mod interpose;
+pub mod log;
+pub mod ready;
+pub mod real;
+pub mod rendezvous;
+pub mod sys;
+pub mod table;
+pub mod threads;
+pub mod transport;
+
+use libc::{c_char, c_int};
+
+/// Runs before the other libraries' constructors (`-z initfirst`), with the arguments that glibc
+/// gives to constructors. libc itself is not initialised yet: nothing here allocates or prints
+/// through it.
+extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
+    real::resolve();
+    // SAFETY: no arguments besides a constant.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return; // a set-uid program: inert
+    }
+    sys::clock::start();
+    engine::spin::start();
+    rendezvous::start();
+    // SAFETY: glibc passes the environment block.
+    unsafe { config::read(envp) };
+}
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".init_array"))]
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;

@@ -1,0 +1,222 @@
+//! epoll_ctl: the kernel's registration and ours.
+//!
+//! The kernel keeps a registration for every member with the program's data. For a member that the
+//! library serves it asks only for doorbells and the end of the connection, edge-triggered, and stays
+//! over DEL, ADD and MOD (redis-benchmark makes two of them per request); that is done only in sets on
+//! which a hooked wait was seen.
+
+use super::level;
+use super::set::{Inner, Set, make};
+use crate::config;
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag, role};
+use crate::sys::{Errno, Res, fd as desc};
+use crate::table::{self, Entry};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
+use std::sync::atomic::Ordering::*;
+
+const ET: u32 = libc::EPOLLET as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What the kernel reports of a member that the library serves.
+pub const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
+
+/// epoll_ctl(2); `real` makes the program's own call.
+pub fn ctl(
+    epfd: i32,
+    op: i32,
+    fd: i32,
+    event: Option<epoll_event>,
+    real: impl Fn() -> i32,
+) -> i32 {
+    let set = match table::set(epfd) {
+        Some(s) => s,
+        None if op == EPOLL_CTL_ADD && config::enabled() && fd != epfd => match begin(epfd, &real) {
+            Ok((s, r)) if r == 0 => {
+                let marker = Marker::new();
+                if let (Ok(l), Some(e)) = (s.lock(&marker), event) {
+                    added(s, l.inner, fd, e);
+                }
+                return 0;
+            }
+            Ok((_, r)) => return r,
+            Err(r) => return r,
+        },
+        None => return real(),
+    };
+    let marker = Marker::new();
+    let Ok(locked) = set.lock(&marker) else { return real() };
+    let inner = locked.inner;
+    let r = match (op, event) {
+        (EPOLL_CTL_ADD, Some(e)) => add(set, inner, epfd, fd, e, &real),
+        (EPOLL_CTL_MOD, Some(e)) => modify(set, inner, epfd, fd, e, &real),
+        (EPOLL_CTL_DEL, _) => delete(set, inner, fd, &real),
+        _ => real(),
+    };
+    set.ours.store(inner.ours, Release);
+    r
+}
+
+/// The first member of an epoll descriptor: asks the kernel first (it may be no epoll descriptor).
+fn begin(epfd: i32, real: &impl Fn() -> i32) -> Result<(&'static Set, i32), i32> {
+    let r = real();
+    if r != 0 {
+        return Err(r);
+    }
+    match make() {
+        Some(s) if table::has_room(epfd) => {
+            table::put(epfd, Entry::Set(s));
+            Ok((s, r))
+        }
+        _ => Err(r),
+    }
+}
+
+fn add(
+    set: &'static Set,
+    inner: &mut Inner,
+    epfd: i32,
+    fd: i32,
+    e: epoll_event,
+    real: &impl Fn() -> i32,
+) -> i32 {
+    if let Some(m) = inner.by_fd.one(fd as u64) {
+        let mb = *inner.member(m);
+        let same = table::sock(fd).is_some_and(|s| s.generation.load(Relaxed) == mb.generation);
+        if mb.ghost && same && e.events & EXCLUSIVE == 0 {
+            revive(inner, epfd, m, e);
+            return 0;
+        }
+        if mb.ghost || (table::sock(fd).is_some() && !same) {
+            let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, None);
+            inner.drop_member(m);
+        }
+    }
+    let r = real();
+    if r == 0 {
+        added(set, inner, fd, e);
+    }
+    r
+}
+
+/// The kernel has taken a new member.
+fn added(set: &'static Set, inner: &mut Inner, fd: i32, e: epoll_event) {
+    if let Some(Entry::Set(nested)) = table::get(fd) {
+        nested.nested.store(1, Relaxed);
+    }
+    let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
+    let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
+    let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
+    if let Some(s) = sock
+        && set.waited.load(Relaxed) != 0
+    {
+        s.set(flag::SEEN);
+        if level::is_ours(s) {
+            take_over(set, inner, m, s);
+        }
+    }
+    set.ours.store(inner.ours, Release);
+}
+
+/// A removed member comes back: the kernel's registration is still there.
+fn revive(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+    renew(inner, epfd, m, e);
+    inner.member_mut(m).ghost = false;
+    inner.heat(m);
+}
+
+/// New interest for a member that the library serves.
+fn renew(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+    let (fd, kernel, data) = {
+        let mb = inner.member_mut(m);
+        mb.events = e.events;
+        mb.spent = false;
+        mb.fresh = true;
+        (mb.fd, mb.kernel, mb.data)
+    };
+    if data != e.u64 {
+        inner.set_data(m, e.u64);
+        let _ = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, Some(epoll_event { events: kernel, u64: e.u64 }));
+    }
+}
+
+fn modify(
+    set: &'static Set,
+    inner: &mut Inner,
+    epfd: i32,
+    fd: i32,
+    e: epoll_event,
+    real: &impl Fn() -> i32,
+) -> i32 {
+    let Some(m) = inner.by_fd.one(fd as u64) else { return real() };
+    let mb = *inner.member(m);
+    if mb.ghost {
+        crate::sys::set_errno(Errno(libc::ENOENT));
+        return -1;
+    }
+    if mb.ours && table::sock(fd).is_some() && mb.events & EXCLUSIVE == 0 {
+        if e.events & EXCLUSIVE != 0 {
+            crate::sys::set_errno(Errno(libc::EINVAL));
+            return -1;
+        }
+        renew(inner, epfd, m, e);
+        inner.heat(m);
+        set.ours.store(inner.ours, Relaxed);
+        return 0;
+    }
+    let r = real();
+    if r == 0 {
+        inner.set_data(m, e.u64);
+        let mb = inner.member_mut(m);
+        mb.events = e.events;
+        mb.kernel = e.events;
+        mb.spent = false;
+        mb.fresh = true;
+    }
+    r
+}
+
+fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32 {
+    let Some(m) = inner.by_fd.one(fd as u64) else { return real() };
+    let mb = *inner.member(m);
+    if mb.ghost {
+        crate::sys::set_errno(Errno(libc::ENOENT));
+        return -1;
+    }
+    if mb.ours && set.waited.load(Relaxed) != 0 && mb.events & EXCLUSIVE == 0 {
+        inner.member_mut(m).ghost = true;
+        return 0;
+    }
+    let r = real();
+    if r == 0 || crate::sys::errno().0 == libc::ENOENT || crate::sys::errno().0 == libc::EBADF {
+        inner.drop_member(m);
+    }
+    r
+}
+
+/// A member's socket has a direction in memory: the library serves it from now on.
+pub fn take_over(set: &Set, inner: &mut Inner, m: u32, s: &Sock) {
+    s.set(flag::SEEN);
+    let mb = inner.member_mut(m);
+    if !mb.ours {
+        mb.ours = true;
+        mb.fresh = true;
+        inner.ours += 1;
+        set.ours.store(inner.ours, Release);
+    }
+    inner.heat(m);
+}
+
+/// Sets the kernel's registration for what the library serves, or back to the program's own.
+pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
+    let mb = inner.member_mut(m);
+    let want = if mb.ours && !nested && mb.events & EXCLUSIVE == 0 { BELLS } else { mb.events };
+    if mb.kernel == want {
+        return Ok(0);
+    }
+    let e = epoll_event { events: want, u64: mb.data };
+    let r = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, mb.fd, Some(e));
+    if r.is_ok() {
+        mb.kernel = want;
+    }
+    r
+}

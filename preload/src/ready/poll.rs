@@ -1,0 +1,227 @@
+//! poll and ppoll over sockets in memory and everything else; select is built on it.
+
+use super::level;
+use super::wait::expose;
+use crate::engine::{bell, rx, spin, switch, wait as engine_wait};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag};
+use crate::real;
+use crate::sys::{clock, fd as desc, mem};
+use crate::table::{self, Entry};
+use crate::transport::waiters::Waiter;
+use libc::{pollfd, sigset_t, timespec};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Descriptors that fit on the stack; more come into a private mapping.
+const SMALL: usize = 64;
+
+/// Budget of polling for poll and select, learned by the process.
+static SPIN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether poll must be served here: a socket with a direction in memory is among the descriptors.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    let mut any = false;
+    for p in fds {
+        match table::get(p.fd) {
+            Some(Entry::Sock(s)) => {
+                s.set(flag::SEEN);
+                any |= level::is_ours(s);
+            }
+            // Somebody waits for a set: the kernel must see its members' doorbells.
+            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => expose(p.fd, set),
+            _ => {}
+        }
+    }
+    any
+}
+
+/// ppoll(2). `timeout` in ns, None for ever.
+///
+/// # Safety
+/// `mask` must be null or valid.
+pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    let deadline = timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    loop {
+        let n = scan(fds, true);
+        if n > 0 || timeout == Some(0) {
+            return n;
+        }
+        let peer = first(fds).and_then(|s| s.rx.dir()).map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed));
+        if spin::spin(&SPIN, peer, || scan(fds, false) > 0) {
+            continue; // once more with the kernel's part
+        }
+        // SAFETY: by the contract.
+        match unsafe { sleep(fds, deadline, mask) } {
+            Some(r) => return r,
+            None => {}
+        }
+    }
+}
+
+fn first(fds: &[pollfd]) -> Option<&'static Sock> {
+    fds.iter().find_map(|p| table::sock(p.fd).filter(|s| level::is_ours(s)))
+}
+
+/// Fills revents; returns how many are ready. Without the kernel's part only members in memory are
+/// looked at.
+fn scan(fds: &mut [pollfd], with_kernel: bool) -> i32 {
+    let mut n = 0;
+    let mut others = false;
+    for p in fds.iter_mut() {
+        p.revents = 0;
+        match table::sock(p.fd).filter(|s| level::is_ours(s)) {
+            Some(s) => {
+                let bits = level::with_norms(level::level(s, p.fd));
+                let asked = (p.events as u16 as u32) | level::ERR | level::HUP;
+                p.revents = (bits & asked) as i16;
+                n += i32::from(p.revents != 0);
+            }
+            None => others |= p.fd >= 0,
+        }
+    }
+    if with_kernel && others {
+        n += kernel_part(fds);
+    }
+    n
+}
+
+fn kernel_part(fds: &mut [pollfd]) -> i32 {
+    let mut n = 0;
+    with_copy(fds.len(), |copy| {
+        for (c, p) in copy.iter_mut().zip(fds.iter()) {
+            let ours = table::sock(p.fd).is_some_and(level::is_ours);
+            *c = pollfd { fd: if ours { -1 } else { p.fd }, events: p.events, revents: 0 };
+        }
+        if desc::poll(copy, 0).is_ok() {
+            for (c, p) in copy.iter().zip(fds.iter_mut()) {
+                if c.fd >= 0 {
+                    p.revents = c.revents;
+                    n += i32::from(c.revents != 0);
+                }
+            }
+        }
+    });
+    n
+}
+
+/// Runs `f` with an array of `n` entries.
+fn with_copy(n: usize, f: impl FnOnce(&mut [pollfd])) {
+    let mut small = [pollfd { fd: -1, events: 0, revents: 0 }; SMALL];
+    if n <= SMALL {
+        return f(&mut small[..n]);
+    }
+    let bytes = n * size_of::<pollfd>();
+    let Ok(p) = mem::map_private(bytes) else { return };
+    // SAFETY: a fresh private mapping of `n` entries; zero bytes are valid.
+    f(unsafe { std::slice::from_raw_parts_mut(p.cast(), n) });
+    mem::unmap(p, bytes);
+}
+
+/// Arms, looks once more, sleeps. Some: the call ends with this.
+unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Option<i32> {
+    let me = engine_wait::thread_waiter();
+    for p in fds.iter() {
+        if let Some(s) = table::sock(p.fd).filter(|s| level::is_ours(s)) {
+            prepare(s, p, me);
+        }
+    }
+    if let Some(w) = me {
+        w.fall_asleep();
+    }
+    if scan(fds, false) > 0 {
+        if let Some(w) = me {
+            w.wake_up();
+        }
+        return None;
+    }
+    let left = deadline.map(|d| d.saturating_sub(clock::now_ns()));
+    let ts = left.map(|ns| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+    let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let since = clock::ticks();
+    let mut r = 0;
+    let mut rung = false;
+    with_copy(fds.len() + 1, |copy| {
+        for (c, p) in copy.iter_mut().zip(fds.iter()) {
+            let ours = table::sock(p.fd).filter(|s| level::is_ours(s));
+            let events = ours.map_or(p.events, |s| kernel_events(s, p));
+            *c = pollfd { fd: p.fd, events, revents: 0 };
+        }
+        let last = copy.len() - 1;
+        copy[last] = pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the array is valid; mask by the contract.
+        r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
+        rung = copy[last].revents != 0;
+        if r > 0 {
+            for c in copy[..last].iter().filter(|c| c.revents != 0) {
+                if let Some(s) = table::sock(c.fd).filter(|s| level::is_ours(s)) {
+                    kernel_event(s, c.fd);
+                }
+            }
+        }
+    });
+    if let Some(w) = me {
+        w.wake_up();
+        if rung {
+            desc::event_clear(w.eventfd());
+        }
+    }
+    spin::slept(&SPIN, since);
+    match r {
+        -1 => Some(-1),
+        0 => Some(scan(fds, true)), // the time is over
+        _ => None,
+    }
+}
+
+fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) {
+    if let Some(dir) = s.rx.dir() {
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            if s.rx_in_memory() {
+                bell::drain(s, dir, p.fd);
+            }
+            match me {
+                Some(w) if s.rx_in_memory() => {
+                    bell::name_waiter(s, dir, w);
+                }
+                _ => bell::arm(s, dir),
+            }
+        }
+    }
+    if p.events & libc::POLLOUT != 0
+        && s.tx_in_memory()
+        && let Some(dir) = s.tx.dir()
+        && !engine_wait::has_room(s, dir)
+        && !me.is_some_and(|w| engine_wait::name_writer(s, dir, w))
+    {
+        switch::spill(s, p.fd, switch::Spill::NoWaiter);
+    }
+}
+
+/// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what
+/// the program asked.
+fn kernel_events(s: &Sock, p: &pollfd) -> i16 {
+    let mut events = libc::POLLRDHUP;
+    if p.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
+        events |= libc::POLLIN;
+    }
+    if !s.tx_in_memory() {
+        events |= p.events & libc::POLLOUT;
+    }
+    // The end was found already: its events would come for ever.
+    if s.rx.end.load(Relaxed) != 0 {
+        events = 0;
+    }
+    events | (p.events & libc::POLLPRI)
+}
+
+fn kernel_event(s: &Sock, sock: i32) {
+    if let Some(dir) = s.rx.dir() {
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker)
+            && s.rx_in_memory()
+        {
+            rx::look_at_kernel(s, sock, dir);
+        }
+    }
+}

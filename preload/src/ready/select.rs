@@ -1,0 +1,115 @@
+//! select and pselect, by way of poll.
+
+use super::{level, poll};
+use crate::sys::mem;
+use crate::table::{self, Entry};
+use libc::{pollfd, sigset_t};
+use std::sync::atomic::Ordering::*;
+
+/// One of the three sets: bits of the program's memory.
+pub struct Bits(*mut u64);
+
+impl Bits {
+    /// Wraps an fd_set of at least the descriptors that are asked about, or null.
+    ///
+    /// # Safety
+    /// The memory must hold bits up to the largest number used with it.
+    pub unsafe fn new(p: *mut libc::fd_set) -> Bits {
+        Bits(p.cast())
+    }
+
+    fn has(&self, fd: usize) -> bool {
+        // SAFETY: by the contract of `new`.
+        !self.0.is_null() && unsafe { *self.0.add(fd / 64) } >> (fd % 64) & 1 != 0
+    }
+
+    fn put(&self, fd: usize, on: bool) {
+        if self.0.is_null() {
+            return;
+        }
+        // SAFETY: by the contract of `new`.
+        let word = unsafe { &mut *self.0.add(fd / 64) };
+        if on { *word |= 1 << (fd % 64) } else { *word &= !(1 << (fd % 64)) }
+    }
+}
+
+/// Whether select must be served here.
+pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
+    let mut any = false;
+    for fd in 0..n.max(0) as usize {
+        if !sets.iter().any(|b| b.has(fd)) {
+            continue;
+        }
+        match table::get(fd as i32) {
+            Some(Entry::Sock(s)) => {
+                s.set(crate::family::sock::flag::SEEN);
+                any |= level::is_ours(s);
+            }
+            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::wait::expose(fd as i32, set),
+            _ => {}
+        }
+    }
+    any
+}
+
+/// pselect(2). `timeout` in ns, None for ever.
+///
+/// # Safety
+/// `mask` must be null or valid.
+pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    let n = n.max(0) as usize;
+    let count = (0..n).filter(|fd| sets.iter().any(|b| b.has(*fd))).count();
+    let bytes = (count.max(1)) * size_of::<pollfd>();
+    let Ok(p) = mem::map_private(bytes) else {
+        crate::sys::set_errno(crate::sys::Errno(libc::ENOMEM));
+        return -1;
+    };
+    // SAFETY: a fresh private mapping of `count` entries; zero bytes are valid.
+    let fds: &mut [pollfd] = unsafe { std::slice::from_raw_parts_mut(p.cast(), count) };
+    let mut at = 0;
+    for fd in 0..n {
+        let events = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+        let mut wanted = 0;
+        for (b, e) in sets.iter().zip(events) {
+            if b.has(fd) {
+                wanted |= e;
+            }
+        }
+        if wanted != 0 {
+            fds[at] = pollfd { fd: fd as i32, events: wanted, revents: 0 };
+            at += 1;
+        }
+    }
+    // SAFETY: by the contract.
+    let r = unsafe { poll::poll(fds, timeout, mask) };
+    let result = finish(fds, sets, r);
+    mem::unmap(p, bytes);
+    result
+}
+
+/// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like).
+fn finish(fds: &[pollfd], sets: &[Bits; 3], r: i32) -> i32 {
+    if r < 0 {
+        return r;
+    }
+    if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+        crate::sys::set_errno(crate::sys::Errno(libc::EBADF));
+        return -1;
+    }
+    let masks = [
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let mut total = 0;
+    for p in fds {
+        for (b, mask) in sets.iter().zip(masks) {
+            if b.has(p.fd as usize) {
+                let on = p.revents & mask != 0;
+                b.put(p.fd as usize, on);
+                total += i32::from(on);
+            }
+        }
+    }
+    total
+}

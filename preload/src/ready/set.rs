@@ -1,0 +1,403 @@
+//! What a hooked epoll set knows of its members. Private to the process; recycled, never unmapped.
+//!
+//! Every member is kept, so that a kernel event can be told by the program's data word, which is never
+//! touched. Members whose socket has a direction in memory are *hot* (looked at by every wait) or
+//! *cold* (their doorbell byte is armed; the kernel wakes the set).
+
+use super::index::Index;
+use crate::family::lock::{Held, Lock, Marker, Reentered};
+use crate::family::sock::Sock;
+use crate::sys::mem;
+use crate::table;
+use crate::transport::waiters::{self, Waiter};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// One member.
+#[derive(Clone, Copy)]
+pub struct Member {
+    /// Descriptor; -1 = free entry.
+    pub fd: i32,
+    /// What the program asked for.
+    pub events: u32,
+    /// The program's data.
+    pub data: u64,
+    /// What the kernel's registration asks for.
+    pub kernel: u32,
+    /// The program removed it; the kernel's registration is still there.
+    pub ghost: bool,
+    /// EPOLLONESHOT has fired.
+    pub spent: bool,
+    /// In the hot list.
+    pub hot: bool,
+    /// Served by the library (a direction in memory).
+    pub ours: bool,
+    /// Edge-triggered: producer cursor at the last report.
+    pub seen_in: u64,
+    /// Edge-triggered: fullness count at the last report.
+    pub seen_full: u64,
+    /// Edge-triggered: bits at the last look.
+    pub seen_bits: u32,
+    /// Report again whatever was seen (ADD, MOD).
+    pub fresh: bool,
+    /// Unproductive looks in a row.
+    pub idle: u32,
+    /// Tick of the last productive look.
+    pub last: u64,
+    /// Generation of the socket record at ADD.
+    pub generation: u32,
+}
+
+const NO_MEMBER: Member = Member {
+    fd: -1,
+    events: 0,
+    data: 0,
+    kernel: 0,
+    ghost: false,
+    spent: false,
+    hot: false,
+    ours: false,
+    seen_in: 0,
+    seen_full: 0,
+    seen_bits: 0,
+    fresh: false,
+    idle: 0,
+    last: 0,
+    generation: 0,
+};
+
+/// The part under the lock.
+pub struct Inner {
+    members: *mut Member,
+    cap: u32,
+    used: u32,
+    free: u32,
+    /// Descriptor -> member.
+    pub by_fd: Index,
+    /// Data word -> member.
+    pub by_data: Index,
+    hot: *mut u32,
+    /// Members in the hot list.
+    pub hot_len: u32,
+    /// Where the next walk of the hot list begins (fairness with a small maxevents).
+    pub turn: u32,
+    /// Changes of `engine::changes` that were taken in.
+    pub changes: u64,
+    /// Members served by the library.
+    pub ours: u32,
+    /// The eventfd is registered in the kernel's set.
+    pub bell_registered: bool,
+    /// Tick of the last look at the kernel.
+    pub kernel_look: u64,
+}
+
+/// A set.
+#[repr(align(64))]
+pub struct Set {
+    lock: Lock,
+    refs: AtomicU32,
+    /// A hooked wait was seen.
+    pub waited: AtomicU32,
+    /// Somebody waits for the set itself (nested epoll, poll on it): the kernel must see everything.
+    pub nested: AtomicU32,
+    /// Copy of `Inner::ours`, readable without the lock.
+    pub ours: AtomicU32,
+    /// Waiter word + 1; 0 = none yet.
+    waiter: AtomicU32,
+    /// Threads in a hooked wait that sleep.
+    pub sleepers: AtomicU32,
+    /// Learned spin budget.
+    pub spin: AtomicU32,
+    next: AtomicPtr<Set>,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: `inner` is used only with `lock` held.
+unsafe impl Sync for Set {}
+
+static ALL: AtomicPtr<Set> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A locked set.
+pub struct Locked<'a> {
+    /// The part under the lock.
+    pub inner: &'a mut Inner,
+    _held: Held<'a>,
+}
+
+/// All sets ever made in this process.
+pub fn all() -> impl Iterator<Item = &'static Set> {
+    let mut at = ALL.load(Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: sets are never unmapped.
+        let s: &'static Set = unsafe { at.as_ref()? };
+        at = s.next.load(Acquire);
+        Some(s)
+    })
+}
+
+/// A set for a new epoll descriptor; None without memory.
+pub fn make() -> Option<&'static Set> {
+    for s in all() {
+        if s.refs.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
+            return Some(s);
+        }
+    }
+    let p = mem::map_private(size_of::<Set>().next_multiple_of(4096)).ok()?.cast::<Set>();
+    // SAFETY: a fresh mapping, zeroed; zero bytes are valid for every field but are written anyway
+    // where they are pointers into nothing.
+    let s: &'static Set = unsafe { &*p };
+    s.refs.store(1, Relaxed);
+    let mut head = ALL.load(Acquire);
+    loop {
+        s.next.store(head, Relaxed);
+        match ALL.compare_exchange_weak(head, p, AcqRel, Acquire) {
+            Ok(_) => return Some(s),
+            Err(v) => head = v,
+        }
+    }
+}
+
+/// Another descriptor for the set.
+pub fn hold(s: &Set) {
+    s.refs.fetch_add(1, AcqRel);
+}
+
+/// A descriptor of the set is gone; the last one empties it.
+pub fn release(s: &'static Set) {
+    if s.refs.load(Acquire) != 1 {
+        s.refs.fetch_sub(1, AcqRel);
+        return;
+    }
+    let marker = Marker::new();
+    if let Ok(locked) = s.lock(&marker) {
+        let i = locked.inner;
+        for m in 0..i.used {
+            let mb = i.member(m);
+            if mb.fd >= 0 {
+                if let Some(sock) = table::sock(mb.fd) {
+                    sock_leaves(sock);
+                }
+                *i.member_mut(m) = NO_MEMBER;
+            }
+        }
+        i.by_fd.clear();
+        i.by_data.clear();
+        if i.cap > 0 {
+            mem::unmap(i.members.cast(), i.cap as usize * size_of::<Member>());
+            mem::unmap(i.hot.cast(), i.cap as usize * 4);
+        }
+        *i = Inner {
+            members: std::ptr::null_mut(),
+            cap: 0,
+            used: 0,
+            free: 0,
+            by_fd: Index::new(),
+            by_data: Index::new(),
+            hot: std::ptr::null_mut(),
+            hot_len: 0,
+            turn: 0,
+            changes: 0,
+            ours: 0,
+            bell_registered: false,
+            kernel_look: 0,
+        };
+    }
+    if let Some(w) = s.waiter() {
+        w.release();
+    }
+    for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin] {
+        w.store(0, Relaxed);
+    }
+    s.refs.store(0, Release);
+}
+
+/// A socket that is in no set any more has no hooked waiter there.
+fn sock_leaves(_sock: &Sock) {}
+
+/// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
+pub fn forget_fd(fd: i32) {
+    for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
+        let marker = Marker::new();
+        let Ok(locked) = s.lock(&marker) else { continue };
+        let i = locked.inner;
+        if let Some(m) = i.by_fd.one(fd as u64) {
+            i.drop_member(m);
+            s.ours.store(i.ours, Relaxed);
+        }
+    }
+}
+
+/// In a forked child the sets are shared with the parent through the kernel: their waiters are the
+/// parent's.
+pub fn forget_in_child() {
+    for s in all() {
+        s.waiter.store(0, Relaxed);
+        s.sleepers.store(0, Relaxed);
+        s.lock.reset();
+        let marker = Marker::new();
+        if let Ok(locked) = s.lock(&marker) {
+            locked.inner.bell_registered = false;
+        }
+    }
+}
+
+impl Set {
+    /// Takes the lock.
+    pub fn lock<'a>(&'a self, marker: &'a Marker) -> Result<Locked<'a>, Reentered> {
+        let held = self.lock.take(marker)?;
+        // SAFETY: the lock is held for as long as the reference lives.
+        Ok(Locked { inner: unsafe { &mut *self.inner.get() }, _held: held })
+    }
+
+    /// The waiter, if it has one.
+    pub fn waiter(&self) -> Option<Waiter> {
+        Waiter::of_word(self.waiter.load(Relaxed)).filter(|w| w.is_ours())
+    }
+
+    /// The waiter, taken at the first call.
+    pub fn waiter_or_take(&self) -> Option<Waiter> {
+        if self.nested.load(Relaxed) != 0 {
+            return None;
+        }
+        self.waiter().or_else(|| {
+            let w = waiters::take().ok()?;
+            self.waiter.store(w.word(), Relaxed);
+            Some(w)
+        })
+    }
+}
+
+impl Inner {
+    /// A member by number.
+    pub fn member(&self, m: u32) -> &Member {
+        debug_assert!(m < self.used);
+        // SAFETY: below `used`, inside the mapping.
+        unsafe { &*self.members.add(m as usize) }
+    }
+
+    /// A member by number, to change.
+    pub fn member_mut(&mut self, m: u32) -> &mut Member {
+        debug_assert!(m < self.used);
+        // SAFETY: as above, exclusive through &mut self.
+        unsafe { &mut *self.members.add(m as usize) }
+    }
+
+    /// Number of member entries (free ones included).
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Adds a member; None without memory.
+    pub fn add(&mut self, fd: i32, events: u32, data: u64, generation: u32) -> Option<u32> {
+        let m = match self.free {
+            0 => {
+                if self.used == self.cap && !self.grow() {
+                    return None;
+                }
+                self.used += 1;
+                self.used - 1
+            }
+            n => {
+                let m = n - 1;
+                self.free = self.member(m).data as u32;
+                m
+            }
+        };
+        *self.member_mut(m) =
+            Member { fd, events, data, kernel: events, fresh: true, generation, ..NO_MEMBER };
+        if !self.by_fd.add(fd as u64, m) || !self.by_data.add(data, m) {
+            self.by_fd.remove(fd as u64, m);
+            self.free_member(m);
+            return None;
+        }
+        Some(m)
+    }
+
+    /// Takes a member out.
+    pub fn drop_member(&mut self, m: u32) {
+        let mb = *self.member(m);
+        self.by_fd.remove(mb.fd as u64, m);
+        self.by_data.remove(mb.data, m);
+        self.cool(m);
+        if mb.ours {
+            self.ours -= 1;
+        }
+        self.free_member(m);
+    }
+
+    fn free_member(&mut self, m: u32) {
+        let next = self.free;
+        *self.member_mut(m) = Member { data: u64::from(next), ..NO_MEMBER };
+        self.free = m + 1;
+    }
+
+    /// Gives a member other data.
+    pub fn set_data(&mut self, m: u32, data: u64) {
+        let old = self.member(m).data;
+        if old != data {
+            self.by_data.remove(old, m);
+            self.by_data.add(data, m);
+            self.member_mut(m).data = data;
+        }
+    }
+
+    /// Puts a member into the hot list.
+    pub fn heat(&mut self, m: u32) {
+        let mb = self.member_mut(m);
+        mb.idle = 0;
+        mb.last = 0;
+        if mb.hot {
+            return;
+        }
+        mb.hot = true;
+        let n = self.hot_len as usize;
+        // SAFETY: the list has room for every member (`grow`).
+        unsafe { *self.hot.add(n) = m };
+        self.hot_len += 1;
+    }
+
+    /// Takes a member out of the hot list.
+    pub fn cool(&mut self, m: u32) {
+        if !self.member(m).hot {
+            return;
+        }
+        self.member_mut(m).hot = false;
+        let n = self.hot_len as usize;
+        // SAFETY: `hot_len` entries of the list are valid.
+        let list = unsafe { std::slice::from_raw_parts_mut(self.hot, n) };
+        if let Some(i) = list.iter().position(|x| *x == m) {
+            list.swap(i, n - 1);
+        }
+        self.hot_len -= 1;
+    }
+
+    /// Entry `i` of the hot list.
+    pub fn hot(&self, i: u32) -> u32 {
+        debug_assert!(i < self.hot_len);
+        // SAFETY: below `hot_len`.
+        unsafe { *self.hot.add(i as usize) }
+    }
+
+    fn grow(&mut self) -> bool {
+        let cap = (self.cap * 2).max(64);
+        let Ok(members) = mem::map_private(cap as usize * size_of::<Member>()) else { return false };
+        let Ok(hot) = mem::map_private(cap as usize * 4) else {
+            mem::unmap(members, cap as usize * size_of::<Member>());
+            return false;
+        };
+        if self.cap > 0 {
+            let n = self.cap as usize;
+            // SAFETY: both mappings hold at least the old number of entries and do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.members, members.cast(), n);
+                std::ptr::copy_nonoverlapping(self.hot, hot.cast(), n);
+            }
+            mem::unmap(self.members.cast(), n * size_of::<Member>());
+            mem::unmap(self.hot.cast(), n * 4);
+        }
+        self.members = members.cast();
+        self.hot = hot.cast();
+        self.cap = cap;
+        true
+    }
+}

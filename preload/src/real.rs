@@ -1,0 +1,138 @@
+//! The functions behind our hooks: the next definition of each symbol (RTLD_NEXT), looked up once.
+//!
+//! The constructor fills the table; a hook that runs before it fills it itself. Calling through the
+//! next definition keeps other preloaded libraries, cancellation points and sanitizers in the chain.
+//! Where glibc has no such symbol the caller gets ENOSYS.
+
+use libc::{
+    FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
+    mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval,
+};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+macro_rules! table {
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty = $missing:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod slot {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
+        }
+
+        /// Looks all symbols up.
+        pub fn resolve() {
+            $(
+                let name = concat!(stringify!($name), "\0");
+                // SAFETY: a NUL-terminated name.
+                let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                slot::$name.store(p, Relaxed);
+            )*
+        }
+
+        $(
+            /// The next definition of the function of this name.
+            ///
+            /// # Safety
+            /// As for the function itself.
+            #[inline]
+            pub unsafe fn $name($($a: $t),*) -> $r {
+                let mut p = slot::$name.load(Relaxed);
+                if p.is_null() {
+                    p = late(&slot::$name);
+                    if p.is_null() {
+                        crate::sys::set_errno(crate::sys::Errno(libc::ENOSYS));
+                        return $missing;
+                    }
+                }
+                // SAFETY: the symbol has this C type.
+                let f = unsafe {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> $r>(p)
+                };
+                // SAFETY: by the contract.
+                unsafe { f($($a),*) }
+            }
+        )*
+    };
+}
+
+#[cold]
+fn late(slot: &AtomicPtr<c_void>) -> *mut c_void {
+    resolve();
+    slot.load(Relaxed)
+}
+
+table! {
+    socket(family: c_int, kind: c_int, protocol: c_int) -> c_int = -1;
+    bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = -1;
+    listen(fd: c_int, backlog: c_int) -> c_int = -1;
+    accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = -1;
+    accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = -1;
+    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = -1;
+    shutdown(fd: c_int, how: c_int) -> c_int = -1;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int = -1;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = -1;
+    read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t = -1;
+    readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = -1;
+    recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t = -1;
+    recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t = -1;
+    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t = -1;
+    recvmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = -1;
+    __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t = -1;
+    __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t = -1;
+    __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t = -1;
+    write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t = -1;
+    writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t = -1;
+    send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t = -1;
+    sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t = -1;
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t = -1;
+    sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = -1;
+    sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t = -1;
+    sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t = -1;
+    splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, n: size_t, flags: c_uint) -> ssize_t = -1;
+    preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
+    preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
+    pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
+    pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
+    close(fd: c_int) -> c_int = -1;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = -1;
+    closefrom(low: c_int) -> () = ();
+    dup(fd: c_int) -> c_int = -1;
+    dup2(old: c_int, new: c_int) -> c_int = -1;
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int = -1;
+    fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int = -1;
+    fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int = -1;
+    ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int = -1;
+    poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = -1;
+    __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int = -1;
+    ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
+    __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int = -1;
+    select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int = -1;
+    pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
+    epoll_create(size: c_int) -> c_int = -1;
+    epoll_create1(flags: c_int) -> c_int = -1;
+    epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int = -1;
+    epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int = -1;
+    epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int = -1;
+    epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    fclose(file: *mut FILE) -> c_int = -1;
+    freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
+    fork() -> pid_t = -1;
+    _Fork() -> pid_t = -1;
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int = -1;
+    execvp(path: *const c_char, argv: *const *const c_char) -> c_int = -1;
+    execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
+    posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int = libc::ENOSYS;
+    sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = -1;
+    signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    siginterrupt(signal: c_int, flag: c_int) -> c_int = -1;
+    syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long = -1;
+}
+
+/// Silences the unused import where a type is needed on some targets only.
+const _: Option<c_short> = None;

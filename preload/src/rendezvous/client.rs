@@ -1,0 +1,223 @@
+//! The connecting side: looks at the peer's socket, offers memory, checks the proof.
+
+use super::{PATIENCE, is_due, is_local, later, learn_names, server};
+use crate::config;
+use crate::engine::{shadow, switch};
+use crate::family::sock::{Sock, role, step};
+use crate::family::{self, process};
+use crate::log;
+use crate::sys::diag::{self, SocketFacts};
+use crate::sys::{Errno, Sysno, fd, net, proc};
+use crate::transport::channel::{Heard, read_one};
+use crate::transport::peers;
+use crate::transport::region::{self, setup};
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use smcr_proto::rendezvous::{
+    Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, channel_name, proof_rate,
+};
+use std::sync::atomic::Ordering::*;
+
+/// Looks at the peer's socket this many times, each time after twice the operations.
+const TRIES: u32 = 7;
+
+/// Worth it: does the peer announce the library?
+pub fn begin(s: &'static Sock, sock: i32) {
+    let Some((local, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
+    if !is_local(&remote) {
+        s.note(Reason::PeerRemote);
+        return later(s, u32::MAX);
+    }
+    let tries = s.tries.fetch_add(1, Relaxed) + 1;
+    let again = || {
+        let n = s.ops.load(Relaxed).max(4);
+        later(s, if tries < TRIES { n.saturating_mul(2) } else { u32::MAX });
+    };
+    match facts(&local, &remote) {
+        Err(_) => {
+            s.note(Reason::NoDiag);
+            again();
+        }
+        Ok(f) => match announced(f.pacing) {
+            None => {
+                s.note(Reason::PeerPlain);
+                again();
+            }
+            Some(name) => {
+                if let Err(reason) = offer(s, sock, name, &f) {
+                    s.note(reason);
+                    again();
+                }
+            }
+        },
+    }
+}
+
+fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
+    process::count(Counter::DiagQueries, 1);
+    match diag::lookup(remote, local) {
+        // A dual-stack listener's child is an IPv6 socket for an IPv4 client, and the reverse.
+        Err(Errno(libc::ENOENT)) => diag::lookup(&remote.other_form(), &local.other_form()),
+        r => r,
+    }
+}
+
+fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), Reason> {
+    let slot = match peers::find(name) {
+        Some(slot) => slot,
+        None => connect(name, f.uid)?,
+    };
+    let peer = peers::get(slot).ok_or(Reason::NoResources)?;
+    if peer.who().1 != f.uid {
+        peer.release();
+        return Err(Reason::UidMismatch);
+    }
+    let sent = (|| {
+        let random = u64::from_ne_bytes(proc::random::<8>().map_err(|_| Reason::NoResources)?);
+        let (p, region_fd) =
+            region::make(config::ring_size()).map_err(|_| Reason::NoResources)?;
+        let rate = proof_rate(random);
+        let (pid, uid) = peer.who();
+        s.peer_pid.store(pid, Relaxed);
+        s.peer_uid.store(uid, Relaxed);
+        s.rate_nonce.store(rate, Relaxed);
+        s.peer_cookie.store(f.cookie, Relaxed);
+        let message = Message::Offer(Offer {
+            versions: (VERSION_LOW, VERSION_HIGH),
+            cookie: f.cookie,
+            id: family::index_of(s),
+            rate,
+        });
+        server::attach(s, p, role::CLIENT);
+        let sent = peer.send(&message, Some(region_fd));
+        fd::close(region_fd);
+        if sent.is_err() {
+            s.tx.dir.store(std::ptr::null_mut(), Release);
+            s.rx.dir.store(std::ptr::null_mut(), Release);
+            s.region.store(std::ptr::null_mut(), Release);
+            region::drop_mapping(p);
+            return Err(Reason::PeerSilent);
+        }
+        Ok(())
+    })();
+    if let Err(reason) = sent {
+        peer.release();
+        return Err(reason);
+    }
+    s.peer.store(slot, Release);
+    s.set_state(State::Negotiating);
+    s.note(Reason::PeerSilent);
+    s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
+    shadow::learn(s, sock);
+    switch::become_careful(s);
+    s.step.store(step::OFFERED, Release);
+    later(s, 0);
+    process::count(Counter::Offers, 1);
+    log::debug!(target: "smcr::rendezvous", fd = sock, pid = s.peer_pid.load(Relaxed), "offer sent");
+    switch::offer_reading(s, sock);
+    Ok(())
+}
+
+fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let sock = net::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::NoResources)?;
+    let (raw, len) = net::abstract_name(&channel_name(name)[..15]);
+    if net::with_addr(Sysno::connect, sock, &raw[..len]).is_err() {
+        fd::close(sock);
+        return Err(Reason::PeerSilent);
+    }
+    let sock = fd::park(sock);
+    // The credentials are those of the process that made the listener. Checked before anything is
+    // sent: a squatter of another uid gets nothing.
+    let who = match net::peer_credentials(sock) {
+        Ok(who) if who.uid == uid => who,
+        _ => {
+            fd::close(sock);
+            return Err(Reason::UidMismatch);
+        }
+    };
+    peers::add(sock, name, who.pid as u32, who.uid).ok_or_else(|| {
+        fd::close(sock);
+        Reason::NoResources
+    })
+}
+
+/// Offered: the peer shows in the region that the nonce is on its socket, or refuses.
+pub fn await_nonce(s: &'static Sock, sock: i32) {
+    let Some(r) = s.region() else { return later(s, u32::MAX) };
+    switch::offer_reading(s, sock);
+    if r.server.load(Acquire) == setup::NONCE {
+        s.step.store(step::NONCE, Release);
+        return verify(s, sock);
+    }
+    if is_due(s, 100) {
+        hear(s);
+    }
+    if s.step.load(Relaxed) == step::OFFERED
+        && u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
+    {
+        give_up(s, Reason::PeerSilent);
+    }
+}
+
+fn hear(s: &'static Sock) {
+    let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
+    if !peer.start_reading() {
+        return;
+    }
+    let mut any = false;
+    let gone = loop {
+        match read_one(peer, &mut any) {
+            Heard::Nothing => break false,
+            Heard::Gone => break true,
+            Heard::Answer(a) => answered(a),
+            Heard::Offer(o, fd) => server::take_offer(peer, o, fd),
+        }
+    };
+    if gone {
+        peer.lost();
+        give_up(s, Reason::PeerSilent);
+    } else {
+        peer.stop_reading();
+    }
+}
+
+/// An answer to one of our offers; only a refusal says something that the region does not.
+pub fn answered(a: Answer) {
+    let Some(base) = family::base() else { return };
+    let s = family::sock(base, a.id);
+    if a.reason != Reason::None && s.step.load(Acquire) == step::OFFERED {
+        log::info!(target: "smcr::rendezvous", reason = a.reason.label(), "offer refused by the peer");
+        give_up(s, a.reason);
+    }
+}
+
+/// The peer says that the nonce is on its socket: the kernel must say so too.
+pub fn verify(s: &'static Sock, sock: i32) {
+    let Some(r) = s.region() else { return later(s, u32::MAX) };
+    let (Ok(local), Ok(remote)) = (net::local_addr(sock), net::peer_addr(sock)) else { return };
+    let holds = facts(&local, &remote).is_ok_and(|f| {
+        f.cookie == s.peer_cookie.load(Relaxed)
+            && f.pacing == s.rate_nonce.load(Relaxed)
+            && f.uid == s.peer_uid.load(Relaxed)
+    });
+    if !holds {
+        process::count(Counter::ProofFailures, 1);
+        log::warn!(target: "smcr::rendezvous", fd = sock, "the peer's socket does not show the nonce");
+        return give_up(s, Reason::ProofFailed);
+    }
+    for (to, from) in s.nonce.iter().zip(&r.nonce) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    s.step.store(step::PROVED, Release);
+    log::debug!(target: "smcr::rendezvous", fd = sock, "peer proved");
+    super::proved(s, sock);
+}
+
+fn give_up(s: &'static Sock, why: Reason) {
+    if let Some(r) = s.region() {
+        r.server.store(setup::REFUSED, Release);
+    }
+    switch::abandon(s, why);
+    later(s, u32::MAX);
+}

@@ -1,0 +1,156 @@
+//! The Unix socket by which other processes reach this one, and the channels that came through it.
+//!
+//! Made at the first announcement, under an abstract name with a random number, so that nobody can
+//! take the name beforehand. A forked child makes its own.
+
+use super::server;
+use crate::family::process;
+use crate::sys::{Errno, Res, Sysno, clock, fd, net, proc};
+use crate::transport::channel::{Heard, read_one};
+use crate::transport::peers::{self, Peer};
+use smcr_proto::rendezvous::{NAME_MASK, channel_name};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+static FD: AtomicI32 = AtomicI32::new(-1);
+static NAME: AtomicU64 = AtomicU64::new(0);
+static MAKING: AtomicU32 = AtomicU32::new(0);
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+static GAP_US: AtomicU64 = AtomicU64::new(20);
+static LOOKING: AtomicU32 = AtomicU32::new(0);
+
+/// The name number of this process's socket; makes the socket at the first call.
+pub fn name() -> Res<u64> {
+    match NAME.load(Acquire) {
+        0 => make(),
+        n => Ok(n),
+    }
+}
+
+fn make() -> Res<u64> {
+    if MAKING.swap(1, AcqRel) != 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let made = try_make();
+    match made {
+        Ok((sock, name)) => {
+            FD.store(sock, Relaxed);
+            NAME.store(name, Release);
+            process::count(smcr_proto::page::Counter::Announces, 0);
+            Ok(name)
+        }
+        Err(e) => {
+            MAKING.store(0, Release);
+            Err(e)
+        }
+    }
+}
+
+fn try_make() -> Res<(i32, u64)> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let sock = net::socket(libc::AF_UNIX, kind, 0)?;
+    for _ in 0..8 {
+        let name = u64::from_ne_bytes(proc::random::<8>()?) & NAME_MASK;
+        let (raw, len) = net::abstract_name(&channel_name(name)[..15]);
+        if name != 0 && net::with_addr(Sysno::bind, sock, &raw[..len]).is_ok() {
+            net::listen(sock, 512)?;
+            return Ok((fd::park(sock), name));
+        }
+    }
+    fd::close(sock);
+    Err(Errno(libc::EADDRINUSE))
+}
+
+/// Something was announced: look soon.
+pub fn expect() {
+    GAP_US.store(20, Relaxed);
+    NEXT_LOOK.store(0, Relaxed);
+}
+
+/// Takes new channels and their offers, when it is time to look again.
+pub fn look() {
+    let now = clock::ticks();
+    if now < NEXT_LOOK.load(Relaxed) || LOOKING.swap(1, Acquire) != 0 {
+        return;
+    }
+    let mut any = accept_all();
+    for (_, p) in peers::all() {
+        any |= read_offers(p);
+    }
+    // Nothing came: look less often. The next announcement begins anew.
+    let gap = if any { 20 } else { (GAP_US.load(Relaxed) * 2).min(20_000) };
+    GAP_US.store(gap, Relaxed);
+    NEXT_LOOK.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
+    LOOKING.store(0, Release);
+}
+
+fn accept_all() -> bool {
+    let sock = FD.load(Relaxed);
+    if sock < 0 {
+        return false;
+    }
+    let mut any = false;
+    while let Ok(channel) = net::accept(sock) {
+        any = true;
+        let channel = fd::park(channel);
+        let Ok(who) = net::peer_credentials(channel) else {
+            fd::close(channel);
+            continue;
+        };
+        if peers::add(channel, 0, who.pid as u32, who.uid).is_none() {
+            fd::close(channel);
+        }
+    }
+    any
+}
+
+/// Reads what a peer says; a peer that has gone gives its base reference back.
+fn read_offers(p: &'static Peer) -> bool {
+    if !p.start_reading() {
+        return false;
+    }
+    let mut any = false;
+    let gone = loop {
+        match read_one(p, &mut any) {
+            Heard::Nothing => break false,
+            Heard::Gone => break true,
+            heard => {
+                any = true;
+                super::heard(p, heard);
+            }
+        }
+    };
+    if gone {
+        // Stays marked as being read: nobody reads a channel that has ended.
+        p.lost();
+    } else {
+        p.stop_reading();
+    }
+    any
+}
+
+/// Whether `fd` is our socket.
+pub fn owns(sock: i32) -> bool {
+    FD.load(Relaxed) == sock
+}
+
+/// A forked child is another process: its announcements need its own name.
+pub fn forget_in_child() {
+    let sock = FD.swap(-1, Relaxed);
+    if sock >= 0 {
+        fd::close(sock);
+    }
+    NAME.store(0, Relaxed);
+    MAKING.store(0, Relaxed);
+    LOOKING.store(0, Relaxed);
+    server::forget_in_child();
+}
+
+/// Names our descriptor here.
+pub fn descriptors(add: &mut impl FnMut(i32)) {
+    add(FD.load(Relaxed));
+}
+
+/// Our descriptor has another number now; false if it is not this one.
+pub fn moved(old: i32, new: i32) -> bool {
+    FD.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+}

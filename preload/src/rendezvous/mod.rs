@@ -1,0 +1,181 @@
+//! Discovery and proof of a peer on the same host, and the hand-over back.
+//!
+//! A connection starts on TCP. When it has proved to be worth it ([`after_op`]), the accepting side
+//! announces itself on its socket ([`server`]); the connecting side looks there through sock_diag,
+//! finds the process by the announced name, offers memory, and lets it prove that it holds the
+//! socket ([`client`]). The proof of the connecting side goes through the stream (`engine::switch`).
+//! Nothing here waits: each step is taken in some call of the program on this connection.
+
+mod client;
+mod handover;
+mod listener;
+mod server;
+
+pub use handover::hand_over;
+pub use listener::{descriptors, forget_in_child, moved, owns};
+
+use crate::config;
+use crate::engine::switch;
+use crate::family::sock::{Sock, flag, role, step};
+use crate::sys::{clock, net};
+use crate::transport::channel::Heard;
+use crate::transport::peers::Peer;
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Operations after which an offer, or an announcement that was answered, is given up.
+const PATIENCE: u32 = 4096;
+
+/// After every operation that was not in memory both ways.
+#[inline]
+pub fn after_op(s: &'static Sock, sock: i32) {
+    let n = s.ops.load(Relaxed) + 1;
+    s.ops.store(n, Relaxed);
+    if n >= s.next_ops.load(Relaxed) || is_heavy(s) {
+        work(s, sock);
+    }
+}
+
+/// Bytes make a connection worth it too.
+#[inline]
+fn is_heavy(s: &Sock) -> bool {
+    s.step.load(Relaxed) == step::IDLE
+        && s.tries.load(Relaxed) == 0
+        && s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed) >= config::switch_bytes()
+}
+
+#[cold]
+fn work(s: &'static Sock, sock: i32) {
+    if s.stepping.swap(1, Acquire) != 0 {
+        return;
+    }
+    if s.has(flag::PINNED) && s.region().is_none() {
+        s.next_ops.store(u32::MAX, Relaxed);
+    } else {
+        one_step(s, sock);
+    }
+    s.stepping.store(0, Release);
+}
+
+fn one_step(s: &'static Sock, sock: i32) {
+    let is_client = s.role.load(Relaxed) == role::CLIENT;
+    match s.step.load(Acquire) {
+        step::IDLE if !may_begin(s) => {}
+        step::IDLE if is_client => client::begin(s, sock),
+        step::IDLE => server::announce(s, sock),
+        step::ANNOUNCED => server::listen(s),
+        step::OFFERED => client::await_nonce(s, sock),
+        step::NONCE if is_client => client::verify(s, sock),
+        step::NONCE => server::await_proof(s, sock),
+        step::PROVED => proved(s, sock),
+        _ => later(s, u32::MAX),
+    }
+}
+
+fn may_begin(s: &Sock) -> bool {
+    let role = s.role.load(Relaxed);
+    if role != role::CLIENT && role != role::SERVER {
+        return false;
+    }
+    if !config::enabled() {
+        s.note(Reason::Disabled);
+        return false;
+    }
+    if s.holders.load(Relaxed) > 1 {
+        s.note(Reason::SharedByFork);
+        later(s, s.ops.load(Relaxed).saturating_mul(2));
+        return false;
+    }
+    if crate::family::process::memory() + crate::transport::region::LEN as u64 > config::max_memory() {
+        s.note(Reason::MaxMemory);
+        later(s, s.ops.load(Relaxed).saturating_mul(2));
+        return false;
+    }
+    true
+}
+
+/// Both ends are proved: get both directions into memory, as far as this side decides.
+fn proved(s: &'static Sock, sock: i32) {
+    if s.rate_nonce.swap(0, Relaxed) != 0 && s.role.load(Relaxed) == role::SERVER {
+        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
+    }
+    switch::offer_reading(s, sock);
+    if !s.tx_in_memory() {
+        switch::try_to_memory(s, sock);
+    }
+}
+
+/// Not before this many operations.
+fn later(s: &Sock, ops: u32) {
+    s.next_ops.store(ops, Relaxed);
+}
+
+/// Not before `us` microseconds; true if that time has come.
+fn is_due(s: &Sock, us: u64) -> bool {
+    let now = clock::ticks();
+    if now < s.next_tick.load(Relaxed) {
+        return false;
+    }
+    s.next_tick.store(now + clock::ticks_of_us(us), Relaxed);
+    true
+}
+
+/// The record ends: nothing of it may stay in the tables here.
+pub fn forget(s: &'static Sock) {
+    if s.step.load(Relaxed) == step::ANNOUNCED {
+        server::forget(s);
+    }
+}
+
+/// Sets what the other layers call back; called by the constructor.
+pub fn start() {
+    crate::transport::channel::set_sink(heard);
+}
+
+/// A message that was met while somebody looked for eventfds.
+fn heard(peer: &Peer, heard: Heard) {
+    match heard {
+        Heard::Offer(o, fd) => server::take_offer(peer, o, fd),
+        Heard::Answer(a) => client::answered(a),
+        Heard::Gone | Heard::Nothing => {}
+    }
+}
+
+/// Names and addresses for smcrctl and for the question whether the peer is on this host.
+fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
+    let (local, remote) = (net::local_addr(sock).ok()?, net::peer_addr(sock).ok()?);
+    let put = |to: &[std::sync::atomic::AtomicU64; 2], ip: [u8; 16]| {
+        for (w, part) in to.iter().zip(ip.chunks_exact(8)) {
+            w.store(u64::from_ne_bytes(part.try_into().unwrap_or([0; 8])), Relaxed);
+        }
+    };
+    let (l, r) = (local.folded(), remote.folded());
+    put(&s.local, l.ip);
+    put(&s.remote, r.ip);
+    s.names[1].store(l.port, Relaxed);
+    s.names[2].store(r.port, Relaxed);
+    s.names[0].store(l.family, Release);
+    s.fd.store(sock, Relaxed);
+    s.process.store(crate::family::process::index(), Relaxed);
+    Some((local, remote))
+}
+
+static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the peer's address is one of this host's (in this network namespace).
+fn is_local(remote: &net::Addr) -> bool {
+    if remote.is_loopback() {
+        return true;
+    }
+    // The last remote address is remembered, so that a server with many connections from one host
+    // asks once.
+    let hash = remote.ip.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    if LAST_REMOTE.load(Relaxed) == hash {
+        return false;
+    }
+    let own = net::is_own_address(remote);
+    if !own {
+        LAST_REMOTE.store(hash, Relaxed);
+    }
+    own
+}

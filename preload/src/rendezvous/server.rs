@@ -1,0 +1,232 @@
+//! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
+//! netlink (hazard 10).
+
+use super::{PATIENCE, is_due, is_local, later, learn_names, listener};
+use crate::engine::{rx, shadow, switch};
+use crate::family::sock::{Sock, flag, step};
+use crate::family::{self, process};
+use crate::log;
+use crate::sys::{fd, net, proc};
+use crate::transport::peers::{self, Peer};
+use crate::transport::region::{self, setup};
+use crate::{engine::bell, family::sock::role};
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use smcr_proto::rendezvous::{Answer, Message, Offer, agree, announcement};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Announced sockets by cookie (open addressing); private to the process.
+const EXPECTED: usize = 8192;
+const PROBES: usize = 32;
+
+struct Slot {
+    cookie: AtomicU64,
+    sock: AtomicU32,
+}
+
+static TABLE: [Slot; EXPECTED] =
+    [const { Slot { cookie: AtomicU64::new(0), sock: AtomicU32::new(0) } }; EXPECTED];
+
+/// Shows the peer that the library is here, if the peer can be on this host.
+pub fn announce(s: &'static Sock, sock: i32) {
+    let Some((_, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
+    if !is_local(&remote) {
+        s.note(Reason::PeerRemote);
+        return later(s, u32::MAX);
+    }
+    let Ok(before) = net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) else {
+        s.note(Reason::NoResources);
+        return later(s, u32::MAX);
+    };
+    if before != u64::MAX {
+        s.note(Reason::Pacing);
+        return later(s, u32::MAX);
+    }
+    let (Ok(cookie), Ok(name)) = (net::cookie(sock), listener::name()) else {
+        s.note(Reason::NoResources);
+        return later(s, s.ops.load(Relaxed).saturating_mul(2));
+    };
+    s.cookie.store(cookie, Relaxed);
+    s.rate_before.store(before, Relaxed);
+    if !remember(cookie, s) {
+        return later(s, s.ops.load(Relaxed).saturating_mul(2));
+    }
+    s.step.store(step::ANNOUNCED, Release);
+    s.tries.store(1, Relaxed);
+    let rate = announcement(name);
+    if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_err() {
+        forget(s);
+        s.step.store(step::FAILED, Relaxed);
+        return later(s, u32::MAX);
+    }
+    s.note(Reason::PeerPlain);
+    process::count(Counter::Announces, 1);
+    listener::expect();
+    later(s, 0);
+    log::debug!(target: "smcr::rendezvous", fd = sock, "announced");
+}
+
+/// Announced: offers come through the listener.
+pub fn listen(s: &'static Sock) {
+    listener::look();
+    let n = s.ops.load(Relaxed);
+    if s.step.load(Relaxed) == step::ANNOUNCED && n > PATIENCE {
+        later(s, n.saturating_mul(2));
+    }
+}
+
+/// A peer offers memory for a connection.
+pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
+    let answer = |version, reason| {
+        let _ = peer.send(&Message::Answer(Answer { version, id: o.id, reason }), None);
+        if reason == Reason::None {
+            process::count(Counter::OffersTaken, 1);
+        } else {
+            process::count(Counter::OffersRefused, 1);
+            log::info!(target: "smcr::rendezvous", reason = reason.label(), "offer refused");
+        }
+    };
+    let Some(version) = agree(o.versions) else {
+        fd::close(region_fd);
+        return answer(0, Reason::Version);
+    };
+    let Some(s) = find(o.cookie) else {
+        fd::close(region_fd);
+        return answer(0, Reason::PeerSilent);
+    };
+    match accept(s, peer, &o, region_fd) {
+        Ok(()) => answer(version, Reason::None),
+        Err(reason) => answer(0, reason),
+    }
+}
+
+fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<(), Reason> {
+    let sock = s.fd.load(Relaxed);
+    let is_it = s.step.load(Acquire) == step::ANNOUNCED
+        && !s.has(flag::PINNED)
+        && s.holders.load(Relaxed) == 1
+        && net::cookie(sock) == Ok(o.cookie);
+    if !is_it {
+        fd::close(region_fd);
+        return Err(Reason::PeerPinned);
+    }
+    let Some(slot) = peers::slot_of(peer) else {
+        fd::close(region_fd);
+        return Err(Reason::NoResources);
+    };
+    let nonce = proc::random::<16>().map_err(|_| Reason::NoResources);
+    let p = region::adopt(region_fd).map_err(|_| Reason::NoResources)?;
+    let nonce = match nonce {
+        Ok(n) if peer.hold() => n,
+        _ => {
+            region::drop_mapping(p);
+            return Err(Reason::NoResources);
+        }
+    };
+    // SAFETY: a live mapping; all fields are atomics.
+    let r = unsafe { &*p };
+    forget(s);
+    for (i, part) in nonce.chunks_exact(8).enumerate() {
+        let v = u64::from_le_bytes(part.try_into().unwrap_or([0; 8]));
+        s.nonce[i].store(v, Relaxed);
+        r.nonce[i].store(v, Relaxed);
+    }
+    let (pid, uid) = peer.who();
+    s.peer_pid.store(pid, Relaxed);
+    s.peer_uid.store(uid, Relaxed);
+    s.peer.store(slot, Relaxed);
+    attach(s, p, role::SERVER);
+    s.rate_nonce.store(o.rate, Relaxed);
+    s.set_state(State::Negotiating);
+    s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
+    switch::become_careful(s);
+    s.step.store(step::NONCE, Release);
+    later(s, 0);
+    if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &o.rate).is_err() {
+        switch::abandon(s, Reason::ProofFailed);
+        return Err(Reason::ProofFailed);
+    }
+    shadow::learn(s, sock);
+    switch::offer_reading(s, sock);
+    r.server.store(setup::NONCE, Release);
+    log::debug!(target: "smcr::rendezvous", fd = sock, pid, "offer taken");
+    Ok(())
+}
+
+/// Connects a record with a mapped region.
+pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
+    // SAFETY: a live mapping; all fields are atomics.
+    let r = unsafe { &*p };
+    let (tx, rx) = if role == role::CLIENT { (0, 1) } else { (1, 0) };
+    for (half, n) in [(&s.tx, tx), (&s.rx, rx)] {
+        half.ring.store(region::ring_of(p, n), Relaxed);
+        half.dir.store(std::ptr::from_ref(&r.dirs[n]).cast_mut(), Release);
+    }
+    let size = region::size_of_ring(r.dirs[tx].size.load(Relaxed)).unwrap_or(region::RING_MIN);
+    s.tx.size.store(size as u32, Relaxed);
+    s.tx_ring.store(size as u32, Relaxed);
+    s.rx_ring.store(r.dirs[rx].size.load(Relaxed), Relaxed);
+    s.tx.gate.store(bell::CLOSED, Relaxed);
+    s.region.store(p, Release);
+    bell::arm(s, &r.dirs[rx]);
+}
+
+/// The nonce is on the socket: the connecting side's proof comes through the stream.
+pub fn await_proof(s: &'static Sock, sock: i32) {
+    switch::offer_reading(s, sock);
+    if is_due(s, 50)
+        && let Some(dir) = s.rx.dir()
+        && dir.switch.load(Acquire) != 0
+    {
+        // A side that only sends must take the proof all the same.
+        rx::progress(s, sock);
+    }
+    if u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
+        && let Some(r) = s.region()
+        && r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed).is_ok()
+    {
+        // The connecting side has not begun, and after this exchange it can't.
+        let rate = s.rate_before.load(Relaxed);
+        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);
+        switch::abandon(s, Reason::PeerSilent);
+        later(s, u32::MAX);
+    }
+}
+
+fn remember(cookie: u64, s: &'static Sock) -> bool {
+    for i in 0..PROBES {
+        let slot = &TABLE[(cookie as usize).wrapping_add(i) % EXPECTED];
+        if slot.cookie.compare_exchange(0, cookie, AcqRel, Relaxed).is_ok() {
+            slot.sock.store(family::index_of(s), Release);
+            return true;
+        }
+    }
+    false
+}
+
+fn find(cookie: u64) -> Option<&'static Sock> {
+    let base = family::base()?;
+    slots(cookie).next().map(|slot| family::sock(base, slot.sock.load(Acquire)))
+}
+
+fn slots(cookie: u64) -> impl Iterator<Item = &'static Slot> {
+    (0..PROBES)
+        .map(move |i| &TABLE[(cookie as usize).wrapping_add(i) % EXPECTED])
+        .filter(move |slot| cookie != 0 && slot.cookie.load(Acquire) == cookie)
+}
+
+/// Takes a socket out of the table.
+pub fn forget(s: &Sock) {
+    for slot in slots(s.cookie.load(Relaxed)) {
+        slot.cookie.store(0, Release);
+    }
+}
+
+/// A forked child has announced nothing.
+pub fn forget_in_child() {
+    for slot in &TABLE {
+        if slot.cookie.load(Relaxed) != 0 {
+            slot.cookie.store(0, Relaxed);
+        }
+    }
+}

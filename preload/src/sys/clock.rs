@@ -1,0 +1,79 @@
+//! Time for the spin policy: a cheap tick counter and its length, and the monotonic clock.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Nanoseconds of CLOCK_MONOTONIC (through the vDSO; this libc function is not hooked).
+pub fn now_ns() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// The processor's tick counter; goes up at a constant rate, about the same on all processors.
+#[inline]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction exists on every x86-64 processor.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(target_arch = "aarch64")]
+    {
+        let v: u64;
+        // SAFETY: reads the virtual counter, allowed at EL0 on Linux.
+        unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) v, options(nomem, nostack)) };
+        return v;
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return now_ns();
+}
+
+/// Ticks per microsecond times 1024, once known.
+static RATE: AtomicU64 = AtomicU64::new(0);
+static START_TICKS: AtomicU64 = AtomicU64::new(0);
+static START_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Ticks in `us` microseconds.
+#[inline]
+pub fn ticks_of_us(us: u64) -> u64 {
+    let rate = match RATE.load(Relaxed) {
+        0 => measure(),
+        r => r,
+    };
+    us * rate / 1024
+}
+
+/// Derives the rate from two readings at least 100 us apart; waits for that at the first use only.
+#[cold]
+fn measure() -> u64 {
+    if START_NS.load(Relaxed) == 0 {
+        START_TICKS.store(ticks(), Relaxed);
+        START_NS.store(now_ns(), Relaxed);
+    }
+    let (t0, n0) = (START_TICKS.load(Relaxed), START_NS.load(Relaxed));
+    loop {
+        let (t, n) = (ticks(), now_ns());
+        if n.saturating_sub(n0) >= 100_000 {
+            let rate = (t.wrapping_sub(t0) as u128 * 1024 * 1000 / u128::from(n - n0)) as u64;
+            let rate = rate.max(1);
+            RATE.store(rate, Relaxed);
+            return rate;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Takes the first reading, so that the rate is known without a wait later.
+pub fn start() {
+    START_TICKS.store(ticks(), Relaxed);
+    START_NS.store(now_ns(), Relaxed);
+}
+
+/// Cheap pseudo-random numbers (xorshift) for back-off and tests; not for secrets.
+pub fn mix(state: &AtomicU64) -> u64 {
+    let mut x = state.load(Relaxed) | 1;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    state.store(x, Relaxed);
+    x
+}

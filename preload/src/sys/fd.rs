@@ -1,0 +1,199 @@
+//! Descriptors: read, write, close, dup, flags, poll, epoll, eventfd, all raw.
+
+use super::{Errno, Res, Sysno, call};
+use libc::{c_int, c_void};
+
+/// Lowest number for descriptors of our own: above what select(2) and most programs use.
+const PARK: usize = 1024;
+
+/// Moves an own descriptor out of the program's way (to [`PARK`] or above where the limit allows).
+pub fn park(fd: c_int) -> c_int {
+    for min in [PARK, 512, 192, 64] {
+        if let Ok(high) = dup_from(fd, min as c_int) {
+            close(fd);
+            return high;
+        }
+    }
+    fd
+}
+
+/// `fcntl(fd, F_DUPFD_CLOEXEC, min)`.
+pub fn dup_from(fd: c_int, min: c_int) -> Res<c_int> {
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as c_int)
+}
+
+/// close(2); the result does not matter to any caller.
+pub fn close(fd: c_int) {
+    // SAFETY: close takes no pointer.
+    let _ = unsafe { call(Sysno::close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// read(2).
+///
+/// # Safety
+/// `buf` must be valid for writes of `len` bytes.
+pub unsafe fn read(fd: c_int, buf: *mut u8, len: usize) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::read, [fd as usize, buf as usize, len, 0, 0, 0]) }
+}
+
+/// pread(2).
+///
+/// # Safety
+/// `buf` must be valid for writes of `len` bytes.
+pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, off: i64) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::pread64, [fd as usize, buf as usize, len, off as usize, 0, 0]) }
+}
+
+/// write(2).
+///
+/// # Safety
+/// `buf` must be valid for reads of `len` bytes.
+pub unsafe fn write(fd: c_int, buf: *const u8, len: usize) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::write, [fd as usize, buf as usize, len, 0, 0, 0]) }
+}
+
+/// write(2) of a slice.
+pub fn write_all(fd: c_int, buf: &[u8]) -> Res {
+    // SAFETY: the slice is valid.
+    unsafe { write(fd, buf.as_ptr(), buf.len()) }
+}
+
+/// fcntl(2) with an integer argument.
+pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> Res {
+    // SAFETY: only commands with integer arguments are passed by the callers in this crate.
+    unsafe { call(Sysno::fcntl, [fd as usize, cmd as usize, arg, 0, 0, 0]) }
+}
+
+/// O_NONBLOCK and the other file status flags.
+pub fn status_flags(fd: c_int) -> Res<c_int> {
+    fcntl(fd, libc::F_GETFL, 0).map(|n| n as c_int)
+}
+
+/// ioctl(2) that writes an int.
+pub fn ioctl_int(fd: c_int, request: u64) -> Res<c_int> {
+    let mut v: c_int = 0;
+    // SAFETY: the kernel writes one int.
+    unsafe { call(Sysno::ioctl, [fd as usize, request as usize, &mut v as *mut _ as usize, 0, 0, 0]) }?;
+    Ok(v)
+}
+
+/// Bytes in the kernel's receive queue (SIOCINQ).
+pub fn unread(fd: c_int) -> Res<usize> {
+    ioctl_int(fd, libc::FIONREAD).map(|n| n.max(0) as usize)
+}
+
+/// Bytes in the kernel's send queue that the peer has not acknowledged (SIOCOUTQ).
+pub fn unacked(fd: c_int) -> Res<usize> {
+    ioctl_int(fd, libc::TIOCOUTQ).map(|n| n.max(0) as usize)
+}
+
+/// eventfd2(2), non-blocking and close-on-exec.
+pub fn eventfd() -> Res<c_int> {
+    let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::eventfd2, [0, flags, 0, 0, 0, 0]) }.map(|n| n as c_int)
+}
+
+/// Adds one to an eventfd.
+pub fn event_set(fd: c_int) -> Res {
+    write_all(fd, &1u64.to_ne_bytes())
+}
+
+/// Clears an eventfd.
+pub fn event_clear(fd: c_int) {
+    let mut b = [0u8; 8];
+    // SAFETY: the buffer has the eight bytes that the kernel writes.
+    let _ = unsafe { read(fd, b.as_mut_ptr(), 8) };
+}
+
+/// poll(2) on a slice; `timeout` in milliseconds.
+pub fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> Res {
+    let ts = libc::timespec {
+        tv_sec: i64::from(timeout / 1000),
+        tv_nsec: i64::from(timeout % 1000) * 1_000_000,
+    };
+    let tsp = if timeout < 0 { std::ptr::null() } else { &raw const ts };
+    // SAFETY: slice and timespec are valid for the call; no signal mask is given.
+    unsafe { call(Sysno::ppoll, [fds.as_mut_ptr() as usize, fds.len(), tsp as usize, 0, 8, 0]) }
+}
+
+/// What poll says now of one descriptor.
+pub fn poll_now(fd: c_int, events: i16) -> i16 {
+    let mut p = [libc::pollfd { fd, events, revents: 0 }];
+    match poll(&mut p, 0) {
+        Ok(_) => p[0].revents,
+        Err(_) => 0,
+    }
+}
+
+/// epoll_ctl(2).
+pub fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Res {
+    let ptr = event.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the event outlives the call.
+    unsafe { call(Sysno::epoll_ctl, [epfd as usize, op as usize, fd as usize, ptr as usize, 0, 0]) }
+}
+
+/// epoll_pwait(2) without a mask.
+///
+/// # Safety
+/// `events` must be valid for writes of `max` events.
+pub unsafe fn epoll_wait(epfd: c_int, events: *mut libc::epoll_event, max: c_int, ms: c_int) -> Res {
+    // SAFETY: by the contract.
+    unsafe {
+        call(Sysno::epoll_pwait, [epfd as usize, events as usize, max as usize, ms as usize, 0, 8])
+    }
+}
+
+/// splice(2) without offsets.
+pub fn splice(from: c_int, to: c_int, len: usize, flags: u32) -> Res {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::splice, [from as usize, 0, to as usize, 0, len, flags as usize]) }
+}
+
+/// lseek(2).
+pub fn lseek(fd: c_int, off: i64, whence: c_int) -> Res {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::lseek, [fd as usize, off as usize, whence as usize, 0, 0, 0]) }
+}
+
+/// Whether the descriptor is open.
+pub fn is_open(fd: c_int) -> bool {
+    !matches!(fcntl(fd, libc::F_GETFD, 0), Err(Errno(libc::EBADF)))
+}
+
+/// Device and inode of a descriptor.
+pub fn identity(fd: c_int) -> Res<(u64, u64)> {
+    let st = stat(fd)?;
+    Ok((st.st_dev, st.st_ino))
+}
+
+/// fstat(2).
+pub fn stat(fd: c_int) -> Res<libc::stat> {
+    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills the struct, which has its layout on 64-bit Linux.
+    unsafe {
+        call(Sysno::fstat, [fd as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        Ok(st.assume_init())
+    }
+}
+
+/// open(2) for reading.
+pub fn open_read(path: &std::ffi::CStr) -> Res<c_int> {
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is NUL-terminated.
+    unsafe { call(Sysno::openat, [at, path.as_ptr() as *const c_void as usize, flags, 0, 0, 0]) }
+        .map(|n| n as c_int)
+}
+
+/// Reads a small file whole, as much as fits.
+pub fn read_file<'a>(path: &std::ffi::CStr, buf: &'a mut [u8]) -> Res<&'a [u8]> {
+    let fd = open_read(path)?;
+    // SAFETY: the slice is valid for writes.
+    let r = unsafe { read(fd, buf.as_mut_ptr(), buf.len()) };
+    close(fd);
+    r.map(|n| &buf[..n])
+}

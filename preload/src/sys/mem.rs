@@ -1,0 +1,107 @@
+//! Mappings: memfds with seals, shared and read-only maps, and the check of a memfd that a peer sent.
+
+use super::{Errno, Res, Sysno, call};
+use libc::c_int;
+use std::ffi::CStr;
+
+const F_SEAL_FUTURE_WRITE: c_int = 0x0010;
+const F_ADD_SEALS: c_int = 1033;
+const F_GET_SEALS: c_int = 1034;
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const SIZE_SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A memfd of `len` bytes whose size nobody can change any more.
+pub fn memfd(name: &CStr, len: usize) -> Res<c_int> {
+    let fd = memfd_unsealed(name, len)?;
+    seal(fd, SIZE_SEALS)?;
+    Ok(fd)
+}
+
+/// A memfd that others can map for reading only; the mapping made before stays writable.
+pub fn memfd_for_readers(name: &CStr, len: usize) -> Res<(c_int, *mut u8)> {
+    let fd = memfd_unsealed(name, len)?;
+    match map_shared(fd, len, true) {
+        Ok(p) if seal(fd, F_SEAL_FUTURE_WRITE | SIZE_SEALS).is_ok() => Ok((fd, p)),
+        Ok(p) => {
+            unmap(p, len);
+            super::fd::close(fd);
+            Err(Errno(libc::ENOSYS))
+        }
+        Err(e) => {
+            super::fd::close(fd);
+            Err(e)
+        }
+    }
+}
+
+fn memfd_unsealed(name: &CStr, len: usize) -> Res<c_int> {
+    let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
+    // SAFETY: the name is NUL-terminated.
+    let fd = unsafe { call(Sysno::memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }?;
+    // SAFETY: no pointers.
+    if let Err(e) = unsafe { call(Sysno::ftruncate, [fd, len, 0, 0, 0, 0]) } {
+        super::fd::close(fd as c_int);
+        return Err(e);
+    }
+    Ok(fd as c_int)
+}
+
+fn seal(fd: c_int, seals: c_int) -> Res {
+    super::fd::fcntl(fd, F_ADD_SEALS, seals as usize)
+}
+
+/// Whether a memfd of a peer can be mapped without danger: on tmpfs (hugetlb memfds raise SIGBUS),
+/// of exactly this size, and sealed against every change of size.
+pub fn is_safe_memfd(fd: c_int, len: usize) -> bool {
+    let Ok(seals) = super::fd::fcntl(fd, F_GET_SEALS, 0) else { return false };
+    if seals as c_int & SIZE_SEALS != SIZE_SEALS {
+        return false;
+    }
+    let Ok(st) = super::fd::stat(fd) else { return false };
+    if st.st_size != len as i64 {
+        return false;
+    }
+    let mut fs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel fills the struct.
+    unsafe {
+        call(Sysno::fstatfs, [fd as usize, fs.as_mut_ptr() as usize, 0, 0, 0, 0]).is_ok()
+            && fs.assume_init().f_type as i64 == TMPFS_MAGIC
+    }
+}
+
+/// Maps a descriptor shared.
+pub fn map_shared(fd: c_int, len: usize, write: bool) -> Res<*mut u8> {
+    let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    mmap(len, prot, libc::MAP_SHARED, fd)
+}
+
+/// Private zeroed memory of our own (never through the program's allocator).
+pub fn map_private(len: usize) -> Res<*mut u8> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    mmap(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+}
+
+fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Res<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, 0]) }
+        .map(|p| p as *mut u8)
+}
+
+/// Unmaps; the caller has made sure that nobody uses the memory any more.
+pub fn unmap(p: *mut u8, len: usize) {
+    // SAFETY: only mappings made here are passed, see each caller.
+    let _ = unsafe { call(Sysno::munmap, [p as usize, len, 0, 0, 0, 0]) };
+}
+
+/// Gives the pages of a shared mapping back to the system; they read as zero afterwards.
+pub fn release_pages(p: *mut u8, len: usize) {
+    // SAFETY: acts on a mapping of ours; contents are not needed any more, see the callers.
+    let _ =
+        unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_REMOVE as usize, 0, 0, 0]) };
+}
+
+/// Marks a private page to be zeroed in forked children.
+pub fn wipe_on_fork(p: *mut u8, len: usize) -> Res {
+    // SAFETY: acts on a private mapping of ours.
+    unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) }
+}

@@ -1,0 +1,46 @@
+//! The kernel, called raw: every system call that the library makes for itself.
+//!
+//! Nothing here goes through libc's socket and file functions, which are our own hooks. All other
+//! modules call these wrappers; this folder and `transport` are the only ones with pointers into
+//! mapped memory. Errors are errno values ([`Errno`]), never the C variable `errno`.
+
+pub mod clock;
+pub mod diag;
+pub mod fd;
+pub mod mem;
+pub mod net;
+pub mod proc;
+
+pub use syscalls::Sysno;
+
+/// An errno value (positive).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// Result of a raw system call or of an operation that ends in an errno.
+pub type Res<T = usize> = Result<T, Errno>;
+
+/// Issues a system call.
+///
+/// # Safety
+/// The arguments must be right for the call: pointers valid for what the kernel does with them.
+#[inline]
+pub unsafe fn call(nr: Sysno, args: [usize; 6]) -> Res {
+    // SAFETY: forwarded to the caller.
+    unsafe { syscalls::syscall6(nr, args[0], args[1], args[2], args[3], args[4], args[5]) }
+        .map_err(|e| Errno(e.into_raw()))
+}
+
+/// Sets the calling thread's `errno`.
+#[inline]
+pub fn set_errno(e: Errno) {
+    // SAFETY: glibc's accessor returns this thread's errno.
+    unsafe { *libc::__errno_location() = e.0 }
+}
+
+/// The calling thread's `errno`.
+#[inline]
+pub fn errno() -> Errno {
+    // SAFETY: as above.
+    Errno(unsafe { *libc::__errno_location() })
+}

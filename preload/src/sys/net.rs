@@ -1,0 +1,309 @@
+//! Sockets: options, names, single sends and receives, and messages with descriptors, all raw.
+
+use super::{Errno, Res, Sysno, call};
+use libc::{c_int, c_void};
+use std::mem::{MaybeUninit, size_of};
+
+/// SO_MAX_PACING_RATE, the 64-bit register of a TCP socket that sock_diag shows to everybody.
+pub const SO_MAX_PACING_RATE: c_int = 47;
+/// SO_COOKIE.
+pub const SO_COOKIE: c_int = 57;
+
+/// socket(2).
+pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Res<c_int> {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::socket, [family as usize, kind as usize, protocol as usize, 0, 0, 0]) }
+        .map(|n| n as c_int)
+}
+
+/// getsockopt(2) of a plain value.
+pub fn get_opt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Res<T> {
+    let mut v = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes; all callers ask for integer structs, for which
+    // zero bytes are valid.
+    unsafe {
+        call(
+            Sysno::getsockopt,
+            [
+                fd as usize,
+                level as usize,
+                name as usize,
+                v.as_mut_ptr() as usize,
+                &mut len as *mut _ as usize,
+                0,
+            ],
+        )?;
+        Ok(v.assume_init())
+    }
+}
+
+/// setsockopt(2) of a plain value.
+pub fn set_opt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Res {
+    let ptr = std::ptr::from_ref(value) as usize;
+    // SAFETY: the kernel reads size_of::<T>() bytes of the value.
+    unsafe {
+        call(
+            Sysno::setsockopt,
+            [fd as usize, level as usize, name as usize, ptr, size_of::<T>(), 0],
+        )
+    }
+}
+
+/// The socket's cookie: unique in its network namespace while the system runs.
+pub fn cookie(fd: c_int) -> Res<u64> {
+    get_opt(fd, libc::SOL_SOCKET, SO_COOKIE)
+}
+
+/// An address of a TCP socket, IPv4-mapped IPv6 folded to IPv4.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Addr {
+    /// AF_INET, AF_INET6 or 0.
+    pub family: u16,
+    /// Host order.
+    pub port: u16,
+    /// IPv4 in the first four bytes.
+    pub ip: [u8; 16],
+    /// Interface of a link-local address.
+    pub scope: u32,
+}
+
+impl Addr {
+    /// Reads a sockaddr; None if it is not an Internet address.
+    pub fn parse(raw: &[u8]) -> Option<Addr> {
+        let family = u16::from_ne_bytes([*raw.first()?, *raw.get(1)?]);
+        let port = u16::from_be_bytes([*raw.get(2)?, *raw.get(3)?]);
+        let mut ip = [0; 16];
+        match i32::from(family) {
+            libc::AF_INET => {
+                ip[..4].copy_from_slice(raw.get(4..8)?);
+                Some(Addr { family, port, ip, scope: 0 })
+            }
+            libc::AF_INET6 => {
+                ip.copy_from_slice(raw.get(8..24)?);
+                let scope = u32::from_ne_bytes(raw.get(24..28)?.try_into().ok()?);
+                Some(Addr { family, port, ip, scope })
+            }
+            _ => None,
+        }
+    }
+
+    /// The address with IPv4-mapped IPv6 folded to IPv4, for comparing and showing.
+    pub fn folded(mut self) -> Addr {
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        if i32::from(self.family) == libc::AF_INET6 && self.ip[..12] == mapped {
+            let mut ip = [0; 16];
+            ip[..4].copy_from_slice(&self.ip[12..]);
+            self = Addr { family: libc::AF_INET as u16, port: self.port, ip, scope: 0 };
+        }
+        self
+    }
+
+    /// An IPv4 address as IPv4-mapped IPv6, an IPv4-mapped one as IPv4; others as they are.
+    pub fn other_form(self) -> Addr {
+        if i32::from(self.family) != libc::AF_INET {
+            return self.folded();
+        }
+        let mut ip = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+        ip[12..].copy_from_slice(&self.ip[..4]);
+        Addr { family: libc::AF_INET6 as u16, port: self.port, ip, scope: 0 }
+    }
+
+    /// 127.0.0.0/8 or ::1.
+    pub fn is_loopback(&self) -> bool {
+        let f = self.folded();
+        if i32::from(f.family) == libc::AF_INET {
+            return f.ip[0] == 127;
+        }
+        f.ip == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    }
+}
+
+/// getsockname(2).
+pub fn local_addr(fd: c_int) -> Res<Addr> {
+    name(Sysno::getsockname, fd)
+}
+
+/// getpeername(2).
+pub fn peer_addr(fd: c_int) -> Res<Addr> {
+    name(Sysno::getpeername, fd)
+}
+
+fn name(nr: Sysno, fd: c_int) -> Res<Addr> {
+    let mut raw = [0u8; 128];
+    let mut len = raw.len() as libc::socklen_t;
+    let args = [fd as usize, raw.as_mut_ptr() as usize, &mut len as *mut _ as usize, 0, 0, 0];
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { call(nr, args) }?;
+    Addr::parse(&raw).ok_or(Errno(libc::EAFNOSUPPORT))
+}
+
+/// Whether `addr` is one of this network namespace's own addresses: bind(2) succeeds only then.
+pub fn is_own_address(addr: &Addr) -> bool {
+    if addr.is_loopback() {
+        return true;
+    }
+    let Ok(fd) = socket(i32::from(addr.family), libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) else {
+        return false;
+    };
+    let mut raw = [0u8; 28];
+    raw[..2].copy_from_slice(&addr.family.to_ne_bytes());
+    let len = if i32::from(addr.family) == libc::AF_INET {
+        raw[4..8].copy_from_slice(&addr.ip[..4]);
+        16
+    } else {
+        raw[8..24].copy_from_slice(&addr.ip);
+        raw[24..28].copy_from_slice(&addr.scope.to_ne_bytes());
+        28
+    };
+    // SAFETY: the kernel reads `len` bytes of the array.
+    let own = unsafe { call(Sysno::bind, [fd as usize, raw.as_ptr() as usize, len, 0, 0, 0]) };
+    super::fd::close(fd);
+    own.is_ok()
+}
+
+/// recv(2) into memory.
+///
+/// # Safety
+/// `buf` must be valid for writes of `len` bytes.
+pub unsafe fn recv(fd: c_int, buf: *mut u8, len: usize, flags: c_int) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) }
+}
+
+/// recv(2) into a slice.
+pub fn recv_slice(fd: c_int, buf: &mut [u8], flags: c_int) -> Res {
+    // SAFETY: the slice is valid for writes.
+    unsafe { recv(fd, buf.as_mut_ptr(), buf.len(), flags) }
+}
+
+/// send(2) of a slice, never a signal.
+pub fn send_slice(fd: c_int, buf: &[u8], flags: c_int) -> Res {
+    let flags = (flags | libc::MSG_NOSIGNAL) as usize;
+    // SAFETY: the slice is valid for reads.
+    unsafe { call(Sysno::sendto, [fd as usize, buf.as_ptr() as usize, buf.len(), flags, 0, 0]) }
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// The header and all that it points to must be valid for the call.
+pub unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::sendmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// The header and all that it points to must be valid for the call.
+pub unsafe fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::recvmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// Most descriptors that one message carries.
+pub const MAX_FDS: usize = 4;
+
+/// Sends a message with descriptors over a Unix socket, without waiting.
+pub fn send_with_fds(sock: c_int, data: &[u8], fds: &[c_int]) -> Res {
+    let mut control = [0u64; 8];
+    let mut iov = libc::iovec { iov_base: data.as_ptr() as *mut c_void, iov_len: data.len() };
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let bytes = size_of_val(fds);
+        msg.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: the macros only compute; the control buffer is aligned and large enough for
+        // MAX_FDS descriptors (checked by the slice index below).
+        unsafe {
+            msg.msg_controllen = libc::CMSG_SPACE(bytes as u32) as usize;
+            let c = libc::CMSG_FIRSTHDR(&msg);
+            (*c).cmsg_level = libc::SOL_SOCKET;
+            (*c).cmsg_type = libc::SCM_RIGHTS;
+            (*c).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+            let fds = &fds[..fds.len().min(MAX_FDS)];
+            std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
+        }
+    }
+    // SAFETY: header, data and control buffer live until the call returns.
+    unsafe { sendmsg(sock, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+}
+
+/// Receives a message and its descriptors (close-on-exec) from a Unix socket, without waiting.
+pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -> Res<(usize, usize)> {
+    let mut control = [0u64; 8];
+    let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: only computes.
+    msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<c_int>()) as u32) } as usize;
+    // SAFETY: header, data and control buffer live until the call returns.
+    let n = unsafe { recvmsg(sock, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
+    let mut got = 0;
+    // SAFETY: the kernel wrote well-formed headers into the control buffer; the walk stays inside.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(&msg);
+        while !c.is_null() {
+            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
+                let from = libc::CMSG_DATA(c).cast::<c_int>();
+                for i in 0..bytes / size_of::<c_int>() {
+                    let fd = from.add(i).read_unaligned();
+                    if got < MAX_FDS {
+                        fds[got] = fd;
+                        got += 1;
+                    } else {
+                        super::fd::close(fd);
+                    }
+                }
+            }
+            c = libc::CMSG_NXTHDR(&msg, c);
+        }
+    }
+    Ok((n, got))
+}
+
+/// Credentials of the other end of a Unix connection (SO_PEERCRED).
+pub fn peer_credentials(sock: c_int) -> Res<libc::ucred> {
+    get_opt(sock, libc::SOL_SOCKET, libc::SO_PEERCRED)
+}
+
+/// A sockaddr_un with an abstract name, and its length.
+pub fn abstract_name(name: &[u8]) -> ([u8; 110], usize) {
+    let mut raw = [0u8; 110];
+    raw[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    let n = name.len().min(107);
+    raw[3..3 + n].copy_from_slice(&name[..n]);
+    (raw, 3 + n)
+}
+
+/// bind(2) or connect(2) with raw address bytes.
+pub fn with_addr(nr: Sysno, fd: c_int, raw: &[u8]) -> Res {
+    // SAFETY: the kernel reads `raw.len()` bytes.
+    unsafe { call(nr, [fd as usize, raw.as_ptr() as usize, raw.len(), 0, 0, 0]) }
+}
+
+/// listen(2).
+pub fn listen(fd: c_int, backlog: c_int) -> Res {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::listen, [fd as usize, backlog as usize, 0, 0, 0, 0]) }
+}
+
+/// accept4(2), close-on-exec, without the address.
+pub fn accept(fd: c_int) -> Res<c_int> {
+    let flags = libc::SOCK_CLOEXEC as usize;
+    // SAFETY: null address and length are allowed.
+    unsafe { call(Sysno::accept4, [fd as usize, 0, 0, flags, 0, 0]) }.map(|n| n as c_int)
+}
+
+/// shutdown(2).
+pub fn shutdown(fd: c_int, how: c_int) -> Res {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::shutdown, [fd as usize, how as usize, 0, 0, 0, 0]) }
+}

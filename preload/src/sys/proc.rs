@@ -1,0 +1,89 @@
+//! Processes and threads: ids, whether one lives, yielding, random bytes, CPU number.
+
+use super::{Errno, Res, Sysno, call};
+
+/// getpid(2), asked of the kernel: right also in a vfork child.
+pub fn pid() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::getpid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// gettid(2).
+pub fn tid() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// geteuid(2).
+pub fn euid() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
+}
+
+/// Whether a process or thread with this id exists.
+pub fn exists(id: u32) -> bool {
+    // SAFETY: signal 0 only checks.
+    let r = unsafe { call(Sysno::kill, [id as usize, 0, 0, 0, 0, 0]) };
+    if r != Err(Errno(libc::ESRCH)) {
+        return true;
+    }
+    // kill(2) takes process ids; a thread id of another process is found by tkill only.
+    // SAFETY: signal 0 only checks.
+    let t = unsafe { call(Sysno::tkill, [id as usize, 0, 0, 0, 0, 0]) };
+    t != Err(Errno(libc::ESRCH))
+}
+
+/// Raises a signal for the calling thread.
+pub fn raise(signal: libc::c_int) {
+    // SAFETY: no pointers.
+    let _ = unsafe {
+        call(Sysno::tgkill, [pid() as usize, tid() as usize, signal as usize, 0, 0, 0])
+    };
+}
+
+/// sched_yield(2).
+pub fn yield_now() {
+    // SAFETY: no pointers.
+    let _ = unsafe { call(Sysno::sched_yield, [0; 6]) };
+}
+
+/// Random bytes from the kernel.
+pub fn random<const N: usize>() -> Res<[u8; N]> {
+    let mut b = [0u8; N];
+    // SAFETY: the kernel writes at most N bytes.
+    let n = unsafe { call(Sysno::getrandom, [b.as_mut_ptr() as usize, N, 0, 0, 0, 0]) }?;
+    if n == N { Ok(b) } else { Err(Errno(libc::EAGAIN)) }
+}
+
+/// Start time of this process in clock ticks since boot; 0 where /proc is not there.
+pub fn start_time() -> u64 {
+    let mut buf = [0u8; 1024];
+    let Ok(text) = super::fd::read_file(c"/proc/self/stat", &mut buf) else { return 0 };
+    // The name in parentheses may hold anything; the fields after it are numbers.
+    let Some(end) = text.iter().rposition(|b| *b == b')') else { return 0 };
+    let mut fields = text[end + 1..].split(|b| *b == b' ').filter(|f| !f.is_empty());
+    fields.nth(19).map_or(0, |f| {
+        f.iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + u64::from(b - b'0'))
+    })
+}
+
+/// Name of the program (prctl PR_GET_NAME), NUL padded.
+pub fn name() -> [u8; 16] {
+    let mut b = [0u8; 16];
+    // SAFETY: the kernel writes 16 bytes.
+    let _ = unsafe {
+        call(Sysno::prctl, [libc::PR_GET_NAME as usize, b.as_mut_ptr() as usize, 0, 0, 0, 0])
+    };
+    b
+}
+
+/// The kernel's action of a signal: handler address and flags.
+pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
+    // struct kernel_sigaction on x86-64 and aarch64 (no restorer there): handler, flags, ...
+    let mut raw = [0usize; 4];
+    // SAFETY: the kernel writes at most 32 bytes with a mask of 8.
+    unsafe {
+        call(Sysno::rt_sigaction, [signal as usize, 0, raw.as_mut_ptr() as usize, 8, 0, 0]).ok()?;
+    }
+    Some((raw[0], raw[1] as u64))
+}

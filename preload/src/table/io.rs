@@ -1,0 +1,177 @@
+//! Sending and receiving on a tracked socket: memory or kernel, as the direction stands.
+//!
+//! Called by the hooks with the program's buffers and a closure that makes the program's own call.
+//! Results are C results: -1 with errno.
+
+use crate::engine::bufs::Bufs;
+use crate::engine::file::FromFile;
+use crate::engine::tx::{FromBufs, Source, Step};
+use crate::engine::{end, rx, switch, tx};
+use crate::family::sock::{Sock, flag};
+use crate::rendezvous;
+use crate::sys::{Errno, Res, set_errno};
+use smcr_proto::reason::Reason;
+
+/// Flags that need the kernel's own TCP.
+const TCP_ONLY: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+/// Turns a result into a C result.
+#[inline]
+pub fn to_c(r: Res) -> isize {
+    match r {
+        Ok(n) => n as isize,
+        Err(e) => {
+            set_errno(e);
+            -1
+        }
+    }
+}
+
+/// send(2) and its relatives.
+///
+/// # Safety
+/// The entries of `iov` must be valid for reads, as the program promised the kernel.
+pub unsafe fn send(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
+    loop {
+        if s.tx_in_memory() {
+            if flags & TCP_ONLY != 0 {
+                let why = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy };
+                switch::pin(s, fd, why);
+                continue;
+            }
+            // SAFETY: by the contract.
+            let bufs = unsafe { Bufs::new(iov) };
+            let mut source = FromBufs::new(bufs);
+            if let Some(r) = in_memory(fd, s, &mut source, flags) {
+                return r;
+            }
+            if source.done > 0 {
+                return rest(fd, s, bufs, source.done, flags);
+            }
+        }
+        if flags & TCP_ONLY != 0 && !s.has(flag::PINNED) {
+            switch::pin(s, fd, if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy });
+        }
+        if let Some(n) = tx::through_kernel(s, &real) {
+            rendezvous::after_op(s, fd);
+            return n;
+        }
+    }
+}
+
+/// Sends what a source has while the direction is in memory. None: it is on TCP now, the source
+/// knows how much went.
+fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
+    let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
+    if source.left() == 0 && !s.has(flag::SHUT_WR) {
+        return Some(0);
+    }
+    let (n, step) = tx::send(s, fd, source, nonblock);
+    match step {
+        Step::Kernel if n > 0 && nonblock => Some(n as isize),
+        Step::Kernel => None,
+        Step::Moved(_) => Some(n as isize),
+        _ if n > 0 => Some(n as isize),
+        Step::Full => Some(to_c(Err(Errno(libc::EAGAIN)))),
+        Step::Failed(e) => {
+            if e.0 == libc::EPIPE {
+                end::pipe_signal(flags);
+            }
+            Some(to_c(Err(e)))
+        }
+    }
+}
+
+/// The call began in memory and the direction moved to TCP: the rest goes there.
+fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> isize {
+    match tx::rest_through_kernel(s, fd, bufs, done, flags) {
+        Ok(n) => (done + n) as isize,
+        Err(_) => done as isize,
+    }
+}
+
+/// recv(2) and its relatives.
+///
+/// # Safety
+/// The entries of `iov` must be valid for writes, as the program promised the kernel.
+#[inline]
+pub unsafe fn recv(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
+    loop {
+        if s.has(flag::CAREFUL) {
+            if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+                return real();
+            }
+            // SAFETY: by the contract.
+            let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
+            if !(s.tx_in_memory() && s.rx_in_memory()) {
+                rendezvous::after_op(s, fd);
+            }
+            return to_c(r);
+        }
+        if let Some(n) = rx::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
+            rendezvous::after_op(s, fd);
+            return n;
+        }
+    }
+}
+
+/// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own.
+pub fn send_file(
+    fd: i32,
+    s: &'static Sock,
+    file: i32,
+    offset: Option<&mut i64>,
+    count: usize,
+    real: impl Fn(Option<&mut i64>, usize) -> isize,
+) -> isize {
+    let mut offset = offset;
+    let mut done = 0isize;
+    loop {
+        if s.tx_in_memory() {
+            let mut source = FromFile::new(file, offset.as_deref().copied(), count - done as usize);
+            let before = count - done as usize;
+            let r = in_memory(fd, s, &mut source, 0);
+            if let (Some(to), Some(now)) = (offset.as_deref_mut(), source.offset) {
+                *to = now;
+            }
+            match r {
+                Some(n) if n >= 0 => return done + n,
+                Some(_) if done > 0 => return done,
+                Some(n) => return n,
+                None => done += (before - source.remaining()) as isize,
+            }
+            if done as usize >= count {
+                return done;
+            }
+        }
+        let left = count - done as usize;
+        if let Some(n) = tx::through_kernel(s, || real(None, left)) {
+            // The real call was made by the closure with the program's own offset.
+            let _ = n;
+            rendezvous::after_op(s, fd);
+            return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
+        }
+    }
+}
+
+/// splice(2) from a pipe into a tracked socket in memory. None: on TCP.
+pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
+    if !s.tx_in_memory() {
+        return None;
+    }
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let mut source = FromFile::pipe(pipe, count, nonblock);
+    in_memory(fd, s, &mut source, if nonblock { libc::MSG_DONTWAIT } else { 0 })
+}

@@ -1,0 +1,274 @@
+//! How tracked sockets begin and end in this process: socket, accept, dup, close, fork, exec.
+//!
+//! A record has one reference per descriptor (private count of this process) and one holder per
+//! process of the family. Descriptors may be closed where no hook sees it (stdio, a raw system call):
+//! a number that comes back from the kernel while its slot is filled is such a case, and the old
+//! entry is dropped.
+
+use super::{Entry, get, put, range, take};
+use crate::engine::{end, switch};
+use crate::family::sock::{Sock, flag, role};
+use crate::family::{self, SOCK_CAP, process};
+use crate::ready::set;
+use crate::rendezvous;
+use crate::sys::{self, proc};
+use crate::transport::{peers, waiters};
+use crate::{config, log};
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Descriptors of this process per record.
+static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+
+/// A new stream socket of an Internet family.
+#[cold]
+pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
+    forget_stale(fd);
+    if !super::has_room(fd) {
+        return None;
+    }
+    let s = family::take_sock().ok()?;
+    s.reset();
+    s.put(flag::NONBLOCK, nonblock);
+    s.fd.store(fd, Relaxed);
+    s.process.store(process::index(), Relaxed);
+    s.next_ops.store(config::switch_ops(), Relaxed);
+    process::count(Counter::Sockets, 1);
+    process::count(Counter::Tracked, 1);
+    REFS[family::index_of(s) as usize].store(1, Relaxed);
+    put(fd, Entry::Sock(s));
+    Some(s)
+}
+
+/// listen(2) succeeded.
+pub fn on_listen(s: &Sock) {
+    s.role.store(role::LISTENER, Relaxed);
+    s.set_state(State::Listening);
+}
+
+/// connect(2) succeeded or is under way.
+pub fn on_connect(s: &Sock) {
+    if s.role.load(Relaxed) == 0 {
+        s.role.store(role::CLIENT, Relaxed);
+        s.next_ops.store(config::switch_ops() + config::switch_ops() / 2, Relaxed);
+        s.note(Reason::NotWorthIt);
+    }
+}
+
+/// accept(2) returned `fd` from a tracked listener.
+pub fn on_accept(fd: i32, nonblock: bool) {
+    if let Some(s) = on_socket(fd, nonblock) {
+        s.role.store(role::SERVER, Relaxed);
+        s.note(Reason::NotWorthIt);
+    }
+}
+
+/// A descriptor number came back from the kernel: whatever the table says of it is over.
+pub fn forget_stale(fd: i32) {
+    if get(fd).is_some() && !process::is_vfork_child() {
+        match take(fd) {
+            Some(Entry::Sock(s)) => release(s, None),
+            Some(Entry::Set(s)) => set::release(s),
+            None => {}
+        }
+    }
+}
+
+/// `new` is a duplicate of `old`.
+pub fn on_dup(old: i32, new: i32) {
+    if old == new || process::is_vfork_child() {
+        return;
+    }
+    forget_stale(new);
+    match get(old) {
+        Some(Entry::Sock(s)) if super::has_room(new) => {
+            REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
+            put(new, Entry::Sock(s));
+        }
+        Some(Entry::Set(s)) if super::has_room(new) => {
+            set::hold(s);
+            put(new, Entry::Set(s));
+        }
+        _ => {}
+    }
+}
+
+/// Before the kernel closes `fd` (close, dup2 onto it, close_range). Does nothing in a vfork child,
+/// whose memory is its parent's.
+pub fn before_close(fd: i32) {
+    if get(fd).is_none() || process::is_vfork_child() {
+        return;
+    }
+    set::forget_fd(fd);
+    match take(fd) {
+        Some(Entry::Sock(s)) => release(s, Some(fd)),
+        Some(Entry::Set(s)) => set::release(s),
+        None => {}
+    }
+}
+
+/// One descriptor of a record is gone; `fd` is given while the kernel still has it open.
+fn release(s: &'static Sock, fd: Option<i32>) {
+    let index = family::index_of(s) as usize;
+    if REFS[index].fetch_sub(1, AcqRel) != 1 {
+        return;
+    }
+    process::count(Counter::Tracked, -1);
+    let last = s.holders.fetch_sub(1, AcqRel) <= 1;
+    let region = !s.region.load(Acquire).is_null();
+    rendezvous::forget(s);
+    if !region {
+        return finish(s, last);
+    }
+    if last && let Some(fd) = fd {
+        end::before_close(s, fd);
+    }
+    if end::unmap(s, last) {
+        finish(s, last);
+    } else if last {
+        // A thread is inside: the record is given up (it stays mapped), never reused.
+        s.set_state(State::Closed);
+        s.set(flag::ENDED);
+    }
+}
+
+fn finish(s: &'static Sock, last: bool) {
+    let add = |c, v: u64| process::count(c, v as i64);
+    add(Counter::TcpTxBytes, s.tx.tcp.load(Relaxed));
+    add(Counter::TcpRxBytes, s.rx.tcp.load(Relaxed));
+    add(Counter::MemTxBytes, s.tx.cursor.load(Relaxed));
+    add(Counter::MemRxBytes, s.rx.cursor.load(Relaxed));
+    if last {
+        s.set_state(State::Free);
+        family::give_back(s);
+    }
+}
+
+/// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
+/// the program (EBADF).
+pub fn is_own(fd: i32) -> bool {
+    fd >= 0
+        && (family::descriptor() == fd
+            || log::descriptor() == fd
+            || waiters::owns(fd)
+            || peers::owns(fd)
+            || rendezvous::owns(fd))
+}
+
+/// Before fork: the child will hold what this process holds.
+pub fn before_fork() {
+    for s in held() {
+        s.holders.fetch_add(1, AcqRel);
+        s.set(flag::FORKED);
+    }
+}
+
+/// fork failed.
+pub fn fork_failed() {
+    for s in held() {
+        s.holders.fetch_sub(1, AcqRel);
+    }
+}
+
+/// In the child: introduces itself; the parent's channels and waiters are not its own.
+pub fn in_child() {
+    process::forget_tid();
+    waiters::forget_in_child();
+    peers::forget_in_child();
+    rendezvous::forget_in_child();
+    set::forget_in_child();
+    if let Some(base) = family::base() {
+        process::register(base);
+        for s in held() {
+            if let Some(p) = peers::get(s.peer.load(Relaxed)) {
+                let _ = p; // the reference was copied with the table
+            }
+        }
+    }
+}
+
+/// Records that this process holds.
+fn held() -> impl Iterator<Item = &'static Sock> {
+    let base = family::base();
+    let high = family::high();
+    (0..high).filter_map(move |i| {
+        (REFS[i as usize].load(Relaxed) > 0).then(|| base.map(|b| family::sock(b, i))).flatten()
+    })
+}
+
+/// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
+/// that this process has used must be on TCP for the next program.
+pub fn before_exec() {
+    if process::is_vfork_child() {
+        return; // the memory is the parent's, which goes on
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        let Entry::Sock(s) = e else { continue };
+        let survives = sys::fd::fcntl(fd, libc::F_GETFD, 0)
+            .is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0);
+        if survives && s.process.load(Relaxed) == process::index() {
+            rendezvous::hand_over(s, fd, Reason::Exec);
+        }
+    }
+}
+
+/// The descriptor goes to another process or program: TCP from now on.
+pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
+    if s.region().is_some() {
+        rendezvous::hand_over(s, fd, why);
+    } else {
+        switch::pin(s, fd, why);
+    }
+}
+
+/// For diagnostics: this process's id as the kernel says.
+pub fn own_pid() -> u32 {
+    proc::pid()
+}
+
+/// The library's own descriptors, as many as fit; returns the number.
+pub fn own_descriptors(out: &mut [i32]) -> usize {
+    let mut n = 0;
+    let mut add = |fd: i32| {
+        if fd >= 0 && n < out.len() {
+            out[n] = fd;
+            n += 1;
+        }
+    };
+    add(family::descriptor());
+    add(log::descriptor());
+    rendezvous::descriptors(&mut add);
+    waiters::descriptors(&mut add);
+    peers::descriptors(&mut add);
+    n
+}
+
+/// The program takes the number of one of our descriptors: ours moves away.
+pub fn move_own(fd: i32) {
+    let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
+    if family::descriptor() == fd {
+        family::set_descriptor(new);
+    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)) {
+        sys::fd::close(new);
+    }
+}
+
+static IO_URING: AtomicU32 = AtomicU32::new(0);
+
+/// The process sets up an io_uring: operations on it pass every hook by, so nothing moves any more.
+pub fn on_io_uring() {
+    if IO_URING.swap(1, Relaxed) != 0 {
+        return;
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        if let Entry::Sock(s) = e {
+            hand_over(s, fd, Reason::IoUring);
+        }
+    }
+}
+
+/// Whether io_uring was set up.
+pub fn has_io_uring() -> bool {
+    IO_URING.load(Relaxed) != 0
+}

@@ -1,0 +1,101 @@
+//! The socket table: descriptor -> socket or epoll set, one load and no lock.
+//!
+//! A slot holds null (not ours: the hook calls the real function), a [`Sock`] or, tagged, an epoll
+//! set. The table covers the descriptors up to `fs.nr_open`'s default; it lies in .bss, so pages that
+//! are never touched cost nothing and no RLIMIT_NOFILE makes it large. Private to the process; a
+//! forked child has a copy.
+//!
+//! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
+//! - [`io`]: sending and receiving on a tracked socket;
+//! - [`options`]: socket options, fcntl and ioctl of a tracked socket.
+
+pub mod io;
+pub mod life;
+pub mod options;
+
+use crate::family::sock::Sock;
+use crate::ready::set::Set;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// Descriptors that can be tracked.
+pub const CAP: usize = 1 << 20;
+const SET_TAG: usize = 1;
+
+static TABLE: [AtomicPtr<u8>; CAP] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CAP];
+/// No slot at or above this was ever used.
+static HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// What a descriptor is.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    /// A TCP socket.
+    Sock(&'static Sock),
+    /// An epoll set with tracked members.
+    Set(&'static Set),
+}
+
+/// The tracked socket behind a descriptor.
+#[inline]
+pub fn sock(fd: i32) -> Option<&'static Sock> {
+    let p = TABLE.get(fd as usize)?.load(Acquire); // pairs with the Release in `put`
+    if p.is_null() || p as usize & SET_TAG != 0 {
+        return None;
+    }
+    // SAFETY: untagged pointers are socket records, which are never unmapped.
+    Some(unsafe { &*p.cast::<Sock>() })
+}
+
+/// Whatever is tracked behind a descriptor.
+#[inline]
+pub fn get(fd: i32) -> Option<Entry> {
+    let p = TABLE.get(fd as usize)?.load(Acquire);
+    decode(p)
+}
+
+fn decode(p: *mut u8) -> Option<Entry> {
+    if p.is_null() {
+        return None;
+    }
+    if p as usize & SET_TAG != 0 {
+        // SAFETY: tagged pointers are sets, which are recycled but never unmapped.
+        return Some(Entry::Set(unsafe { &*p.map_addr(|a| a & !SET_TAG).cast::<Set>() }));
+    }
+    // SAFETY: as in `sock`.
+    Some(Entry::Sock(unsafe { &*p.cast::<Sock>() }))
+}
+
+/// The epoll set behind a descriptor.
+#[inline]
+pub fn set(fd: i32) -> Option<&'static Set> {
+    match get(fd)? {
+        Entry::Set(s) => Some(s),
+        Entry::Sock(_) => None,
+    }
+}
+
+/// Whether a descriptor number has room in the table.
+pub fn has_room(fd: i32) -> bool {
+    (fd as usize) < CAP
+}
+
+/// Fills a slot; what was there (a close that nobody saw) is returned.
+pub fn put(fd: i32, e: Entry) -> Option<Entry> {
+    let p = match e {
+        Entry::Sock(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut(),
+        Entry::Set(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut().map_addr(|a| a | SET_TAG),
+    };
+    let slot = TABLE.get(fd as usize)?;
+    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    decode(slot.swap(p, AcqRel))
+}
+
+/// Empties a slot.
+pub fn take(fd: i32) -> Option<Entry> {
+    decode(TABLE.get(fd as usize)?.swap(std::ptr::null_mut(), AcqRel))
+}
+
+/// All tracked descriptors from `first` to `last`.
+pub fn range(first: u32, last: u32) -> impl Iterator<Item = (i32, Entry)> {
+    let end = HIGH.load(Relaxed).min(last.saturating_add(1));
+    (first..end).filter_map(|fd| Some((fd as i32, get(fd as i32)?)))
+}

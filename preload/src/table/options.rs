@@ -1,0 +1,142 @@
+//! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
+//! is set for doorbells, and the options that keep a connection on TCP.
+
+use crate::engine::{end, shadow, switch};
+use crate::family::sock::{Sock, flag};
+use crate::sys::{fd, net};
+use crate::transport::region::fin;
+use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::*;
+
+const TCP_ULP: c_int = 31;
+const TCP_REPAIR: c_int = 19;
+const TCP_INQ: c_int = 36;
+const TCP_MD5SIG: c_int = 14;
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+const SO_ZEROCOPY: c_int = 60;
+const SO_TIMESTAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
+
+/// What to do with a setsockopt.
+pub enum Set {
+    /// Ask the kernel, then call [`after_set`].
+    Kernel,
+    /// Done here.
+    Done,
+}
+
+/// Before the kernel's setsockopt; `value` is the int of the option where it is one.
+pub fn before_set(s: &Sock, sock: i32, level: c_int, name: c_int, value: Option<i32>) -> Set {
+    let pin = |why| {
+        if !s.has(flag::PINNED) {
+            switch::pin(s, sock, why);
+        }
+        Set::Kernel
+    };
+    match (level, name) {
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
+            let bit = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
+            let Some(v) = value else { return Set::Kernel };
+            s.put(bit, v != 0);
+            if s.tx_in_memory() { Set::Done } else { Set::Kernel }
+        }
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            let Some(v) = value else { return Set::Kernel };
+            s.low_water.store(v.max(1) as u32, Relaxed);
+            if s.rx_in_memory() { Set::Done } else { Set::Kernel }
+        }
+        (IPPROTO_TCP, TCP_ULP) => pin(Reason::Ulp),
+        (IPPROTO_TCP, TCP_REPAIR | TCP_INQ | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => pin(Reason::TcpSpecial),
+        (SOL_SOCKET, libc::SO_PEEK_OFF) => pin(Reason::PeekOff),
+        (SOL_SOCKET, SO_ZEROCOPY) => pin(Reason::ZeroCopy),
+        (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
+            // The register that discovery uses is the program's now.
+            s.rate_before.store(0, Relaxed);
+            if s.region().is_none() { pin(Reason::Pacing) } else { Set::Kernel }
+        }
+        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) => pin(Reason::TcpSpecial),
+        _ => Set::Kernel,
+    }
+}
+
+/// After the kernel took an option.
+pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
+    if level != SOL_SOCKET {
+        return;
+    }
+    match name {
+        libc::SO_RCVTIMEO => s.recv_timeout.store(shadow::timeout(sock, name), Relaxed),
+        libc::SO_SNDTIMEO => s.send_timeout.store(shadow::timeout(sock, name), Relaxed),
+        libc::SO_SNDBUF => {
+            let n = net::get_opt::<i32>(sock, SOL_SOCKET, name).unwrap_or(0);
+            s.buffer_limit.store(n.max(0) as u32, Relaxed);
+        }
+        libc::SO_LINGER => {
+            let l = net::get_opt::<libc::linger>(sock, SOL_SOCKET, name);
+            let zero = l.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0);
+            s.put(flag::LINGER0, zero);
+            if let Some(dir) = s.tx.dir() {
+                if zero {
+                    dir.fin.fetch_or(fin::LINGER0, AcqRel);
+                } else {
+                    dir.fin.fetch_and(!fin::LINGER0, AcqRel);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The program's value of an int option that the kernel's socket has changed; None: ask the kernel.
+pub fn get(s: &Sock, level: c_int, name: c_int) -> Option<i32> {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
+            0 => None,
+            e => Some(e as i32),
+        },
+        _ if !s.has(flag::SHADOWED) => None,
+        (IPPROTO_TCP, libc::TCP_NODELAY) => Some(i32::from(s.has(flag::NODELAY))),
+        (IPPROTO_TCP, libc::TCP_CORK) => Some(i32::from(s.has(flag::CORK))),
+        (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(s.low_water.load(Relaxed) as i32),
+        _ => None,
+    }
+}
+
+/// What getsockopt(TCP_INFO) must add: bytes that went through memory (sent, received).
+pub fn memory_bytes(s: &Sock) -> (u64, u64) {
+    (s.tx.cursor.load(Relaxed), s.rx.cursor.load(Relaxed))
+}
+
+/// The kernel has taken new status flags.
+pub fn status_flags(s: &Sock, sock: i32, flags: c_int) {
+    s.put(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
+    if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
+        switch::pin(s, sock, Reason::Async);
+    }
+}
+
+/// ioctl answers that memory changes; None: ask the kernel.
+pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys::Errno>> {
+    if s.region().is_none() {
+        return None;
+    }
+    match request {
+        libc::FIONREAD => Some(end::unread(s, sock).map(|n| n as i32)),
+        // What is in the ring has arrived, as TCP's acknowledged bytes have.
+        libc::TIOCOUTQ if s.tx_in_memory() => Some(Ok(0)),
+        _ => None,
+    }
+}
+
+/// The kernel has taken an ioctl.
+pub fn after_ioctl(s: &Sock, sock: i32, request: u64) {
+    match request {
+        libc::FIONBIO => shadow::learn_nonblock(s, sock),
+        libc::FIOASYNC if !s.has(flag::PINNED) => {
+            if fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) {
+                switch::pin(s, sock, Reason::Async);
+            }
+        }
+        _ => {}
+    }
+}

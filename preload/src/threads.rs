@@ -1,0 +1,30 @@
+//! The end of a thread: what it owns is given back.
+
+use crate::engine::wait;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Key + 1; 0 = not made yet.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Asks to be called when the calling thread ends.
+pub fn at_exit() {
+    let mut key = KEY.load(Acquire);
+    if key == 0 {
+        let mut k: libc::pthread_key_t = 0;
+        // SAFETY: the destructor has the right type and the library is never unloaded.
+        if unsafe { libc::pthread_key_create(&mut k, Some(ends)) } != 0 {
+            return;
+        }
+        // Two threads may both make a key; the loser's is never used.
+        key = match KEY.compare_exchange(0, k + 1, AcqRel, Acquire) {
+            Ok(_) => k + 1,
+            Err(other) => other,
+        };
+    }
+    // SAFETY: a valid key; any non-null value makes the destructor run.
+    unsafe { libc::pthread_setspecific(key - 1, std::ptr::dangling::<u8>().cast()) };
+}
+
+extern "C" fn ends(_: *mut libc::c_void) {
+    wait::thread_ends();
+}

@@ -1,0 +1,94 @@
+//! Reading a peer's channel: eventfds and sleep pages are taken here, answers are kept for the
+//! rendezvous that waits for them.
+
+use super::peers::Peer;
+use crate::sys::{self, net};
+use smcr_proto::rendezvous::{Answer, MAX_MESSAGE, Message, Offer};
+
+/// What reading brought besides eventfds.
+pub enum Heard {
+    /// An answer to an offer of ours.
+    Answer(Answer),
+    /// An offer with the region's descriptor.
+    Offer(Offer, i32),
+    /// The peer has gone, or talked nonsense.
+    Gone,
+    /// Nothing more to read now.
+    Nothing,
+}
+
+/// Takes eventfds from the channel; true if there was any. Offers and answers that come in between
+/// are handed to the rendezvous through `SIDE`.
+pub fn drain(peer: &Peer) -> bool {
+    if !peer.start_reading() {
+        return false;
+    }
+    let mut any = false;
+    loop {
+        match read_one(peer, &mut any) {
+            Heard::Nothing | Heard::Gone => break,
+            heard => (sink())(peer, heard),
+        }
+    }
+    peer.stop_reading();
+    any
+}
+
+/// Receives offers and answers met while draining; set by `rendezvous` at start.
+pub type Sink = fn(&Peer, Heard);
+
+static SIDE: std::sync::atomic::AtomicPtr<()> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+
+/// Names the function that takes offers and answers.
+pub fn set_sink(f: Sink) {
+    SIDE.store(f as *mut (), std::sync::atomic::Ordering::Release);
+}
+
+fn sink() -> Sink {
+    let p = SIDE.load(std::sync::atomic::Ordering::Acquire);
+    if p.is_null() {
+        return |_, heard| {
+            if let Heard::Offer(_, fd) = heard {
+                sys::fd::close(fd);
+            }
+        };
+    }
+    // SAFETY: only `set_sink` stores here, and only functions of this type.
+    unsafe { std::mem::transmute::<*mut (), Sink>(p) }
+}
+
+/// Reads one message. `any` becomes true when an eventfd came. The caller has `start_reading`.
+pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
+    loop {
+        let mut buf = [0u8; MAX_MESSAGE];
+        let mut fds = [-1; net::MAX_FDS];
+        let (n, mut count) = match net::recv_with_fds(peer.channel(), &mut buf, &mut fds) {
+            Ok((0, _)) => return Heard::Gone,
+            Ok(v) => v,
+            Err(e) if e.0 == libc::EINTR => continue,
+            Err(e) if e.0 == libc::EAGAIN => return Heard::Nothing,
+            Err(_) => return Heard::Gone,
+        };
+        let parsed = Message::parse(&buf[..n]);
+        if let Ok((_, true)) = parsed
+            && count > 0
+        {
+            count -= 1;
+            peer.take_page(fds[count]);
+        }
+        match parsed {
+            Ok((Message::Bell(bell), _)) if count == 1 => {
+                peer.take_bell(bell, fds[0]);
+                *any = true;
+            }
+            Ok((Message::Answer(a), _)) if count == 0 => return Heard::Answer(a),
+            Ok((Message::Offer(o), _)) if count == 1 => return Heard::Offer(o, fds[0]),
+            _ => {
+                for fd in &fds[..count] {
+                    sys::fd::close(*fd);
+                }
+                return Heard::Gone;
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Moving bytes between two processes of one host: regions, rings, and wakes.
+//!
+//! Knows no sockets and no switch. `engine` puts a connection together from these parts:
+//! - [`channel`]: what a peer says;
+//! - [`region`]: the memory of one connection, shared with one peer;
+//! - [`ring`]: copying in and out, and the check of the other end's cursor;
+//! - [`waiters`]: this family's sleep words and eventfds;
+//! - [`peers`]: the processes at the other ends, their sleep words and eventfds.
+
+pub mod channel;
+pub mod peers;
+pub mod region;
+pub mod ring;
+pub mod waiters;

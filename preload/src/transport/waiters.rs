@@ -1,0 +1,226 @@
+//! This family's waiters: who sleeps, and how a peer wakes it.
+//!
+//! A waiter is an epoll set or a thread in a blocking call. Its sleep word lies in a page that peers
+//! map read-only: even = awake, odd = asleep. A peer that has published data and finds the word odd
+//! writes to the waiter's eventfd, once per sleep. So going to sleep costs one store however many
+//! connections the waiter has, and no peer can disturb another's waiter.
+
+use crate::sys::{self, Errno, Res, mem};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, fence};
+
+/// Sleep words in the page.
+pub const SLOTS: usize = 128;
+/// Bytes from word to word.
+pub const STRIDE: usize = 64;
+/// Bytes of the page.
+pub const LEN: usize = SLOTS * STRIDE + 4096;
+const TAKEN: usize = SLOTS * STRIDE;
+
+static PAGE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
+struct Local {
+    eventfd: AtomicI32,
+    generation: AtomicU32,
+}
+
+/// Per process: the eventfds of the waiters that this process owns.
+static LOCAL: [Local; SLOTS] =
+    [const { Local { eventfd: AtomicI32::new(-1), generation: AtomicU32::new(0) } }; SLOTS];
+
+/// A waiter: slot number and generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiter(u32);
+
+/// Mark of a doorbell word that names a waiter.
+pub const WORD: u32 = 0x8000_0000;
+
+impl Waiter {
+    /// The doorbell word that tells a peer to look at this waiter.
+    #[inline]
+    pub fn word(self) -> u32 {
+        WORD | self.0
+    }
+
+    /// The waiter that a doorbell word names.
+    #[inline]
+    pub fn of_word(word: u32) -> Option<Waiter> {
+        (word & WORD != 0).then_some(Waiter(word & !WORD))
+    }
+
+    /// Slot number, below [`SLOTS`].
+    #[inline]
+    pub fn slot(self) -> usize {
+        self.0 as usize % SLOTS
+    }
+
+    /// Generation of the slot.
+    #[inline]
+    pub fn generation(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// The eventfd to wait on.
+    pub fn eventfd(self) -> i32 {
+        LOCAL[self.slot()].eventfd.load(Relaxed)
+    }
+
+    /// Says "asleep"; the caller looks at its connections once more before it sleeps.
+    #[inline]
+    pub fn fall_asleep(self) {
+        if let Some(w) = word_of(self.slot()) {
+            w.store(w.load(Relaxed) | 1, Relaxed);
+        }
+        // Pairs with the fence in `engine::bell::after_publish`: either the peer sees the odd word,
+        // or we see its cursor in the look that follows.
+        fence(SeqCst);
+    }
+
+    /// Says "awake".
+    #[inline]
+    pub fn wake_up(self) {
+        if let Some(w) = word_of(self.slot()) {
+            let v = w.load(Relaxed);
+            if v & 1 != 0 {
+                w.store(v.wrapping_add(1), Relaxed);
+            }
+        }
+    }
+
+    /// Says "asleep" with a new number: one was woken, others sleep on.
+    pub fn sleep_on(self) {
+        if let Some(w) = word_of(self.slot()) {
+            w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
+        }
+        fence(SeqCst); // as in `fall_asleep`
+    }
+
+    /// Whether it says "asleep".
+    pub fn is_asleep(self) -> bool {
+        word_of(self.slot()).is_some_and(|w| w.load(Relaxed) & 1 != 0)
+    }
+
+    /// Whether it is this process that owns it and it is still the same waiter.
+    pub fn is_ours(self) -> bool {
+        let l = &LOCAL[self.slot()];
+        l.eventfd.load(Relaxed) >= 0 && l.generation.load(Relaxed) == self.generation()
+    }
+
+    /// Gives the slot back.
+    pub fn release(self) {
+        self.wake_up();
+        let fd = LOCAL[self.slot()].eventfd.swap(-1, Relaxed);
+        if fd >= 0 {
+            sys::fd::close(fd);
+        }
+        if let Some(t) = taken(self.slot()) {
+            t.store(t.load(Relaxed) & !1, Release);
+        }
+    }
+}
+
+/// Takes a slot and makes its eventfd; an error means: use the doorbell byte instead.
+pub fn take() -> Res<Waiter> {
+    page()?;
+    for slot in 0..SLOTS {
+        let Some(t) = taken(slot) else { break };
+        let old = t.load(Relaxed);
+        // Bit 0: taken; above: generation.
+        if old & 1 != 0 || t.compare_exchange(old, (old + 2) | 1, AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        let generation = ((old + 2) >> 1) & 0xffff;
+        let fd = match sys::fd::eventfd() {
+            Ok(fd) => sys::fd::park(fd),
+            Err(e) => {
+                t.store(old, Release);
+                return Err(e);
+            }
+        };
+        LOCAL[slot].generation.store(generation, Relaxed);
+        LOCAL[slot].eventfd.store(fd, Relaxed);
+        let w = Waiter(generation << 8 | slot as u32);
+        w.wake_up();
+        return Ok(w);
+    }
+    Err(Errno(libc::EAGAIN))
+}
+
+/// The page's descriptor, to be passed to peers (who can map it for reading only).
+pub fn page_fd() -> Res<i32> {
+    page()?;
+    match PAGE_FD.load(Acquire) {
+        -1 => Err(Errno(libc::EBADF)),
+        fd => Ok(fd),
+    }
+}
+
+/// A forked child owns none of its parent's waiters.
+pub fn forget_in_child() {
+    for l in &LOCAL {
+        l.eventfd.store(-1, Relaxed);
+    }
+}
+
+/// Whether `fd` is one of our descriptors here.
+pub fn owns(fd: i32) -> bool {
+    PAGE_FD.load(Relaxed) == fd || LOCAL.iter().any(|l| l.eventfd.load(Relaxed) == fd)
+}
+
+/// Names our descriptors here.
+pub fn descriptors(add: &mut impl FnMut(i32)) {
+    add(PAGE_FD.load(Relaxed));
+    for l in &LOCAL {
+        add(l.eventfd.load(Relaxed));
+    }
+}
+
+/// A descriptor of ours has another number now; false if it is none of these.
+pub fn moved(old: i32, new: i32) -> bool {
+    if PAGE_FD.compare_exchange(old, new, AcqRel, Relaxed).is_ok() {
+        return true;
+    }
+    LOCAL.iter().any(|l| l.eventfd.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+}
+
+/// Number of waiters that this process has taken.
+pub fn own_slots() -> impl Iterator<Item = Waiter> {
+    LOCAL.iter().enumerate().filter(|(_, l)| l.eventfd.load(Relaxed) >= 0).map(|(slot, l)| {
+        Waiter(l.generation.load(Relaxed) << 8 | slot as u32)
+    })
+}
+
+fn word_of(slot: usize) -> Option<&'static AtomicU32> {
+    field(slot * STRIDE)
+}
+
+fn taken(slot: usize) -> Option<&'static AtomicU32> {
+    field(TAKEN + slot * 4)
+}
+
+fn field(off: usize) -> Option<&'static AtomicU32> {
+    let p = PAGE.load(Acquire);
+    // SAFETY: inside the page, which is never unmapped.
+    (!p.is_null()).then(|| unsafe { &*p.add(off).cast::<AtomicU32>() })
+}
+
+fn page() -> Res<()> {
+    if !PAGE.load(Acquire).is_null() {
+        return Ok(());
+    }
+    if MAKING.swap(1, AcqRel) != 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    match mem::memfd_for_readers(c"smcr-wake", LEN) {
+        Ok((fd, p)) => {
+            PAGE_FD.store(sys::fd::park(fd), Relaxed);
+            PAGE.store(p, Release);
+            Ok(())
+        }
+        Err(e) => {
+            MAKING.store(0, Release);
+            Err(e)
+        }
+    }
+}

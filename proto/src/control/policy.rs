@@ -1,0 +1,390 @@
+//! What is allowed: attributes, the layers that set them, and the decision about a connection.
+//!
+//! A [`Layer`] is one source (environment, user's page, host's page) and sets some attributes;
+//! [`resolve`] makes one [`Policy`] of all of them, and [`decide`] asks it. The library does this
+//! once per connection, `smcrctl` to show and explain.
+
+use core::net::IpAddr;
+
+use super::list::{Eids, Ports, Prefixes, Role, Rules, Use, glob};
+use crate::reason::Reason;
+
+/// Which media may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Mode {
+    /// Shared memory on one host, RDMA between hosts.
+    #[default]
+    Auto = 0,
+    /// Shared memory only.
+    Shm = 1,
+    /// RDMA only.
+    Rdma = 2,
+    /// Neither.
+    Off = 3,
+}
+
+/// Whose processes may be at the other end of a shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PeerUid {
+    /// Anybody's: the bytes are meant for the peer anyway.
+    #[default]
+    Any,
+    /// Those of the same user.
+    Same,
+    /// Those of this user.
+    Only(u32),
+}
+
+/// A value for every attribute.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Policy {
+    /// Acceleration is on.
+    pub enabled: bool,
+    /// Media that may be used.
+    pub mode: Mode,
+    /// A connection that would stay on TCP is refused instead.
+    pub strict: bool,
+    /// Longest time in microseconds that a waiter polls before it sleeps.
+    pub spin_us: u32,
+    /// Megabytes of rings per process; beyond it new connections stay on TCP.
+    pub max_memory: u32,
+    /// A direction may switch after this many sends and receives, or after [`Self::switch_bytes`].
+    pub switch_ops: u32,
+    /// A direction may switch after this many bytes, or after [`Self::switch_ops`].
+    pub switch_bytes: u64,
+    /// The service's port must be in here; empty = any.
+    pub ports: Ports,
+    /// The local or the peer's address must be in here; empty = any.
+    pub addrs: Prefixes,
+    /// Asked in order before the lists; the first that concerns a connection decides.
+    pub rules: Rules,
+    /// User EIDs offered to SMC-Rv2 peers.
+    pub ueids: Eids,
+    /// Users whose processes may share memory with ours.
+    pub peer_uid: PeerUid,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            enabled: true,
+            mode: Mode::Auto,
+            strict: false,
+            spin_us: 50,
+            max_memory: 4096,
+            switch_ops: 16,
+            switch_bytes: 64 * 1024,
+            ports: Ports::new(),
+            addrs: Prefixes::new(),
+            rules: Rules::new(),
+            ueids: Eids::new(),
+            peer_uid: PeerUid::Any,
+        }
+    }
+}
+
+macro_rules! attributes {
+    ($($(#[$doc:meta])* $variant:ident $field:ident = $bit:literal, $name:literal, $env:expr, $help:literal;)*) => {
+        /// An attribute; the number is its bit in the page.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u32)]
+        pub enum Attribute { $($(#[$doc])* $variant = $bit,)* }
+
+        impl Attribute {
+            /// Every attribute, in the order of the numbers.
+            pub const ALL: &'static [Attribute] = &[$(Attribute::$variant,)*];
+
+            /// The name that users write.
+            pub const fn name(self) -> &'static str {
+                match self { $(Attribute::$variant => $name,)* }
+            }
+
+            /// The environment variable that sets it for one program.
+            pub const fn environment(self) -> Option<&'static str> {
+                match self { $(Attribute::$variant => $env,)* }
+            }
+
+            /// Form and meaning in one line.
+            pub const fn help(self) -> &'static str {
+                match self { $(Attribute::$variant => $help,)* }
+            }
+        }
+
+        impl Policy {
+            /// Takes one attribute from another policy.
+            pub fn take(&mut self, attribute: Attribute, from: &Policy) {
+                match attribute { $(Attribute::$variant => self.$field = from.$field,)* }
+            }
+        }
+    };
+}
+
+attributes! {
+    /// [`Policy::enabled`]
+    Enabled enabled = 0, "enabled", Some("SMCR_ENABLE"), "0|1: acceleration of new connections";
+    /// [`Policy::mode`]
+    Mode mode = 1, "mode", Some("SMCR_MODE"), "auto|shm|rdma|off: media that may be used";
+    /// [`Policy::strict`]
+    Strict strict = 2, "strict", Some("SMCR_STRICT"), "0|1: refuse a connection that would stay on TCP";
+    /// [`Policy::spin_us`]
+    SpinUs spin_us = 3, "spin_us", Some("SMCR_SPIN_US"), "0-100000: microseconds of polling before a sleep";
+    /// [`Policy::max_memory`]
+    MaxMemory max_memory = 4, "max_memory", Some("SMCR_MAX_MEMORY"), "0-1048576: MB of rings per process; then TCP";
+    /// [`Policy::switch_ops`]
+    SwitchOps switch_ops = 5, "switch_ops", Some("SMCR_SWITCH_OPS"), "0-1000000: sends and receives before a switch";
+    /// [`Policy::switch_bytes`]
+    SwitchBytes switch_bytes = 6, "switch_bytes", Some("SMCR_SWITCH_BYTES"), "0-1099511627776: bytes before a switch";
+    /// [`Policy::ports`]
+    PortRangeList ports = 7, "port_range_list", Some("SMCR_PORTS"), "1-20,23,50: ports of services; empty or all = every port";
+    /// [`Policy::addrs`]
+    IpAddrList addrs = 8, "ip_addr_list", Some("SMCR_ADDRS"), "10.0.0.0/8,fe80::1: local or peer addresses; empty or all = every address";
+    /// [`Policy::rules`]
+    Rules rules = 9, "rules", None, "use=smcr|tcp [program=GLOB] [role=client|server] [uid=N] [addr=PREFIX] [port=RANGE]; ...";
+    /// [`Policy::ueids`]
+    UserEids ueids = 10, "user_eids", None, "EID,EID: user EIDs, up to 8 of 32 characters";
+    /// [`Policy::peer_uid`]
+    PeerUid peer_uid = 11, "peer_uid", None, "any|same|UID: users whose processes may share memory with ours";
+}
+
+impl Attribute {
+    /// The attribute with this name.
+    pub fn from_name(name: &str) -> Option<Attribute> {
+        Attribute::ALL.iter().copied().find(|a| a.name() == name)
+    }
+
+    const fn bit(self) -> u64 {
+        1 << (self as u32)
+    }
+}
+
+/// One source of attributes: the values, and which of them it sets.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Layer {
+    set: u64,
+    values: Policy,
+}
+
+impl Layer {
+    /// True if this layer sets the attribute.
+    pub const fn sets(&self, attribute: Attribute) -> bool {
+        self.set & attribute.bit() != 0
+    }
+
+    /// True if this layer sets nothing.
+    pub const fn is_empty(&self) -> bool {
+        self.set == 0
+    }
+
+    /// The values; those that are not set mean nothing.
+    pub const fn values(&self) -> &Policy {
+        &self.values
+    }
+
+    /// Sets one attribute to what it is in `from`.
+    pub fn set(&mut self, attribute: Attribute, from: &Policy) {
+        self.values.take(attribute, from);
+        self.set |= attribute.bit();
+    }
+
+    /// Leaves the attribute to the layers below.
+    pub fn unset(&mut self, attribute: Attribute) {
+        self.values.take(attribute, &Policy::default());
+        self.set &= !attribute.bit();
+    }
+
+    /// The bits of the attributes that are set, as in the page.
+    pub(super) const fn bits(&self) -> u64 {
+        self.set
+    }
+
+    /// Both parts, to be filled in place from a page.
+    pub(super) const fn parts(&mut self) -> (&mut u64, &mut Policy) {
+        (&mut self.set, &mut self.values)
+    }
+}
+
+/// One policy out of layers, the strongest first: environment, user, host.
+pub fn resolve(layers: &[&Layer]) -> Policy {
+    let mut policy = Policy::default();
+    resolve_into(layers, &mut policy);
+    policy
+}
+
+/// As [`resolve`], for callers whose stack may be small. `policy` must be the default before.
+pub fn resolve_into(layers: &[&Layer], policy: &mut Policy) {
+    for attribute in Attribute::ALL {
+        if let Some(layer) = origin(*attribute, layers).and_then(|i| layers.get(i)) {
+            policy.take(*attribute, layer.values());
+        }
+    }
+}
+
+/// Index of the layer that an attribute comes from; none = it is the default.
+pub fn origin(attribute: Attribute, layers: &[&Layer]) -> Option<usize> {
+    layers.iter().position(|layer| layer.sets(attribute))
+}
+
+/// A connection about which to decide.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow<'a> {
+    /// File name of the program, without directories.
+    pub program: &'a [u8],
+    /// Which end this process is.
+    pub role: Role,
+    /// Effective user of this process.
+    pub uid: u32,
+    /// Address of this end.
+    pub local: IpAddr,
+    /// Address of the other end.
+    pub peer: IpAddr,
+    /// The service's port: the peer's for a client, the own one for a server.
+    pub port: u16,
+}
+
+/// May this connection be accelerated? If not, why.
+///
+/// A switched-off library is asked first, then the rules, then the lists of ports and addresses.
+pub fn decide(policy: &Policy, flow: &Flow<'_>) -> Result<(), Reason> {
+    if !policy.enabled || policy.mode == Mode::Off {
+        return Err(Reason::Disabled);
+    }
+    if let Some(rule) = policy.rules.iter().find(|rule| concerns(rule, flow)) {
+        return match rule.order {
+            Use::Smcr => Ok(()),
+            // The reason names the condition that a reader of the rule would look for first.
+            Use::Tcp if rule.ports.is_some() => Err(Reason::PortExcluded),
+            Use::Tcp if rule.addr.is_some() => Err(Reason::AddressExcluded),
+            Use::Tcp => Err(Reason::Disabled),
+        };
+    }
+    if !policy.ports.is_empty() && !policy.ports.iter().any(|r| r.contains(flow.port)) {
+        return Err(Reason::PortExcluded);
+    }
+    let listed = |addr| policy.addrs.iter().any(|p| p.contains(addr));
+    if !policy.addrs.is_empty() && !listed(flow.local) && !listed(flow.peer) {
+        return Err(Reason::AddressExcluded);
+    }
+    Ok(())
+}
+
+/// May a process of this user be at the other end of a shared memory?
+pub fn decide_peer(policy: &Policy, own_uid: u32, peer_uid: u32) -> Result<(), Reason> {
+    let allowed = match policy.peer_uid {
+        PeerUid::Any => true,
+        PeerUid::Same => own_uid == peer_uid,
+        PeerUid::Only(uid) => uid == peer_uid,
+    };
+    if allowed {
+        Ok(())
+    } else {
+        Err(Reason::PeerUidRefused)
+    }
+}
+
+/// True if everything that the rule names agrees with the connection.
+pub fn concerns(rule: &super::list::Rule, flow: &Flow<'_>) -> bool {
+    let pattern = rule.pattern();
+    (pattern.is_empty() || glob(pattern, flow.program))
+        && rule.role.is_none_or(|role| role == flow.role)
+        && rule.uid.is_none_or(|uid| uid == flow.uid)
+        && rule.ports.is_none_or(|ports| ports.contains(flow.port))
+        && rule
+            .addr
+            .is_none_or(|p| p.contains(flow.local) || p.contains(flow.peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(port: u16) -> Flow<'static> {
+        Flow {
+            program: b"redis-server",
+            role: Role::Server,
+            uid: 1000,
+            local: "10.0.0.1".parse().unwrap(),
+            peer: "192.0.2.9".parse().unwrap(),
+            port,
+        }
+    }
+
+    fn with(settings: &[(Attribute, &'static str)]) -> Policy {
+        let mut policy = Policy::default();
+        for (attribute, text) in settings {
+            policy.parse(*attribute, text).unwrap();
+        }
+        policy
+    }
+
+    #[test]
+    fn the_default_allows() {
+        assert_eq!(decide(&Policy::default(), &flow(6379)), Ok(()));
+    }
+
+    #[test]
+    fn switches_come_first() {
+        let rules = (Attribute::Rules, "use=smcr");
+        let off = with(&[(Attribute::Enabled, "0"), rules]);
+        assert_eq!(decide(&off, &flow(1)), Err(Reason::Disabled));
+        let off = with(&[(Attribute::Mode, "off"), rules]);
+        assert_eq!(decide(&off, &flow(1)), Err(Reason::Disabled));
+    }
+
+    #[test]
+    fn lists_restrict() {
+        let policy = with(&[(Attribute::PortRangeList, "1-20,23,50")]);
+        assert_eq!(decide(&policy, &flow(20)), Ok(()));
+        assert_eq!(decide(&policy, &flow(21)), Err(Reason::PortExcluded));
+        for list in ["10.0.0.0/8", "192.0.2.9"] {
+            let policy = with(&[(Attribute::IpAddrList, list)]);
+            assert_eq!(decide(&policy, &flow(1)), Ok(()));
+        }
+        let policy = with(&[(Attribute::IpAddrList, "127.0.0.0/8")]);
+        assert_eq!(decide(&policy, &flow(1)), Err(Reason::AddressExcluded));
+    }
+
+    #[test]
+    fn the_first_rule_that_agrees_decides() {
+        let policy = with(&[
+            (Attribute::PortRangeList, "50"),
+            (
+                Attribute::Rules,
+                "use=smcr program=redis* port=6379; use=tcp uid=1000 role=server; use=smcr",
+            ),
+        ]);
+        assert_eq!(decide(&policy, &flow(6379)), Ok(()));
+        assert_eq!(decide(&policy, &flow(50)), Err(Reason::Disabled));
+        let client = Flow {
+            role: Role::Client,
+            ..flow(80)
+        };
+        assert_eq!(decide(&policy, &client), Ok(()));
+    }
+
+    #[test]
+    fn the_stronger_layer_wins() {
+        let (mut env, mut user, mut host) = (Layer::default(), Layer::default(), Layer::default());
+        host.set(Attribute::Enabled, &with(&[(Attribute::Enabled, "0")]));
+        host.set(Attribute::SpinUs, &with(&[(Attribute::SpinUs, "7")]));
+        user.set(Attribute::Enabled, &with(&[(Attribute::Enabled, "1")]));
+        env.set(Attribute::Mode, &with(&[(Attribute::Mode, "shm")]));
+        let layers = [&env, &user, &host];
+        let policy = resolve(&layers);
+        assert!(policy.enabled);
+        assert_eq!((policy.spin_us, policy.mode), (7, Mode::Shm));
+        assert_eq!(origin(Attribute::Enabled, &layers), Some(1));
+        assert_eq!(origin(Attribute::Strict, &layers), None);
+        user.unset(Attribute::Enabled);
+        assert!(!resolve(&[&env, &user, &host]).enabled);
+    }
+
+    #[test]
+    fn peers_can_be_narrowed() {
+        assert_eq!(decide_peer(&Policy::default(), 1, 2), Ok(()));
+        let same = with(&[(Attribute::PeerUid, "same")]);
+        assert_eq!(decide_peer(&same, 1, 2), Err(Reason::PeerUidRefused));
+        let only = with(&[(Attribute::PeerUid, "2")]);
+        assert_eq!(decide_peer(&only, 1, 2), Ok(()));
+    }
+}

@@ -1,0 +1,409 @@
+//! Reads the text form of every attribute, as it is written in the environment, in a configuration
+//! file and on the command line.
+//!
+//! A mistake names the piece that is wrong and what to write instead; nothing is changed then.
+
+use core::net::IpAddr;
+
+use super::fault::{Fault, TextError};
+use super::list::{
+    EID_CAP, EID_LEN, Eid, Eids, LIST_CAP, PROGRAM_LEN, PortRange, Ports, Prefix, Prefixes, Role,
+    Rule, Rules, Use,
+};
+use super::policy::{Attribute, Layer, Mode, PeerUid, Policy};
+
+/// Largest value of `spin_us`.
+pub const SPIN_US_MAX: u32 = 100_000;
+/// Largest value of `max_memory`: a terabyte.
+pub const MAX_MEMORY_MAX: u32 = 1 << 20;
+/// Largest value of `switch_ops`.
+pub const SWITCH_OPS_MAX: u32 = 1_000_000;
+/// Largest value of `switch_bytes`: a terabyte.
+pub const SWITCH_BYTES_MAX: u64 = 1 << 40;
+
+/// The word for a list of ports or addresses that leaves nothing out.
+const ALL: &str = "all";
+/// The word for a list without anything.
+const NONE: &str = "none";
+
+impl Policy {
+    /// Sets one attribute from its text.
+    pub fn parse<'a>(&mut self, attribute: Attribute, text: &'a str) -> Result<(), TextError<'a>> {
+        let text = text.trim();
+        match attribute {
+            Attribute::Enabled => self.enabled = flag(text)?,
+            Attribute::Mode => self.mode = mode(text)?,
+            Attribute::Strict => self.strict = flag(text)?,
+            Attribute::SpinUs => self.spin_us = number(text, u64::from(SPIN_US_MAX))? as u32,
+            Attribute::MaxMemory => {
+                self.max_memory = number(text, u64::from(MAX_MEMORY_MAX))? as u32;
+            }
+            Attribute::SwitchOps => {
+                self.switch_ops = number(text, u64::from(SWITCH_OPS_MAX))? as u32;
+            }
+            Attribute::SwitchBytes => self.switch_bytes = number(text, SWITCH_BYTES_MAX)?,
+            Attribute::PortRangeList => self.ports = ports(text)?,
+            Attribute::IpAddrList => self.addrs = prefixes(text)?,
+            Attribute::Rules => self.rules = rules(text)?,
+            Attribute::UserEids => self.ueids = eids(text)?,
+            Attribute::PeerUid => self.peer_uid = peer_uid(text)?,
+        }
+        Ok(())
+    }
+}
+
+/// The layer that environment variables make. `lookup` gives the text of a variable; `wrong` hears
+/// of each one that cannot be read, which then sets nothing.
+pub fn environment<'a>(
+    lookup: impl Fn(&str) -> Option<&'a str>,
+    mut wrong: impl FnMut(&'static str, TextError<'a>),
+) -> Layer {
+    let mut layer = Layer::default();
+    for attribute in Attribute::ALL {
+        let Some(name) = attribute.environment() else {
+            continue;
+        };
+        let Some(text) = lookup(name) else { continue };
+        let mut values = Policy::default();
+        match values.parse(*attribute, text) {
+            Ok(()) => layer.set(*attribute, &values),
+            Err(error) => wrong(name, error),
+        }
+    }
+    layer
+}
+
+/// Reads "1-20,23,50"; empty or `all` is every port.
+pub fn ports(text: &str) -> Result<Ports, TextError<'_>> {
+    let mut list = Ports::new();
+    for item in items(text, ',', ALL) {
+        let item = item?;
+        let range = port_range(item)?;
+        if let Some(other) = list.iter().find(|r| r.overlaps(range)) {
+            return Err(Fault::PortsOverlap(*other).at(item));
+        }
+        list.push(range)
+            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+    }
+    Ok(list)
+}
+
+/// Reads "23" or "1-20".
+pub fn port_range(item: &str) -> Result<PortRange, TextError<'_>> {
+    let (first, last) = match item.split_once('-') {
+        Some((first, last)) => (port(first, item)?, port(last, item)?),
+        None => (port(item, item)?, port(item, item)?),
+    };
+    PortRange::new(first, last).ok_or(Fault::Backwards(first, last).at(item))
+}
+
+fn port<'a>(text: &str, item: &'a str) -> Result<u16, TextError<'a>> {
+    let text = text.trim();
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(Fault::NotAPort.at(item));
+    }
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(Fault::PortOutOfRange.at(item)),
+    }
+}
+
+/// Reads "10.0.0.0/8,fe80::1"; empty or `all` is every address.
+pub fn prefixes(text: &str) -> Result<Prefixes, TextError<'_>> {
+    let mut list = Prefixes::new();
+    for item in items(text, ',', ALL) {
+        let item = item?;
+        let prefix = prefix(item)?;
+        if let Some(other) = list.iter().find(|p| p.covers(prefix) || prefix.covers(**p)) {
+            return Err(Fault::AddressesOverlap(*other).at(item));
+        }
+        list.push(prefix)
+            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+    }
+    Ok(list)
+}
+
+/// Reads "10.0.0.0/8" or a single address.
+pub fn prefix(item: &str) -> Result<Prefix, TextError<'_>> {
+    let (addr, bits) = match item.split_once('/') {
+        Some((addr, bits)) => (addr, Some(bits)),
+        None => (item, None),
+    };
+    let addr: IpAddr = addr.parse().map_err(|_| Fault::NotAnAddress.at(item))?;
+    let Some(bits) = bits else {
+        return Ok(Prefix::host(addr));
+    };
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let bits: u8 = bits.parse().map_err(|_| Fault::BadBits(most).at(item))?;
+    if bits > most {
+        return Err(Fault::BadBits(most).at(item));
+    }
+    let prefix = Prefix::new(addr, bits).ok_or(Fault::BadBits(most).at(item))?;
+    if prefix.addr() != addr.to_canonical() {
+        return Err(Fault::HostBits(prefix).at(item));
+    }
+    Ok(prefix)
+}
+
+/// Reads rules separated by `;`; `none` or empty is none.
+pub fn rules(text: &str) -> Result<Rules, TextError<'_>> {
+    let mut list = Rules::new();
+    for item in items(text, ';', NONE) {
+        let item = item?;
+        list.push(rule(item)?)
+            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+    }
+    Ok(list)
+}
+
+/// Reads one rule: words `key=value`, of which `use` must be there.
+pub fn rule(item: &str) -> Result<Rule, TextError<'_>> {
+    let mut rule = Rule::default();
+    let mut order = None;
+    let mut seen = [false; 6];
+    for word in item.split_whitespace() {
+        let (key, value) = word.split_once('=').ok_or(Fault::NotAWord.at(word))?;
+        let place = ["use", "program", "role", "uid", "addr", "port"]
+            .iter()
+            .position(|k| *k == key)
+            .ok_or(Fault::NotAWord.at(word))?;
+        if let Some(seen) = seen.get_mut(place) {
+            if *seen {
+                return Err(Fault::Twice.at(word));
+            }
+            *seen = true;
+        }
+        match key {
+            "use" => {
+                order = Some(match value {
+                    "smcr" => Use::Smcr,
+                    "tcp" => Use::Tcp,
+                    _ => return Err(Fault::NotAUse.at(word)),
+                });
+            }
+            "program" => {
+                if value.is_empty() || !rule.set_pattern(value.as_bytes()) {
+                    return Err(Fault::BadPattern(PROGRAM_LEN - 1).at(word));
+                }
+            }
+            "role" => {
+                rule.role = Some(match value {
+                    "client" => Role::Client,
+                    "server" => Role::Server,
+                    _ => return Err(Fault::NotARole.at(word)),
+                });
+            }
+            "uid" => rule.uid = Some(uid(value)?),
+            "addr" => rule.addr = Some(prefix(value)?),
+            _ => rule.ports = Some(port_range(value)?),
+        }
+    }
+    rule.order = order.ok_or(Fault::NoUse.at(item))?;
+    Ok(rule)
+}
+
+/// Reads user EIDs separated by commas; `none` or empty is none.
+pub fn eids(text: &str) -> Result<Eids, TextError<'_>> {
+    let mut list = Eids::new();
+    for item in items(text, ',', NONE) {
+        let item = item?;
+        let eid = Eid::new(item).ok_or(Fault::BadEid(EID_LEN).at(item))?;
+        if list.contains(&eid) {
+            return Err(Fault::Twice.at(item));
+        }
+        list.push(eid)
+            .map_err(|_| Fault::TooMany(EID_CAP).at(item))?;
+    }
+    Ok(list)
+}
+
+/// The pieces of a list, trimmed. No piece may be empty; the whole may be empty or the word for it.
+fn items<'a>(
+    text: &'a str,
+    by: char,
+    empty: &str,
+) -> impl Iterator<Item = Result<&'a str, TextError<'a>>> {
+    let text = text.trim();
+    let pieces = (!text.is_empty() && text != empty).then(|| text.split(by));
+    pieces.into_iter().flatten().map(move |piece| {
+        let piece = piece.trim();
+        if piece.is_empty() {
+            Err(Fault::EmptyItem.at(text))
+        } else {
+            Ok(piece)
+        }
+    })
+}
+
+fn flag(text: &str) -> Result<bool, TextError<'_>> {
+    match text {
+        "1" | "true" | "on" | "yes" => Ok(true),
+        "0" | "false" | "off" | "no" => Ok(false),
+        _ => Err(Fault::NotAFlag.at(text)),
+    }
+}
+
+fn mode(text: &str) -> Result<Mode, TextError<'_>> {
+    match text {
+        "auto" => Ok(Mode::Auto),
+        "shm" => Ok(Mode::Shm),
+        "rdma" => Ok(Mode::Rdma),
+        "off" => Ok(Mode::Off),
+        _ => Err(Fault::NotAMode.at(text)),
+    }
+}
+
+fn number(text: &str, most: u64) -> Result<u64, TextError<'_>> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse::<u64>() {
+        Ok(n) if digits && n <= most => Ok(n),
+        _ => Err(Fault::NotANumber(most).at(text)),
+    }
+}
+
+/// Reads a user number; the last one means "nobody in particular" to the kernel and is none.
+fn uid(text: &str) -> Result<u32, TextError<'_>> {
+    Ok(number(text, u64::from(u32::MAX - 1))? as u32)
+}
+
+fn peer_uid(text: &str) -> Result<PeerUid, TextError<'_>> {
+    match text {
+        "any" => Ok(PeerUid::Any),
+        "same" => Ok(PeerUid::Same),
+        _ => match uid(text) {
+            Ok(uid) => Ok(PeerUid::Only(uid)),
+            Err(_) => Err(Fault::NotAPeerUid.at(text)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn what_is_shown_is_read_back() {
+        let texts = [
+            (Attribute::Enabled, "0"),
+            (Attribute::Mode, "rdma"),
+            (Attribute::Strict, "1"),
+            (Attribute::SpinUs, "100000"),
+            (Attribute::MaxMemory, "0"),
+            (Attribute::SwitchOps, "3"),
+            (Attribute::SwitchBytes, "1099511627776"),
+            (Attribute::PortRangeList, "1-20,23,50"),
+            (Attribute::PortRangeList, ""),
+            (Attribute::IpAddrList, "10.0.0.0/8,fe80::1,192.0.2.1"),
+            (
+                Attribute::Rules,
+                "use=tcp program=redis* role=server uid=0 addr=10.0.0.0/8 port=1-2; use=smcr",
+            ),
+            (Attribute::UserEids, "A.B-1,C"),
+            (Attribute::PeerUid, "1000"),
+            (Attribute::PeerUid, "same"),
+        ];
+        for (attribute, text) in texts {
+            let mut policy = Policy::default();
+            policy.parse(attribute, text).unwrap();
+            assert_eq!(policy.show(attribute).to_string(), text);
+        }
+        for attribute in Attribute::ALL {
+            let text = Policy::default().show(*attribute).to_string();
+            let mut policy = Policy::default();
+            policy.parse(*attribute, &text).unwrap();
+            assert_eq!(policy, Policy::default());
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_piece_and_the_mend() {
+        let wrong = [
+            (
+                Attribute::PortRangeList,
+                "1,9-2",
+                "`9-2`: the range runs backwards; write 2-9",
+            ),
+            (
+                Attribute::PortRangeList,
+                "70000",
+                "`70000`: ports go from 1 to 65535",
+            ),
+            (
+                Attribute::PortRangeList,
+                "0",
+                "`0`: ports go from 1 to 65535",
+            ),
+            (
+                Attribute::PortRangeList,
+                "1-20, 15-30",
+                "`15-30`: overlaps 1-20 of the same list; write one range",
+            ),
+            (
+                Attribute::PortRangeList,
+                "1,,2",
+                "`1,,2`: an empty item; remove the extra separator",
+            ),
+            (
+                Attribute::PortRangeList,
+                "http",
+                "`http`: write a port or a range of ports, such as 23 or 1-20",
+            ),
+            (
+                Attribute::IpAddrList,
+                "10.1.2.3/8",
+                "`10.1.2.3/8`: has bits beyond the prefix length; write 10.0.0.0/8",
+            ),
+            (
+                Attribute::IpAddrList,
+                "10.0.0.0/33",
+                "`10.0.0.0/33`: a prefix length goes from 0 to 32",
+            ),
+            (
+                Attribute::IpAddrList,
+                "10.0.0.0/8,10.1.0.0/16",
+                "`10.1.0.0/16`: overlaps 10.0.0.0/8 of the same list; leave one out",
+            ),
+            (Attribute::Enabled, "2", "`2`: write 0 or 1"),
+            (
+                Attribute::SpinUs,
+                "-1",
+                "`-1`: write a number from 0 to 100000",
+            ),
+            (Attribute::SpinUs, "", "``: write a number from 0 to 100000"),
+            (
+                Attribute::Rules,
+                "port=1",
+                "`port=1`: a rule needs use=smcr or use=tcp",
+            ),
+            (
+                Attribute::Rules,
+                "use=tcp use=tcp",
+                "`use=tcp`: is there twice; leave one out",
+            ),
+        ];
+        for (attribute, text, message) in wrong {
+            let mut policy = Policy::default();
+            let error = policy.parse(attribute, text).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(policy, Policy::default());
+        }
+    }
+
+    #[test]
+    fn a_wrong_variable_sets_nothing() {
+        let mut heard = None;
+        let layer = environment(
+            |name| match name {
+                "SMCR_ENABLE" => Some("0"),
+                "SMCR_PORTS" => Some("9-2"),
+                _ => None,
+            },
+            |name, error| heard = Some((name, error.item)),
+        );
+        assert!(layer.sets(Attribute::Enabled) && !layer.values().enabled);
+        assert!(!layer.sets(Attribute::PortRangeList));
+        assert_eq!(heard, Some(("SMCR_PORTS", "9-2")));
+    }
+}

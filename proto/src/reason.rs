@@ -1,0 +1,158 @@
+//! Why a connection is on TCP: one number, one name and one sentence for each reason.
+//!
+//! The library stores the number in the record of a socket, `smcrctl` prints name and sentence.
+//! Numbers of SMC-R's own diagnosis codes (Linux `net/smc/smc_clc.h`) keep their values
+//! (0x01000000 and up); the library's own begin at 1. A number is never used again for another
+//! meaning.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal, $text:literal, $mend:literal;)*) => {
+        /// A numbered reason.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u32)]
+        pub enum Reason { $($(#[$doc])* $name = $code,)* }
+
+        impl Reason {
+            /// Every reason, in the order of the numbers.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
+
+            /// The reason with this number, if there is one.
+            pub const fn from_code(code: u32) -> Option<Reason> {
+                match code { $($code => Some(Reason::$name),)* _ => None }
+            }
+
+            /// A short name as `smcrctl` shows it in a column.
+            pub const fn label(self) -> &'static str {
+                match self { $(Reason::$name => $label,)* }
+            }
+
+            /// One sentence that says what is the case.
+            pub const fn text(self) -> &'static str {
+                match self { $(Reason::$name => $text,)* }
+            }
+
+            /// What a user can change; empty where nothing can be changed.
+            pub const fn mend(self) -> &'static str {
+                match self { $(Reason::$name => $mend,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Accelerated, or nothing to say.
+    None = 0, "-", "the connection is accelerated, or has not asked yet", "";
+    /// Too young or too short to be worth a switch.
+    NotWorthIt = 1, "short", "the connection has not carried enough traffic to be worth a switch", "SMCR_SWITCH_OPS and SMCR_SWITCH_BYTES lower the threshold";
+    /// Switched off by environment, user or host.
+    Disabled = 2, "disabled", "acceleration is switched off", "smcrctl enable, or unset SMCR_ENABLE=0";
+    /// A rule leaves this port out.
+    PortExcluded = 3, "port", "the port is not in the port range", "smcrctl port-range add PORT";
+    /// A rule leaves this address out.
+    AddressExcluded = 4, "address", "the address is not in ip_addr_list", "smcrctl set ip_addr_list=...";
+    /// Another host, and no RDMA path to it.
+    PeerRemote = 5, "remote", "the peer is on another host and no RDMA path to it is known", "";
+    /// The peer's end does not say that it has the library.
+    PeerPlain = 6, "peer-plain", "the peer does not have the library loaded, or has not announced it", "start the peer with smcrctl run";
+    /// sock_diag is not there or refused.
+    NoDiag = 7, "no-diag", "the kernel's sock_diag could not be asked for the peer's socket", "modprobe tcp_diag, or allow AF_NETLINK";
+    /// The peer's socket belongs to another uid than its channel.
+    UidMismatch = 8, "uid", "the uid of the peer's socket is not the uid of the process that answers for it", "";
+    /// The peer did not answer in time.
+    PeerSilent = 9, "peer-silent", "the peer announced the library but did not answer", "";
+    /// The nonce on the peer's socket did not appear or differed.
+    ProofFailed = 10, "proof", "the process at the other end could not be proved to hold this connection", "";
+    /// The nonce in the stream was wrong.
+    StreamProofFailed = 11, "stream-proof", "the requester could not be proved to be the other end of this connection", "";
+    /// No protocol version in common.
+    Version = 12, "version", "the two libraries have no protocol version in common", "upgrade the older side";
+    /// Memory limit reached.
+    MaxMemory = 13, "max-memory", "max_memory is used up", "smcrctl set max_memory=...";
+    /// The system refused memory, descriptors or mappings.
+    NoResources = 14, "resources", "memory, a descriptor or a mapping could not be had", "raise ulimit -n or the memory limit";
+    /// Bytes were read or written behind the library's back.
+    CountMismatch = 15, "raw-io", "bytes went through the socket that the library did not see", "";
+    /// A reader has been inside the kernel for the whole time.
+    BusyReader = 16, "reader", "a thread is blocked in a read that consumes", "";
+    /// fdopen, dprintf.
+    Stdio = 17, "stdio", "the socket is used through a FILE", "";
+    /// MSG_OOB, SO_OOBINLINE.
+    Urgent = 18, "urgent", "urgent data is used", "";
+    /// A TCP upper layer protocol (kTLS).
+    Ulp = 19, "ulp", "a TCP upper layer protocol (kTLS) is set", "";
+    /// MSG_ZEROCOPY, SO_ZEROCOPY.
+    ZeroCopy = 20, "zerocopy", "zero-copy completions are used", "";
+    /// SO_PEEK_OFF.
+    PeekOff = 21, "peek-off", "SO_PEEK_OFF is used", "";
+    /// O_ASYNC, SIGIO.
+    Async = 22, "o-async", "O_ASYNC (SIGIO) is used", "";
+    /// io_uring.
+    IoUring = 23, "io-uring", "io_uring is used by this process", "";
+    /// The descriptor was passed to another process.
+    Passed = 24, "passed", "the descriptor was passed to another process", "";
+    /// Survived exec.
+    Exec = 25, "exec", "the descriptor was handed to a program by exec or posix_spawn", "";
+    /// Several processes hold it and it had not switched before.
+    SharedByFork = 26, "fork-shared", "several processes hold the connection", "";
+    /// smcrctl drain.
+    Drained = 27, "drained", "moved back to TCP by smcrctl drain", "";
+    /// The switch back under a full ring with a waiter that the library cannot see.
+    UnseenWriter = 28, "unseen-writer", "a waiter for writability that the library cannot see", "";
+    /// The peer closed its sending side, so it cannot be woken through TCP.
+    HalfClosed = 29, "half-closed", "the peer has shut down its sending side", "";
+    /// The peer broke the rules of the shared memory.
+    PeerHostile = 30, "peer-broke-rules", "the peer wrote values that cannot be right; the connection was reset", "";
+    /// The peer pinned it.
+    PeerPinned = 31, "peer-pinned", "the peer keeps the connection on TCP", "";
+    /// seccomp was installed by the process itself.
+    Seccomp = 32, "seccomp", "the process restricted its own system calls", "";
+    /// The socket table of the process family is full.
+    TableFull = 33, "table-full", "the socket table of the process family is full", "";
+    /// fd beyond the table.
+    FdTooHigh = 34, "fd-too-high", "the descriptor number is beyond the table (1,048,576)", "";
+    /// TCP Fast Open.
+    FastOpen = 35, "fast-open", "TCP Fast Open is used", "";
+    /// SO_MAX_PACING_RATE is used by the program.
+    Pacing = 36, "pacing", "the program sets SO_MAX_PACING_RATE, which discovery uses", "";
+    /// Refused by peer_uid.
+    PeerUidRefused = 37, "peer-uid", "the uid of the peer is not allowed by peer_uid", "smcrctl set peer_uid=...";
+    /// Repair mode, MD5, AO.
+    TcpSpecial = 38, "tcp-special", "a TCP option is set that ties the data to the kernel's connection", "";
+    /// SMC-R: peer did not offer SMC.
+    SmcPeerNoSmc = 0x0301_0000, "SMC 03010000", "the peer did not offer SMC in the TCP handshake", "smcrctl enable on both hosts";
+    /// SMC-R: IPsec.
+    SmcIpsec = 0x0302_0000, "SMC 03020000", "IPsec is in use on the connection", "";
+    /// SMC-R: no device.
+    SmcNoDevice = 0x0303_0000, "SMC 03030000", "no SMC-R device was found", "smcrctl device";
+    /// SMC-R: no SMC-R device.
+    SmcNoRdma = 0x0303_0002, "SMC 03030002", "no usable RDMA device was found", "smcrctl device";
+    /// SMC-R: no common user EID.
+    SmcNoUeid = 0x0303_0008, "SMC 03030008", "no common user EID", "smcrctl ueid add EID on both hosts";
+    /// SMC-R: unsupported option.
+    SmcOption = 0x0306_0000, "SMC 03060000", "a socket option that SMC does not support", "";
+    /// SMC-R: peer declined.
+    SmcDeclined = 0x0500_0000, "SMC 05000000", "the peer declined", "";
+}
+
+impl Reason {
+    /// The number as stored and shown.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_and_round_trip() {
+        for (i, a) in Reason::ALL.iter().enumerate() {
+            assert_eq!(Reason::from_code(a.code()), Some(*a));
+            for b in &Reason::ALL[i + 1..] {
+                assert!(a.code() < b.code());
+                assert_ne!(a.label(), b.label());
+            }
+        }
+    }
+}

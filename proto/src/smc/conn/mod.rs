@@ -1,0 +1,391 @@
+//! One SMC-R connection: two rings, their cursors, urgent data and the close handshake.
+//!
+//! Says what to write where and what to tell the peer; the driver moves the bytes. To send: post
+//! RDMA writes for the segments that [`Conn::write`] gives, then the message that
+//! [`Conn::poll_cdc`] gives, on the same queue pair: the peer believes the bytes after the message.
+//! To receive: hand each CDC message to [`Conn::handle_cdc`], copy from the segments that
+//! [`Conn::segments`] gives, say so to [`Conn::consume`]. After every call poll `poll_cdc`, as soon as
+//! a send slot is free. RFC 7609 section 4, Linux `net/smc/smc_{cdc,tx,rx,close}.c`.
+
+mod receive;
+mod report;
+mod send;
+mod state;
+
+pub use self::report::{ConnError, Update, Violation, WriteError};
+pub use self::state::State;
+
+use self::receive::Receiver;
+use self::send::Sender;
+use self::state::Farewell;
+use super::cdc::{Cdc, ConnFlags, LEN, ProducerFlags};
+use super::clc::accept::Endpoint;
+use super::cursor::{Cursor, CursorError, Segment, Segments};
+use super::error::WireError;
+use super::id::{Rkey, RmbeSize, Token};
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Conn {
+    token: Token,
+    peer: Option<Peer>,
+    state: State,
+    /// Flags that this end sends.
+    local: ConnFlags,
+    /// Flags that the peer has sent.
+    remote: ConnFlags,
+    /// close() was called.
+    closed: bool,
+    rx: Receiver,
+    sent: u16,
+    seen: u16,
+    cdc_due: bool,
+    link_down: bool,
+    error: Option<ConnError>,
+}
+
+/// What is known once the peer's ring is.
+#[derive(Clone, Debug)]
+struct Peer {
+    token: Token,
+    ring: u64,
+    rkey: Rkey,
+    tx: Sender,
+}
+
+impl Conn {
+    /// A connection whose own ring of this size is ready: from the moment on when the peer can learn
+    /// of it (before Accept or Confirm is sent), because its first message may come before the
+    /// handshake is over.
+    pub fn new(token: Token, ring: RmbeSize) -> Conn {
+        Conn {
+            token,
+            peer: None,
+            state: State::Init,
+            local: ConnFlags::empty(),
+            remote: ConnFlags::empty(),
+            closed: false,
+            rx: Receiver::new(ring.bytes()),
+            sent: 0,
+            seen: 0,
+            cdc_due: false,
+            link_down: false,
+            error: None,
+        }
+    }
+
+    /// The peer's ring is known: data may be written.
+    pub fn activate(&mut self, peer: &Endpoint) -> Result<(), WireError> {
+        let (ring, rkey, token) = (peer.ring_address()?, peer.rkey, peer.token);
+        if self.peer.is_none() {
+            self.peer = Some(Peer {
+                token,
+                ring,
+                rkey,
+                tx: Sender::new(peer.size.bytes()),
+            });
+            if self.state == State::Init {
+                self.state = State::Active;
+            }
+        }
+        Ok(())
+    }
+
+    /// The state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The token by which the peer names this connection.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Over, and the peer was told: ring and token may be given up.
+    pub fn is_finished(&self) -> bool {
+        self.state == State::Closed && (!self.cdc_due || self.link_down || self.peer.is_none())
+    }
+
+    /// The error that the program has not been told yet; it follows the data that arrived before.
+    pub fn take_error(&mut self) -> Option<ConnError> {
+        self.error.take()
+    }
+
+    // Sending.
+
+    /// Bytes that can be written now.
+    pub fn writable(&self) -> u32 {
+        match (&self.peer, self.write_error()) {
+            (Some(peer), None) => peer.tx.space(),
+            _ => 0,
+        }
+    }
+
+    /// Takes as many of `len` bytes as the peer's ring has room for; none is "would block". The
+    /// segments lie in the peer's ring, in the order of the bytes. If `urgent`, the last of the `len`
+    /// bytes is urgent, and nothing else is taken until the peer has read all.
+    pub fn write(&mut self, len: u32, urgent: bool) -> Result<Segments, WriteError> {
+        if let Some(error) = self.write_error() {
+            return Err(error);
+        }
+        let Some(peer) = &mut self.peer else {
+            return Err(WriteError::NotConnected);
+        };
+        let segments = peer.tx.push(len, urgent);
+        self.cdc_due |= !segments.is_empty();
+        Ok(segments)
+    }
+
+    /// Address and key with which a segment of the peer's ring is written.
+    pub fn remote(&self, segment: Segment) -> Option<(u64, Rkey)> {
+        self.peer
+            .as_ref()
+            .map(|peer| (peer.ring + segment.offset as u64, peer.rkey))
+    }
+
+    /// Bytes written since the start, and how many of them the peer is known to have read. What lies
+    /// between has to be kept if the connection shall survive its link.
+    pub fn sent_bytes(&self) -> (u64, u64) {
+        self.peer
+            .as_ref()
+            .map_or((0, 0), |peer| (peer.tx.produced(), peer.tx.consumed()))
+    }
+
+    // Receiving.
+
+    /// Takes a CDC message for this connection's token.
+    pub fn handle_cdc(&mut self, cdc: &Cdc) -> Result<Update, Violation> {
+        // After an abort nothing can come that matters.
+        let over = matches!(self.state, State::Closed | State::ProcessAbort);
+        if over || cdc.token != self.token || self.link_down {
+            return Ok(Update::default());
+        }
+        let ahead = cdc.sequence.wrapping_sub(self.seen) as i16;
+        if cdc.producer_flags.contains(ProducerFlags::FAILOVER) {
+            // Says only what the sender believes to have been received.
+            return if ahead > 0 {
+                Err(self.violated(Violation::Lost))
+            } else {
+                Ok(Update::default())
+            };
+        }
+        if ahead < 0 {
+            return Ok(Update::default());
+        }
+        let received = self.rx.check(cdc.producer).map_err(Violation::Producer);
+        let freed = match &self.peer {
+            Some(peer) => peer.tx.check(cdc.consumer).map_err(Violation::Consumer),
+            None if cdc.consumer == Cursor::ZERO => Ok(0),
+            None => Err(Violation::Consumer(CursorError::BeyondLimit)),
+        };
+        let (received, freed) = match (received, freed) {
+            (Ok(received), Ok(freed)) => (received, freed),
+            (Err(violation), _) | (_, Err(violation)) => return Err(self.violated(violation)),
+        };
+        self.seen = cdc.sequence;
+        if let Some(peer) = &mut self.peer {
+            peer.tx.advance(freed);
+        }
+        let urgent = self.rx.advance(received, cdc.producer_flags);
+        let closing = self.peer_flags(cdc.conn_flags);
+        self.update_if_due();
+        Ok(Update {
+            received,
+            freed,
+            urgent,
+            closing,
+        })
+    }
+
+    /// Bytes that can be read in one go. 0 with [`Conn::is_eof`] false is "would block".
+    pub fn readable(&self) -> u32 {
+        if self.closed { 0 } else { self.rx.readable() }
+    }
+
+    /// Whether no more bytes will come once [`Conn::readable`] is 0.
+    pub fn is_eof(&self) -> bool {
+        !self.remote.is_empty() || self.link_down || self.state == State::ProcessAbort
+    }
+
+    /// Where the next bytes to read lie in this end's ring, at most `max` of them.
+    pub fn segments(&self, max: u32) -> Segments {
+        self.rx.segments(max.min(self.readable()))
+    }
+
+    /// The program has read so many bytes (more than were readable count as those).
+    pub fn consume(&mut self, bytes: u32) {
+        self.rx.consume(bytes);
+        self.update_if_due();
+    }
+
+    /// Bytes received since the start, and how many of them were read.
+    pub fn received_bytes(&self) -> (u64, u64) {
+        (self.rx.produced(), self.rx.consumed())
+    }
+
+    // Urgent data.
+
+    /// Urgent bytes are read as ordinary ones from now on (SO_OOBINLINE).
+    pub fn set_oob_inline(&mut self, inline: bool) {
+        self.rx.set_inline(inline);
+        self.update_if_due();
+    }
+
+    /// Whether the program stands at the urgent byte (SIOCATMARK).
+    pub fn at_mark(&self) -> bool {
+        self.rx.at_mark()
+    }
+
+    /// Whether an urgent byte waits to be fetched (POLLPRI).
+    pub fn urgent_unread(&self) -> bool {
+        self.rx.urgent_unread()
+    }
+
+    /// Whether the peer says that an urgent byte is on its way.
+    pub fn urgent_coming(&self) -> bool {
+        self.rx.urgent_coming()
+    }
+
+    /// Fetches the urgent byte (MSG_OOB), of which the driver has a copy. False: there is none.
+    pub fn take_urgent(&mut self, peek: bool) -> bool {
+        self.rx.take_urgent(peek)
+    }
+
+    // Closing.
+
+    /// This end is done writing (shutdown for writing).
+    pub fn shutdown(&mut self) {
+        let (next, tell) = self.state.on_shutdown();
+        self.state = next;
+        if tell {
+            self.local |= ConnFlags::DONE_WRITING;
+            self.cdc_due = true;
+        }
+    }
+
+    /// The program closes. Data that it left unread makes this an abort, as in Linux.
+    pub fn close(&mut self) {
+        self.leave(self.rx.readable() > 0);
+    }
+
+    /// As [`Conn::close`], but always an abort: the peer is told that data may be lost.
+    pub fn abort(&mut self) {
+        self.leave(true);
+    }
+
+    fn leave(&mut self, abort: bool) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        let (next, farewell) = self.state.on_close(self.local, self.remote);
+        self.state = next;
+        let flag = match farewell {
+            Farewell::None => return,
+            Farewell::Close if !abort => ConnFlags::CLOSED,
+            Farewell::Close | Farewell::Abort => ConnFlags::ABORTED,
+        };
+        // An abort that was sent already is not sent again.
+        if !self.local.contains(flag) {
+            self.local |= flag;
+            self.cdc_due = true;
+        }
+    }
+
+    /// The peer withdrew these memories ([`super::link::Event::RkeysDeleted`]). A connection that
+    /// could still write into one of them is aborted; one that is done with writing does not care.
+    pub fn handle_rkeys_deleted(&mut self, keys: &[Rkey]) {
+        let withdrawn = self
+            .peer
+            .as_ref()
+            .is_some_and(|peer| keys.contains(&peer.rkey));
+        if withdrawn && self.write_error().is_none() {
+            self.violated(Violation::RingWithdrawn);
+        }
+    }
+
+    /// The link died: nothing can be sent or will come.
+    pub fn handle_link_down(&mut self) {
+        self.link_down = true;
+        if self.state == State::Closed {
+            return;
+        }
+        self.error.get_or_insert(ConnError::Aborted);
+        self.state = if self.closed {
+            State::Closed
+        } else {
+            State::PeerAbortWait
+        };
+    }
+
+    /// The next message to send. It is counted as sent: call only with a free send slot.
+    pub fn poll_cdc(&mut self) -> Option<[u8; LEN]> {
+        let peer = self
+            .peer
+            .as_mut()
+            .filter(|_| self.cdc_due && !self.link_down)?;
+        self.cdc_due = false;
+        self.sent = self.sent.wrapping_add(1);
+        let (producer, producer_flags) = peer.tx.announce();
+        let message = Cdc {
+            sequence: self.sent,
+            token: peer.token,
+            producer,
+            consumer: self.rx.confirm(),
+            producer_flags,
+            conn_flags: self.local,
+        };
+        Some(message.emit())
+    }
+
+    fn write_error(&self) -> Option<WriteError> {
+        if self.peer.is_none() {
+            Some(WriteError::NotConnected)
+        } else if self.link_down {
+            Some(WriteError::Aborted)
+        } else if self.closed || self.local.contains(ConnFlags::DONE_WRITING) {
+            Some(WriteError::Pipe)
+        } else if self.remote.intersects(ConnFlags::ANY_CLOSE) || self.state == State::ProcessAbort
+        {
+            // Nothing may be written into a ring that its owner gave up.
+            Some(WriteError::Reset)
+        } else {
+            None
+        }
+    }
+
+    /// Takes over the peer's flags; true if there are new ones.
+    fn peer_flags(&mut self, flags: ConnFlags) -> bool {
+        let fresh = flags.difference(self.remote);
+        self.remote |= flags;
+        if fresh.contains(ConnFlags::ABORTED) {
+            self.error.get_or_insert(ConnError::Reset);
+        }
+        if !self.remote.is_empty() {
+            self.state = self.state.on_peer(self.local, self.remote, self.closed);
+        }
+        !fresh.is_empty()
+    }
+
+    fn update_if_due(&mut self) {
+        let peer_reads_it = !self.remote.intersects(ConnFlags::ANY_CLOSE) && !self.closed;
+        if peer_reads_it && self.rx.update_due() {
+            self.cdc_due = true;
+        }
+    }
+
+    /// Aborts: the peer's word cannot be trusted any more.
+    fn violated(&mut self, violation: Violation) -> Violation {
+        self.error.get_or_insert(ConnError::Reset);
+        self.state = if self.closed {
+            State::Closed
+        } else {
+            State::ProcessAbort
+        };
+        if !self.local.contains(ConnFlags::ABORTED) {
+            self.local |= ConnFlags::ABORTED;
+            self.cdc_due = true;
+        }
+        violation
+    }
+}

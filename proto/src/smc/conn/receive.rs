@@ -1,0 +1,187 @@
+//! The receiving direction: what can be read, when the peer is told, and urgent data.
+//!
+//! Positions are bytes from the start of the stream. Linux `net/smc/smc_rx.c` and
+//! `smc_tx_consumer_update`. Owned by [`super::Conn`].
+
+use crate::smc::cdc::ProducerFlags;
+use crate::smc::cursor::{Cursor, CursorError, Segments, Step, segments};
+
+/// Reads below this many bytes are not told to the peer at once (Linux: half of SOCK_MIN_SNDBUF).
+const MIN_UPDATE: u32 = 2304;
+
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    /// Bytes of this end's ring.
+    size: u32,
+    /// How far the peer has written.
+    produced: u64,
+    /// How far the program has read.
+    consumed: u64,
+    /// How far the peer knows of it.
+    confirmed: u64,
+    /// The flags of the peer's last message.
+    flags: ProducerFlags,
+    mark: Option<Mark>,
+    /// Urgent bytes are ordinary ones (SO_OOBINLINE).
+    inline: bool,
+    /// The next update may not wait.
+    force: bool,
+}
+
+/// An urgent byte that arrived.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: u64,
+    /// The program has fetched it.
+    taken: bool,
+}
+
+impl Receiver {
+    pub fn new(size: u32) -> Receiver {
+        Receiver {
+            size,
+            produced: 0,
+            consumed: 0,
+            confirmed: 0,
+            flags: ProducerFlags::empty(),
+            mark: None,
+            inline: false,
+            force: false,
+        }
+    }
+
+    pub fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Bytes that can be read in one go: up to the urgent byte, if that is not to be read inline.
+    pub fn readable(&self) -> u32 {
+        let end = match self.mark {
+            Some(mark) if !self.inline && mark.at >= self.consumed => mark.at,
+            _ => self.produced,
+        };
+        (end - self.consumed) as u32
+    }
+
+    /// Where the first of the readable bytes lie, at most `max` of them.
+    pub fn segments(&self, max: u32) -> Segments {
+        segments(self.consumed, self.readable().min(max), self.size)
+    }
+
+    /// Judges the peer's producer cursor: it may not pass what it knows to be free.
+    pub fn check(&self, claimed: Cursor) -> Result<u32, CursorError> {
+        let limit = self.size - (self.produced - self.confirmed) as u32;
+        match Cursor::at(self.produced, self.size).step(claimed, limit, self.size)? {
+            Step::Forward(bytes) => Ok(bytes),
+            Step::Stale => Ok(0),
+        }
+    }
+
+    /// The peer has written so many bytes more. Gives the place of an urgent byte among them; its
+    /// value has to be copied now.
+    pub fn advance(&mut self, bytes: u32, flags: ProducerFlags) -> Option<u32> {
+        self.flags = flags;
+        self.produced += bytes as u64;
+        if bytes == 0 || !flags.contains(ProducerFlags::URGENT_PRESENT) {
+            return None;
+        }
+        let at = self.produced - 1;
+        self.mark = Some(Mark { at, taken: false });
+        self.skip_urgent();
+        Some(Cursor::at(at, self.size).count)
+    }
+
+    /// The program has read so many bytes, at most [`Receiver::readable`].
+    pub fn consume(&mut self, bytes: u32) {
+        self.consumed += bytes.min(self.readable()) as u64;
+        if let Some(mark) = self.mark {
+            // Inline, the byte itself was read; else something behind it.
+            let passed = if self.inline {
+                mark.at + 1
+            } else {
+                mark.at + 2
+            };
+            if self.consumed >= passed {
+                self.mark = None;
+                self.force |= self.inline;
+            }
+        }
+        self.skip_urgent();
+    }
+
+    /// The peer waits until everything is read, so the byte is skipped as soon as it is next, not
+    /// when the program comes to read on.
+    fn skip_urgent(&mut self) {
+        if self
+            .mark
+            .is_some_and(|mark| !self.inline && mark.at == self.consumed)
+        {
+            self.consumed += 1;
+            self.force = true;
+        }
+    }
+
+    pub fn set_inline(&mut self, inline: bool) {
+        self.inline = inline;
+        self.skip_urgent();
+    }
+
+    /// Whether the program stands at the urgent byte (SIOCATMARK).
+    pub fn at_mark(&self) -> bool {
+        let next = if self.inline {
+            self.consumed
+        } else {
+            self.consumed.wrapping_sub(1)
+        };
+        self.mark.is_some_and(|mark| mark.at == next)
+    }
+
+    /// Whether an urgent byte waits to be fetched.
+    pub fn urgent_unread(&self) -> bool {
+        self.mark.is_some_and(|mark| !mark.taken)
+    }
+
+    /// Whether the peer says that an urgent byte is on its way.
+    pub fn urgent_coming(&self) -> bool {
+        self.flags.contains(ProducerFlags::URGENT_PENDING) && !self.urgent_unread()
+    }
+
+    /// Fetches the urgent byte (MSG_OOB; the driver has its copy). False: there is none.
+    pub fn take_urgent(&mut self, peek: bool) -> bool {
+        match &mut self.mark {
+            Some(mark) if !self.inline && !mark.taken => {
+                mark.taken = !peek;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the peer has to be told how far the program has read. Linux's rule, and at once where
+    /// the peer waits for it.
+    pub fn update_due(&self) -> bool {
+        let unconfirmed = (self.consumed - self.confirmed) as u32;
+        if unconfirmed == 0 {
+            return false;
+        }
+        let waits = ProducerFlags::WRITE_BLOCKED
+            | ProducerFlags::URGENT_PENDING
+            | ProducerFlags::UPDATE_REQUESTED;
+        if self.force || self.flags.intersects(waits) {
+            return true;
+        }
+        let sender_free = self.size - (self.produced - self.confirmed) as u32;
+        unconfirmed > (self.size / 10).max(MIN_UPDATE) && sender_free <= self.size / 2
+    }
+
+    /// The consumer cursor for a message that is sent now.
+    pub fn confirm(&mut self) -> Cursor {
+        self.confirmed = self.consumed;
+        self.force = false;
+        Cursor::at(self.consumed, self.size)
+    }
+}

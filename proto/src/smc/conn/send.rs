@@ -1,0 +1,120 @@
+//! The sending direction: how much of the peer's ring is free, and urgent data.
+//!
+//! Positions are bytes from the start of the stream. Linux `net/smc/smc_tx.c`. Owned by
+//! [`super::Conn`].
+
+use crate::smc::cdc::ProducerFlags;
+use crate::smc::cursor::{Cursor, CursorError, Segments, Step, segments};
+
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    /// Bytes of the peer's ring.
+    size: u32,
+    /// Where the next byte goes.
+    produced: u64,
+    /// How far a CDC message has told the peer.
+    announced: u64,
+    /// How far the peer has read.
+    consumed: u64,
+    /// The last write would have filled the ring.
+    blocked: bool,
+    urgent: Urgent,
+}
+
+/// Where an urgent byte is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Urgent {
+    None,
+    /// Accepted from the program, not written yet.
+    Pending,
+    /// Written, not announced yet.
+    Marked,
+    /// Announced; nothing may follow until the peer has read everything.
+    Waiting,
+}
+
+impl Sender {
+    pub fn new(size: u32) -> Sender {
+        let urgent = Urgent::None;
+        Sender {
+            size,
+            produced: 0,
+            announced: 0,
+            consumed: 0,
+            blocked: false,
+            urgent,
+        }
+    }
+
+    /// Bytes that may be written now.
+    pub fn space(&self) -> u32 {
+        match self.urgent {
+            Urgent::Marked | Urgent::Waiting => 0,
+            Urgent::None | Urgent::Pending => self.size - self.in_flight(),
+        }
+    }
+
+    /// Bytes that the peer has not read.
+    pub fn in_flight(&self) -> u32 {
+        (self.produced - self.consumed) as u32
+    }
+
+    pub fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Takes as many of `len` bytes as fit and says where they go. If `urgent`, the last of the
+    /// `len` bytes is urgent.
+    pub fn push(&mut self, len: u32, urgent: bool) -> Segments {
+        let space = self.space();
+        let taken = len.min(space);
+        if urgent && len > 0 && self.urgent == Urgent::None {
+            self.urgent = Urgent::Pending;
+        }
+        if taken == 0 {
+            return Segments::new();
+        }
+        self.blocked = len >= space;
+        let out = segments(self.produced, taken, self.size);
+        self.produced += taken as u64;
+        if urgent && taken == len {
+            self.urgent = Urgent::Marked;
+        }
+        out
+    }
+
+    /// Judges the peer's consumer cursor: it may not pass what it was told.
+    pub fn check(&self, claimed: Cursor) -> Result<u32, CursorError> {
+        let limit = (self.announced - self.consumed) as u32;
+        match Cursor::at(self.consumed, self.size).step(claimed, limit, self.size)? {
+            Step::Forward(bytes) => Ok(bytes),
+            Step::Stale => Ok(0),
+        }
+    }
+
+    /// The peer has read so many bytes more.
+    pub fn advance(&mut self, bytes: u32) {
+        self.consumed += bytes as u64;
+        if self.urgent == Urgent::Waiting && self.in_flight() == 0 {
+            self.urgent = Urgent::None;
+        }
+    }
+
+    /// The producer cursor and flags for a message that is sent now.
+    pub fn announce(&mut self) -> (Cursor, ProducerFlags) {
+        let mut flags = ProducerFlags::empty();
+        flags.set(ProducerFlags::WRITE_BLOCKED, self.blocked);
+        let urgent = matches!(self.urgent, Urgent::Pending | Urgent::Marked);
+        flags.set(ProducerFlags::URGENT_PENDING, urgent);
+        if self.urgent == Urgent::Marked {
+            flags |= ProducerFlags::URGENT_PRESENT;
+            self.urgent = Urgent::Waiting;
+        }
+        self.announced = self.produced;
+        (Cursor::at(self.produced, self.size), flags)
+    }
+}

@@ -1,0 +1,20 @@
+//! Tests of SMC-R from outside the crate.
+//!
+//! `golden` and `replay` hold the code against captures of Linux kernels; `properties` feeds it
+//! arbitrary input; `handshakes`, `links` and `connections` ask each machine about its rules;
+//! `scenarios` runs two whole ends in the simulator of `pair`.
+
+mod connections;
+mod connections_urgent;
+mod golden;
+mod handshakes;
+mod handshakes_refused;
+mod links;
+mod links_end;
+mod pair;
+mod parts;
+mod properties;
+mod replay;
+mod scenarios;
+mod scenarios_tcp;
+mod vectors;

@@ -1,0 +1,365 @@
+//! Two whole ends in one thread: handshake, link group and connections, over a TCP stream per
+//! connection and one RDMA link, in virtual time.
+//!
+//! What may happen next is drawn from a seed: TCP gives any portion of what is under way; the link
+//! delivers writes and messages in order, but an end handles the messages of different connections
+//! in any order, and tells its peer late. The link can be cut, TCP held back. Memory is real: a
+//! write outside the ring that it is meant for is a panic.
+
+mod drivers;
+mod programs;
+
+use std::collections::VecDeque;
+
+use smcr_proto::smc::Time;
+use smcr_proto::smc::cdc::{self, Cdc};
+use smcr_proto::smc::clc::accept::Endpoint;
+use smcr_proto::smc::clc::proposal::Release;
+use smcr_proto::smc::conn::{Conn, Violation};
+use smcr_proto::smc::handshake::Outcome;
+use smcr_proto::smc::handshake::client::Client;
+use smcr_proto::smc::handshake::server::Server;
+use smcr_proto::smc::id::{RmbeSize, Token};
+use smcr_proto::smc::link::key::GroupKey;
+use smcr_proto::smc::link::{Event, Group};
+
+use crate::parts;
+
+/// Places of the two ends in [`Pair::ends`].
+pub const CLIENT: usize = 0;
+pub const SERVER: usize = 1;
+
+pub struct Pair {
+    pub now: Time,
+    pub ends: [End; 2],
+    /// False: what is posted to the link is lost.
+    pub link_up: bool,
+    /// True: bytes in TCP streams stay under way.
+    pub hold_tcp: bool,
+    /// Posted to the link by each end, not delivered yet.
+    wire: [VecDeque<Work>; 2],
+    random: u64,
+}
+
+#[derive(Default)]
+pub struct End {
+    pub group: Option<(GroupKey, Group)>,
+    pub slots: Vec<Slot>,
+    /// Link events that concern the tests.
+    pub terminated: Vec<Event>,
+    rts: bool,
+    llc: VecDeque<Vec<u8>>,
+}
+
+/// One connection at one end.
+pub struct Slot {
+    handshake: Handshake,
+    pub outcome: Option<Outcome>,
+    /// Bytes that TCP will bring.
+    pub tcp: VecDeque<u8>,
+    pub conn: Conn,
+    pub violation: Option<Violation>,
+    pub urgent: Option<u8>,
+    own: Endpoint,
+    ring: Vec<u8>,
+    arrived: VecDeque<Vec<u8>>,
+    /// The driver has not polled since something was done.
+    dirty: bool,
+}
+
+// The tests hold a few of them.
+#[allow(clippy::large_enum_variant)]
+enum Handshake {
+    Client(Client),
+    Server(Server),
+}
+
+enum Work {
+    Write(u64, Vec<u8>),
+    Send(Vec<u8>),
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Tcp(usize, usize),
+    Deliver(usize),
+    Llc(usize),
+    Cdc(usize, usize),
+    Poll(usize, usize),
+}
+
+impl Pair {
+    pub fn new(seed: u64) -> Pair {
+        Pair {
+            now: Time::from_secs(1),
+            ends: Default::default(),
+            link_up: true,
+            hold_tcp: false,
+            wire: Default::default(),
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+        }
+    }
+
+    /// A number below `end`.
+    pub fn random(&mut self, end: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % end
+    }
+
+    /// Begins a connection in which both can speak version 2; the ends use rings of these sizes.
+    pub fn begin(&mut self, client: RmbeSize, server: RmbeSize) -> usize {
+        let proposal = parts::proposal(true, Some(Release::V21(parts::limits(1))));
+        let offer = parts::offer(true, Some(parts::limits(2)));
+        let host = parts::host();
+        let handshakes = [
+            Handshake::Client(Client::new(self.now, proposal, host)),
+            Handshake::Server(Server::new(
+                self.now,
+                parts::peer_id(parts::SERVER),
+                Ok(offer),
+                host,
+            )),
+        ];
+        self.begin_with(handshakes, [client, server])
+    }
+
+    /// The same in version 1.
+    pub fn begin_v1(&mut self) -> usize {
+        let (proposal, offer) = (parts::proposal(true, None), parts::offer(true, None));
+        let host = parts::host();
+        let handshakes = [
+            Handshake::Client(Client::new(self.now, proposal, host)),
+            Handshake::Server(Server::new(
+                self.now,
+                parts::peer_id(parts::SERVER),
+                Ok(offer),
+                host,
+            )),
+        ];
+        self.begin_with(handshakes, [RmbeSize::MIN; 2])
+    }
+
+    fn begin_with(&mut self, handshakes: [Handshake; 2], sizes: [RmbeSize; 2]) -> usize {
+        let place = self.ends[CLIENT].slots.len();
+        for (end, (handshake, size)) in handshakes.into_iter().zip(sizes).enumerate() {
+            let who = if end == CLIENT {
+                parts::CLIENT
+            } else {
+                parts::SERVER
+            };
+            let own = parts::endpoint(who, place as u32 + 1, size);
+            self.ends[end].slots.push(Slot {
+                handshake,
+                outcome: None,
+                tcp: VecDeque::new(),
+                conn: Conn::new(own.token, size),
+                violation: None,
+                urgent: None,
+                own,
+                ring: vec![0; size.bytes() as usize],
+                arrived: VecDeque::new(),
+                dirty: false,
+            });
+        }
+        self.pump(CLIENT, place);
+        place
+    }
+
+    /// A connection with small rings that became SMC-R.
+    pub fn connect(&mut self) -> usize {
+        let place = self.begin(RmbeSize::MIN, RmbeSize::MIN);
+        self.run();
+        for end in [CLIENT, SERVER] {
+            let outcome = self.ends[end].slots[place].outcome;
+            assert!(matches!(outcome, Some(Outcome::Smc(_))), "{outcome:?}");
+        }
+        place
+    }
+
+    pub fn slot(&mut self, end: usize, place: usize) -> &mut Slot {
+        &mut self.ends[end].slots[place]
+    }
+
+    /// Lets happen what can happen now.
+    pub fn run(&mut self) {
+        while self.step() {}
+    }
+
+    /// Lets one thing happen, whichever; false if nothing can.
+    pub fn step(&mut self) -> bool {
+        let mut ready = Vec::new();
+        for end in [CLIENT, SERVER] {
+            if !self.wire[end].is_empty() {
+                ready.push(Action::Deliver(end));
+            }
+            if !self.ends[end].llc.is_empty() {
+                ready.push(Action::Llc(end));
+            }
+            for (place, slot) in self.ends[end].slots.iter().enumerate() {
+                if !self.hold_tcp && slot.handshake_wants() > 0 && !slot.tcp.is_empty() {
+                    ready.push(Action::Tcp(end, place));
+                }
+                if !slot.arrived.is_empty() {
+                    ready.push(Action::Cdc(end, place));
+                }
+                if slot.dirty {
+                    ready.push(Action::Poll(end, place));
+                }
+            }
+        }
+        if ready.is_empty() {
+            return false;
+        }
+        self.now += Time::from_micros(1);
+        match ready[self.random(ready.len())] {
+            Action::Tcp(end, place) => self.take_tcp(end, place),
+            Action::Deliver(from) => self.deliver(from),
+            Action::Llc(end) => {
+                let message = self.ends[end].llc.pop_front().unwrap();
+                let now = self.now;
+                if let Some((_, group)) = &mut self.ends[end].group {
+                    group.handle_llc(now, &message).expect("events were taken");
+                }
+                self.pump_group(end);
+            }
+            Action::Cdc(end, place) => self.take_cdc(end, place),
+            Action::Poll(end, place) => {
+                self.ends[end].slots[place].dirty = false;
+                if let Some(message) = self.ends[end].slots[place].conn.poll_cdc() {
+                    self.send(end, message.to_vec());
+                }
+            }
+        }
+        true
+    }
+
+    /// Lets this much time pass, and everything happen in it.
+    pub fn advance(&mut self, time: Time) {
+        let until = self.now + time;
+        loop {
+            self.run();
+            let group = |end: &End| {
+                end.group
+                    .as_ref()
+                    .and_then(|(_, group)| group.poll_timeout())
+            };
+            let timers = self.ends.iter().filter_map(group);
+            let slots = self.ends.iter().flat_map(|end| &end.slots);
+            let next = timers.chain(slots.filter_map(Slot::timeout)).min();
+            let Some(next) = next.filter(|next| *next <= until) else {
+                break;
+            };
+            self.now = self.now.max(next);
+            for end in [CLIENT, SERVER] {
+                if let Some((_, group)) = &mut self.ends[end].group {
+                    group.handle_timeout(self.now);
+                }
+                self.pump_group(end);
+                for place in 0..self.ends[end].slots.len() {
+                    match &mut self.ends[end].slots[place].handshake {
+                        Handshake::Client(client) => client.handle_timeout(self.now),
+                        Handshake::Server(server) => server.handle_timeout(self.now),
+                    }
+                    self.pump(end, place);
+                }
+            }
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn take_tcp(&mut self, end: usize, place: usize) {
+        let slot = &self.ends[end].slots[place];
+        let most = slot.tcp.len().min(slot.handshake_wants());
+        let part = 1 + self.random(most);
+        let slot = &mut self.ends[end].slots[place];
+        let bytes: Vec<u8> = slot.tcp.drain(..part).collect();
+        let taken = match &mut slot.handshake {
+            Handshake::Client(client) => client.handle_bytes(&bytes),
+            Handshake::Server(server) => server.handle_bytes(&bytes),
+        };
+        assert_eq!(taken, part, "what was wanted is taken");
+        self.pump(end, place);
+    }
+
+    fn deliver(&mut self, from: usize) {
+        let to = &mut self.ends[1 - from];
+        match self.wire[from].pop_front().unwrap() {
+            _ if to.group.is_none() => {}
+            Work::Write(address, bytes) => {
+                let inside = |slot: &&mut Slot| {
+                    let start = slot.own.ring_address().unwrap();
+                    start <= address
+                        && address + bytes.len() as u64 <= start + slot.ring.len() as u64
+                };
+                let slot = to
+                    .slots
+                    .iter_mut()
+                    .find(inside)
+                    .expect("a write into a ring");
+                let at = (address - slot.own.ring_address().unwrap()) as usize;
+                slot.ring[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Work::Send(bytes) => match cdc::peek_token(&bytes) {
+                Ok(token) => {
+                    let of = |slot: &&mut Slot| slot.conn.token() == token;
+                    to.slots
+                        .iter_mut()
+                        .find(of)
+                        .expect("a token")
+                        .arrived
+                        .push_back(bytes);
+                }
+                Err(_) => to.llc.push_back(bytes),
+            },
+        }
+    }
+
+    fn take_cdc(&mut self, end: usize, place: usize) {
+        let now = self.now;
+        if let Some((_, group)) = &mut self.ends[end].group {
+            group.handle_arrival(now);
+        }
+        self.pump_group(end);
+        let slot = &mut self.ends[end].slots[place];
+        let message = Cdc::parse(&slot.arrived.pop_front().unwrap()).unwrap();
+        match slot.conn.handle_cdc(&message) {
+            Ok(update) => {
+                if let Some(at) = update.urgent {
+                    slot.urgent = Some(slot.ring[at as usize]);
+                }
+            }
+            Err(violation) => slot.violation = Some(violation),
+        }
+        slot.dirty = true;
+    }
+
+    /// Posts a message to the link.
+    pub fn send(&mut self, end: usize, message: Vec<u8>) {
+        if self.link_up {
+            self.wire[end].push_back(Work::Send(message));
+        }
+    }
+}
+
+impl Slot {
+    fn handshake_wants(&self) -> usize {
+        match &self.handshake {
+            Handshake::Client(client) => client.want(),
+            Handshake::Server(server) => server.want(),
+        }
+    }
+
+    fn timeout(&self) -> Option<Time> {
+        match &self.handshake {
+            Handshake::Client(client) => client.poll_timeout(),
+            Handshake::Server(server) => server.poll_timeout(),
+        }
+    }
+
+    /// The peer's token.
+    pub fn token(&self) -> Token {
+        self.own.token
+    }
+}

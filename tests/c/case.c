@@ -1,0 +1,400 @@
+/* Owns: the runtime of the run-twice programs (see case.h).
+ *   PROGRAM list            the cases, one a line: name and flags
+ *   PROGRAM CASE a|b        one end of a case; descriptor 3 is a Unix socket to the other end
+ * The transcript goes to standard output. Lines on standard error that begin with '#' are for the
+ * harness: "#warm PAYLOAD LO" and "#payload BYTES". */
+#include "case.h"
+
+int is_a;
+enum { CTL = 3 };
+
+void say(const char *fmt, ...) {
+    char line[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line - 1, fmt, ap);
+    va_end(ap);
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(1, line, n) != n)
+        _exit(97);
+}
+
+const char *err_name(int e) {
+    const char *n = strerrorname_np(e);
+    return n ? n : "?";
+}
+
+long say_result(const char *call, long result) {
+    int e = errno;
+    if (result == -1)
+        say("%s = -1 %s", call, err_name(e));
+    else
+        say("%s = %ld", call, result);
+    errno = e;
+    return result;
+}
+
+void die(const char *what) {
+    say("DIED at %s: %s", what, err_name(errno));
+    exit(99);
+}
+
+/* ---- connections ---- */
+
+static struct sockaddr_in here(int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = htons(port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+int listen_on(int port) {
+    int l = MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sol_int(l, SOL_SOCKET, SO_REUSEADDR, 1);
+    struct sockaddr_in at = here(port);
+    MUST(bind(l, (void *)&at, sizeof at));
+    MUST(listen(l, 128));
+    return l;
+}
+
+int dial(int port) {
+    int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    struct sockaddr_in to = here(port);
+    MUST(connect(fd, (void *)&to, sizeof to));
+    return fd;
+}
+
+int accept_from(int listener) { return MUST(accept(listener, NULL, NULL)); }
+
+int conn_cold(void) {
+    int fd;
+    if (is_a) {
+        int l = listen_on(PORT);
+        meet();
+        fd = accept_from(l);
+        close(l);
+    } else {
+        meet();
+        fd = dial(PORT);
+    }
+    return fd;
+}
+
+int conn(void) {
+    int fd = conn_cold();
+    warm(fd);
+    return fd;
+}
+
+long lo_bytes(void) {
+    char text[8192];
+    int f = open("/proc/thread-self/net/dev", O_RDONLY | O_CLOEXEC);
+    if (f < 0)
+        return -1;
+    ssize_t n = read(f, text, sizeof text - 1);
+    close(f);
+    text[n > 0 ? n : 0] = 0;
+    char *lo = strstr(text, "lo:");
+    return lo ? atol(lo + 3) : -1;
+}
+
+/* Small exchanges that make the connection worth a switch, then larger ones. One end counts what
+ * crossed `lo` meanwhile, so that a test in which nothing was accelerated does not pass. */
+enum { WARM_SMALL = 50, WARM_LARGE = 200, WARM_SIZE = 8 * KIB };
+
+void warm_end(int fd, int first) {
+    static char buf[WARM_SIZE];
+    long before = first ? lo_bytes() : 0;
+    for (int i = 0; i < WARM_SMALL + WARM_LARGE; i++) {
+        size_t n = i < WARM_SMALL ? 64 : WARM_SIZE;
+        if (first) {
+            fill(buf, n, i, 1);
+            put(fd, buf, n);
+        }
+        if (get(fd, buf, n) != n || !matches(buf, n, i, first ? 2 : 1))
+            die("warm-up");
+        if (!first) {
+            fill(buf, n, i, 2);
+            put(fd, buf, n);
+        }
+    }
+    if (first)
+        dprintf(2, "#warm %d %ld\n", 2 * (WARM_SMALL * 64 + WARM_LARGE * WARM_SIZE),
+                lo_bytes() - before);
+}
+
+void warm(int fd) { warm_end(fd, !is_a); }
+
+/* ---- meeting ---- */
+
+void tell(char c) {
+    if (write(CTL, &c, 1) != 1 && errno != EPIPE)
+        die("tell");
+}
+
+char hear(void) {
+    char c = 0;
+    ssize_t n;
+    do
+        n = read(CTL, &c, 1);
+    while (n < 0 && errno == EINTR);
+    return n == 1 ? c : 0;
+}
+
+void meet(void) {
+    tell('m');
+    char c = hear();
+    if (c != 'm' && c != 0)
+        die("meet: another answer");
+}
+
+void settle(void) {
+    struct timespec t = {0, 40 * 1000 * 1000};
+    while (nanosleep(&t, &t) < 0 && errno == EINTR) {
+    }
+}
+
+void meet_settled(void) {
+    meet();
+    settle();
+}
+
+void tell_pid(pid_t pid) {
+    if (write(CTL, &pid, sizeof pid) != sizeof pid)
+        die("tell_pid");
+}
+
+pid_t hear_pid(void) {
+    pid_t pid;
+    if (recv(CTL, &pid, sizeof pid, MSG_WAITALL) != sizeof pid)
+        die("hear_pid");
+    return pid;
+}
+
+/* ---- the stream ---- */
+
+static inline unsigned char at(uint64_t o, unsigned seed) {
+    return (unsigned char)((o * 131) ^ (o >> 8) * 37 ^ (o >> 16) * 11 ^ seed * 89);
+}
+
+void fill(void *buf, size_t len, uint64_t offset, unsigned seed) {
+    unsigned char *p = buf;
+    for (size_t i = 0; i < len; i++)
+        p[i] = at(offset + i, seed);
+}
+
+int matches(const void *buf, size_t len, uint64_t offset, unsigned seed) {
+    const unsigned char *p = buf;
+    for (size_t i = 0; i < len; i++)
+        if (p[i] != at(offset + i, seed)) {
+            dprintf(2, "byte %llu of stream %u differs\n", (unsigned long long)(offset + i), seed);
+            return 0;
+        }
+    return 1;
+}
+
+void put(int fd, const void *buf, size_t len) {
+    while (len > 0) {
+        ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN) {
+            events(fd, POLLOUT, -1);
+            continue;
+        }
+        if (n < 0)
+            die("put");
+        buf = (const char *)buf + n;
+        len -= n;
+    }
+}
+
+size_t get(int fd, void *buf, size_t len) {
+    size_t have = 0;
+    while (have < len) {
+        ssize_t n = recv(fd, (char *)buf + have, len - have, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN) {
+            events(fd, POLLIN, -1);
+            continue;
+        }
+        if (n < 0)
+            die("get");
+        if (n == 0)
+            break;
+        have += n;
+    }
+    return have;
+}
+
+void put_stream(int fd, uint64_t len, unsigned seed) {
+    char *buf = malloc(256 * KIB);
+    unsigned r = seed + 7;
+    for (uint64_t o = 0; o < len;) {
+        size_t n = rnd(&r) % 4 == 0 ? rnd(&r) % (256 * KIB) + 1 : rnd(&r) % 9000 + 1;
+        if (n > len - o)
+            n = len - o;
+        fill(buf, n, o, seed);
+        put(fd, buf, n);
+        o += n;
+    }
+    free(buf);
+    payload(len);
+}
+
+void get_stream(int fd, uint64_t len, unsigned seed) {
+    char *buf = malloc(256 * KIB);
+    unsigned r = seed + 70;
+    for (uint64_t o = 0; o < len;) {
+        size_t n = rnd(&r) % 4 == 0 ? rnd(&r) % (256 * KIB) + 1 : rnd(&r) % 9000 + 1;
+        if (n > len - o)
+            n = len - o;
+        if (get(fd, buf, n) != n)
+            die("get_stream: early end");
+        if (!matches(buf, n, o, seed))
+            die("get_stream: bytes differ");
+        o += n;
+    }
+    free(buf);
+    say("stream %u: %llu bytes, whole", seed, (unsigned long long)len);
+}
+
+uint64_t drain(int fd, unsigned seed) {
+    char *buf = malloc(256 * KIB);
+    uint64_t o = 0;
+    ssize_t n;
+    int good = 1;
+    while ((n = recv(fd, buf, 256 * KIB, 0)) > 0 || (n < 0 && errno == EINTR)) {
+        if (n < 0)
+            continue;
+        good = good && matches(buf, n, o, seed);
+        o += n;
+    }
+    say("stream %u: whole = %d, then %s", seed, good, n == 0 ? "end" : err_name(errno));
+    free(buf);
+    return o;
+}
+
+unsigned rnd(unsigned *s) {
+    *s = *s * 1664525u + 1013904223u;
+    return *s >> 8;
+}
+
+/* ---- small ones ---- */
+
+void nonblocking(int fd, int on) {
+    int f = MUST(fcntl(fd, F_GETFL));
+    MUST(fcntl(fd, F_SETFL, on ? f | O_NONBLOCK : f & ~O_NONBLOCK));
+}
+
+void sol_int(int fd, int level, int name, int value) {
+    MUST(setsockopt(fd, level, name, &value, sizeof value));
+}
+
+void timeouts(int fd, int name, int ms) {
+    struct timeval t = {ms / 1000, ms % 1000 * 1000};
+    MUST(setsockopt(fd, SOL_SOCKET, name, &t, sizeof t));
+}
+
+int now_in(int fd) {
+    int n = -1;
+    MUST(ioctl(fd, FIONREAD, &n));
+    return n;
+}
+
+short events(int fd, short wanted, int ms) {
+    struct pollfd p = {fd, wanted, 0};
+    int n;
+    do
+        n = poll(&p, 1, ms);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -1 : p.revents;
+}
+
+static const char *bits(uint32_t v, const uint32_t *bit, const char *const *name, int count) {
+    static char text[4][128];
+    static int turn;
+    char *t = text[turn++ % 4];
+    *t = 0;
+    for (int i = 0; i < count; i++)
+        if (v & bit[i])
+            sprintf(t + strlen(t), "%s%s", *t ? "|" : "", name[i]);
+    if (!*t)
+        strcpy(t, "none");
+    return t;
+}
+
+/* The *NORM and *BAND twins are left out: they say what IN and OUT say. */
+const char *poll_text(short ev) {
+    static const uint32_t bit[] = {POLLIN, POLLPRI, POLLOUT, POLLERR, POLLHUP, POLLNVAL, POLLRDHUP};
+    static const char *const name[] = {"IN", "PRI", "OUT", "ERR", "HUP", "NVAL", "RDHUP"};
+    return bits((unsigned short)ev, bit, name, 7);
+}
+
+const char *epoll_text(uint32_t ev) { return poll_text((short)(ev & 0xffff)); }
+
+long raw(long n, long a, long b, long c, long d, long e, long f) {
+    long ret;
+#if defined(__x86_64__)
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(ret)
+                     : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = n;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    ret = x0;
+#else
+#error "no raw system call for this processor"
+#endif
+    if (ret < 0 && ret > -4096) {
+        errno = (int)-ret;
+        return -1;
+    }
+    return ret;
+}
+
+void on_signal(int sig, void (*handler)(int), int flags) {
+    struct sigaction s = {.sa_handler = handler, .sa_flags = flags};
+    MUST(sigaction(sig, &s, NULL));
+}
+
+void tick(int ms, int every_ms) {
+    struct itimerval t = {{every_ms / 1000, every_ms % 1000 * 1000}, {ms / 1000, ms % 1000 * 1000}};
+    MUST(setitimer(ITIMER_REAL, &t, NULL));
+}
+
+void payload(uint64_t bytes) { dprintf(2, "#payload %llu\n", (unsigned long long)bytes); }
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "list")) {
+        for (const struct test *t = tests; t->name; t++)
+            say("%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",
+                t->flags & SLOW ? " slow" : "");
+        return 0;
+    }
+    if (argc != 3)
+        return 98;
+    is_a = argv[2][0] == 'a';
+    for (const struct test *t = tests; t->name; t++)
+        if (!strcmp(t->name, argv[1])) {
+            (is_a ? t->a : t->b)();
+            say("done");
+            return 0;
+        }
+    return 98;
+}

@@ -1,0 +1,232 @@
+/* Owns: what the survivor sees when the other end dies: SIGKILL, crash, exit, with and without
+ * unread data, in every state of the stream. Each end is a child of its case, so that the case
+ * itself lives to tell. */
+#include "case.h"
+
+static char buf[64 * KIB];
+
+/* The end that dies: tells its pid, does what `life` says, and then waits to be killed. */
+static void mortal(void (*life)(int fd)) {
+    int fd = conn();
+    life(fd);
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+/* The survivor kills it and waits until its sockets are gone. */
+static void kill_peer(void) {
+    pid_t pid = hear_pid();
+    settle();
+    MUST(kill(pid, SIGKILL));
+    while (hear() != 0) { /* its end of the control socket closes last: fd 3 is low, so wait on */
+    }
+    settle();
+}
+static void see(int fd) {
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
+    say("FIONREAD %d", now_in(fd));
+    uint64_t o = 0;
+    ssize_t n;
+    int good = 1;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+        good = good && matches(buf, n, o, 1);
+        o += n;
+    }
+    int e = errno;
+    say("%llu bytes, whole %d, then %s", (unsigned long long)o, good, n == 0 ? "end" : err_name(e));
+    R(recv(fd, buf, 1, 0));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    settle();
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+static void quiet(int fd) {}
+static void quiet_b(void) { mortal(quiet); }
+static void quiet_a(void) {
+    int fd = conn();
+    kill_peer();
+    see(fd);
+}
+static void sent(int fd) {
+    fill(buf, 50000, 0, 1);
+    put(fd, buf, 50000);
+}
+static void sent_b(void) { mortal(sent); }
+
+/* The dead had unread data: reset. */
+static void unread_b(void) { mortal(quiet); }
+static void unread_a(void) {
+    int fd = conn();
+    put(fd, "never read", 10);
+    settle();
+    kill_peer();
+    see(fd);
+}
+static void sent_unread_a(void) {
+    int fd = conn();
+    put(fd, "never read", 10);
+    settle();
+    kill_peer();
+    R(send(fd, "y", 1, MSG_NOSIGNAL));
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
+    R(recv(fd, buf, 1, 0) >= 0 ? 0 : -1);
+}
+
+/* Killed in the middle of a blocking send: what the kernel took is delivered, then the end. */
+static void *kill_soon(void *p) {
+    settle();
+    settle();
+    tell_pid(getpid());
+    return NULL;
+}
+static void sending(int fd) {
+    static char big[16 * MIB];
+    pthread_t t;
+    fill(big, sizeof big, 0, 1);
+    pthread_create(&t, NULL, kill_soon, NULL);
+    put(fd, big, sizeof big);
+}
+static void sending_b(void) { mortal(sending); }
+static void sending_a(void) {
+    int fd = conn();
+    kill_peer();
+    uint64_t o = 0;
+    ssize_t n;
+    int good = 1;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+        good = good && matches(buf, n, o, 1);
+        o += n;
+    }
+    say("some %d whole %d, then %s", o > 10000, good, n == 0 ? "end" : err_name(errno));
+}
+
+/* The survivor is the one in a call: recv, send, poll, epoll_wait. */
+static void *kill_later(void *p) {
+    settle();
+    settle();
+    MUST(kill(*(pid_t *)p, SIGKILL));
+    return NULL;
+}
+static void waiting(int kind) {
+    int fd = conn();
+    pid_t pid = hear_pid();
+    pthread_t t;
+    pthread_create(&t, NULL, kill_later, &pid);
+    if (kind == 0) {
+        R(recv(fd, buf, 100, 0));
+    } else if (kind == 1) {
+        say("%s", poll_text(events(fd, POLLIN | POLLRDHUP, 10000)));
+    } else if (kind == 2) {
+        int ep = epoll_create1(0);
+        struct epoll_event e = {EPOLLIN | EPOLLRDHUP | EPOLLET, {0}};
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+        R(epoll_wait(ep, &e, 1, 10000));
+        say("%s", epoll_text(e.events));
+        R(recv(fd, buf, 100, 0));
+    } else {
+        char *big = calloc(1, 64 * MIB);
+        ssize_t n = send(fd, big, 64 * MIB, MSG_NOSIGNAL);
+        say("partial %d", n > 0 && n < 64 * MIB);
+        n = send(fd, big, 64 * MIB, MSG_NOSIGNAL);
+        say("%zd %s", n, err_name(errno));
+        R(send(fd, big, 1, MSG_NOSIGNAL));
+    }
+    pthread_join(t, NULL);
+}
+static void in_recv_a(void) { waiting(0); }
+static void in_poll_a(void) { waiting(1); }
+static void in_epoll_a(void) { waiting(2); }
+static void in_send_a(void) { waiting(3); }
+
+/* Crash and orderly exit instead of a kill. */
+static void crash_b(void) {
+    int fd = conn();
+    sent(fd);
+    meet();
+    abort();
+}
+static void crash_a(void) {
+    int fd = conn();
+    meet();
+    settle();
+    while (hear() != 0) {
+    }
+    see(fd);
+}
+static void exit_unread_b(void) {
+    int fd = conn();
+    sent(fd);
+    meet();
+    settle();
+    _exit(0);
+}
+static void exit_unread_a(void) {
+    int fd = conn();
+    put(fd, "never read", 10);
+    meet();
+    while (hear() != 0) {
+    }
+    settle();
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
+    R(recv(fd, buf, 60000, 0));
+    R(recv(fd, buf, 60000, 0));
+}
+
+/* Killed with half of the data read: the rest was unread, so a reset. */
+static void half_read(int fd) {
+    if (get(fd, buf, 500) != 500)
+        die("half_read");
+}
+static void half_read_b(void) { mortal(half_read); }
+static void half_read_a(void) {
+    int fd = conn();
+    put(fd, buf, 1000);
+    settle();
+    kill_peer();
+    see(fd);
+}
+
+/* Stopped for a while, then going on: nothing happens. Then killed while stopped. */
+static void stopped_b(void) {
+    int fd = conn();
+    tell_pid(getpid());
+    long all = 0;
+    ssize_t n;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+        put(fd, buf, n);
+        all += n;
+    }
+    say("echoed %ld", all);
+}
+static void stopped_a(void) {
+    int fd = conn();
+    pid_t pid = hear_pid();
+    for (int i = 0; i < 3; i++) {
+        kill(pid, SIGSTOP);
+        fill(buf, 20000, 0, i);
+        put(fd, buf, 20000);
+        timeouts(fd, SO_RCVTIMEO, 100);
+        R(recv(fd, buf, 1, 0) == -1);
+        timeouts(fd, SO_RCVTIMEO, 0);
+        kill(pid, SIGCONT);
+        say("%zu whole %d", get(fd, buf, 20000), matches(buf, 20000, 0, i));
+    }
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
+const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
+                             {"killed_after_sending", quiet_a, sent_b, 0},
+                             {"killed_unread", unread_a, unread_b, 0},
+                             {"killed_sent_unread", sent_unread_a, sent_b, 0},
+                             {"killed_in_send", sending_a, sending_b, 0},
+                             {"killed_half_read", half_read_a, half_read_b, 0},
+                             {"survivor_in_recv", in_recv_a, quiet_b, 0},
+                             {"survivor_in_poll", in_poll_a, quiet_b, 0},
+                             {"survivor_in_epoll", in_epoll_a, quiet_b, 0},
+                             {"survivor_in_send", in_send_a, quiet_b, 0},
+                             {"crash", crash_a, crash_b, 0},
+                             {"exit_unread", exit_unread_a, exit_unread_b, 0},
+                             {"stopped", stopped_a, stopped_b, 0},
+                             {0}};

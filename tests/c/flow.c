@@ -1,0 +1,231 @@
+/* Owns: flow control: partial writes until EAGAIN, blocked writers, send timeouts, streams of many
+ * megabytes with random sizes in both directions at once. */
+#include "case.h"
+
+static char big[4 * MIB];
+
+/* Fills the pipe of fd until EAGAIN; the total. */
+static long stuff(int fd, uint64_t from, unsigned seed) {
+    long all = 0;
+    for (;;) {
+        fill(big, 10007, from + all, seed);
+        ssize_t n = send(fd, big, 10007, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            return all;
+        if (n <= 0)
+            die("stuff");
+        all += n;
+    }
+}
+
+static void tell_long(long v) { tell_pid((pid_t)v); }
+
+static void until_full_a(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    uint64_t all = 0;
+    for (int round = 0; round < 5; round++) {
+        /* Loopback moves bytes on by itself: full is what stays full. */
+        long n = stuff(fd, all, 2);
+        settle();
+        n += stuff(fd, all + n, 2);
+        settle();
+        n += stuff(fd, all + n, 2);
+        say("full: more than 10,000: %d, %s", n > 10000, poll_text(events(fd, POLLOUT, 0)));
+        R(send(fd, big, 10, MSG_DONTWAIT));
+        R(write(fd, big, 10));
+        tell_long(n);
+        all += n;
+        hear();
+        say("%s", poll_text(events(fd, POLLOUT, 5000)));
+    }
+    R(shutdown(fd, SHUT_WR));
+    R(events(fd, POLLIN, -1) & POLLIN);
+    meet();
+}
+static void until_full_b(void) {
+    int fd = conn();
+    uint64_t all = 0;
+    for (int round = 0; round < 5; round++) {
+        long n = hear_pid();
+        int good = 1;
+        for (long o = 0; o < n;) {
+            size_t len = n - o > 50000 ? 50000 : n - o;
+            if (get(fd, big, len) != len)
+                die("early end");
+            good = good && matches(big, len, all + o, 2);
+            o += len;
+        }
+        all += n;
+        say("whole %d, rest %d", good, now_in(fd));
+        tell('d');
+    }
+    R(recv(fd, big, 1, 0));
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+/* One send of 4 MiB blocks until the reader has made room, and returns the whole count. */
+static void blocked_a(void) {
+    int fd = conn();
+    fill(big, sizeof big, 0, 3);
+    R(send(fd, big, sizeof big, 0));
+    fill(big, sizeof big, 0, 4);
+    R(write(fd, big, sizeof big));
+    struct iovec v[3] = {{big, 1000}, {big + 1000, MIB}, {big + 1000 + MIB, sizeof big - MIB - 1000}};
+    R(writev(fd, v, 3));
+    payload(3 * sizeof big);
+    meet();
+}
+static void blocked_b(void) {
+    int fd = conn();
+    settle();
+    for (int i = 0; i < 3; i++)
+        say("%zu whole %d", get(fd, big, sizeof big), matches(big, sizeof big, 0, i ? 4 : 3));
+    meet();
+}
+
+static void send_timeout_a(void) {
+    int fd = conn();
+    timeouts(fd, SO_SNDTIMEO, 200);
+    long n, all = 0;
+    fill(big, sizeof big, 0, 3);
+    while ((n = send(fd, big + all % 1000, MIB, MSG_NOSIGNAL)) > 0)
+        all += n;
+    say("then %ld %s", n, err_name(errno));
+    tell_long(all);
+    hear();
+    R(send(fd, big, 100, 0));
+    meet();
+}
+static void send_timeout_b(void) {
+    int fd = conn();
+    long all = hear_pid();
+    while (all > 0) {
+        size_t len = all > (long)sizeof big ? sizeof big : (size_t)all;
+        if (get(fd, big, len) != len)
+            die("early end");
+        all -= len;
+    }
+    say("rest %d", now_in(fd));
+    tell('d');
+    R(get(fd, big, 100));
+    meet();
+}
+
+static void *put_40(void *fd) {
+    put_stream(*(int *)fd, 40 * MIB, is_a ? 31 : 32);
+    return NULL;
+}
+static void both_ways(void) {
+    int fd = conn();
+    pthread_t t;
+    pthread_create(&t, NULL, put_40, &fd);
+    get_stream(fd, 40 * MIB, is_a ? 32 : 31);
+    pthread_join(t, NULL);
+    meet();
+}
+
+/* Random sizes, non-blocking in both directions, from one thread. */
+static void duplex(void) {
+    enum { TOTAL = 30 * MIB, MOST = 300 * KIB };
+    int fd = conn();
+    unsigned mine = is_a ? 41 : 42, theirs = is_a ? 42 : 41, r = mine;
+    uint64_t sent = 0, got = 0;
+    nonblocking(fd, 1);
+    int ep = epoll_create1(0);
+    struct epoll_event e = {EPOLLIN | EPOLLOUT | EPOLLET, {.u64 = 77}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    while (sent < TOTAL || got < TOTAL) {
+        int moved = 0;
+        for (ssize_t n; got < TOTAL && (n = recv(fd, big, rnd(&r) % MOST + 1, 0)) != -1; got += n) {
+            if (n == 0 || !matches(big, n, got, theirs))
+                die("duplex: received");
+            moved = 1;
+        }
+        while (sent < TOTAL) {
+            size_t len = rnd(&r) % MOST + 1;
+            if (len > TOTAL - sent)
+                len = TOTAL - sent;
+            fill(big, len, sent, mine);
+            ssize_t n = send(fd, big, len, MSG_NOSIGNAL);
+            if (n < 0 && errno == EAGAIN)
+                break;
+            if (n <= 0)
+                die("duplex: sent");
+            sent += n;
+            moved = 1;
+        }
+        if (!moved && (sent < TOTAL || got < TOTAL))
+            if (epoll_wait(ep, &e, 1, 20000) != 1 || e.data.u64 != 77)
+                die("duplex: epoll_wait");
+    }
+    payload(TOTAL);
+    say("%d both ways", TOTAL);
+    meet();
+}
+
+/* One byte at a time, and replies to each. */
+static void single(void) {
+    int fd = conn();
+    char c;
+    for (int i = 0; i < 3000; i++) {
+        if (is_a) {
+            c = (char)i;
+            if (send(fd, &c, 1, 0) != 1 || recv(fd, &c, 1, 0) != 1 || c != (char)(i + 1))
+                die("single");
+        } else {
+            if (read(fd, &c, 1) != 1)
+                die("single");
+            c++;
+            if (write(fd, &c, 1) != 1)
+                die("single");
+        }
+    }
+    say("3000 there and back");
+    meet();
+}
+
+/* Small buffers, set by the program before the connection, bound what is in flight. */
+static void small_buffers_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    int fd = accept_from(l);
+    sol_int(fd, SOL_SOCKET, SO_SNDBUF, 32 * KIB);
+    warm(fd);
+    nonblocking(fd, 1);
+    long n = stuff(fd, 0, 2);
+    settle();
+    n += stuff(fd, n, 2);
+    settle();
+    n += stuff(fd, n, 2);
+    say("in flight at most 1 MB: %d", n <= 1000000);
+    tell_long(n);
+    hear();
+}
+static void small_buffers_b(void) {
+    meet();
+    int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    sol_int(fd, SOL_SOCKET, SO_RCVBUF, 32 * KIB);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    MUST(connect(fd, (void *)&to, sizeof to));
+    warm(fd);
+    long n = hear_pid();
+    for (long o = 0; o < n; o += 1000) {
+        size_t len = n - o > 1000 ? 1000 : n - o;
+        if (get(fd, big, len) != len || !matches(big, len, o, 2))
+            die("small_buffers");
+    }
+    say("whole, rest %d", now_in(fd));
+    tell('d');
+}
+
+const struct test tests[] = {{"until_full", until_full_a, until_full_b, 0},
+                             {"blocked_send", blocked_a, blocked_b, WHOLE},
+                             {"send_timeout", send_timeout_a, send_timeout_b, 0},
+                             {"both_ways", both_ways, both_ways, WHOLE},
+                             {"duplex_epoll", duplex, duplex, WHOLE},
+                             {"single_bytes", single, single, 0},
+                             {"small_buffers", small_buffers_a, small_buffers_b, 0},
+                             {0}};

@@ -1,0 +1,343 @@
+/* Owns: connections that go to another process or program: SCM_RIGHTS, exec with and without the
+ * library, posix_spawn onto 0 and 1, inetd and socket activation. */
+#include "case.h"
+#include <spawn.h>
+
+static char buf[64 * KIB];
+extern char **environ;
+
+static void wait_for(pid_t child) {
+    int status;
+    MUST(waitpid(child, &status, 0));
+    if (WIFSIGNALED(status))
+        say("child: signal %d", WTERMSIG(status));
+    else
+        say("child: exit %d", WEXITSTATUS(status));
+}
+static void echo(int fd, const char *what, unsigned seed) {
+    static char a[20000], b[20000];
+    fill(a, sizeof a, 0, seed);
+    put(fd, a, sizeof a);
+    size_t n = get(fd, b, sizeof b);
+    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
+}
+static void echo_until_end(int fd) {
+    long all = 0;
+    ssize_t n;
+    for (; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n)
+        put(fd, buf, n);
+    say("echoed %ld, then %s", all, n == 0 ? "end" : err_name(errno));
+    close(fd);
+}
+static void echo_b(void) {
+    echo_until_end(conn());
+    meet();
+}
+
+/* The environment without the library, if it has it. */
+static char **without(void) {
+    static char *e[500];
+    int n = 0;
+    for (char **v = environ; *v && n < 499; v++)
+        if (strncmp(*v, "LD_PRELOAD=", 11))
+            e[n++] = *v;
+    e[n] = NULL;
+    return e;
+}
+
+static void pass(int over, int fd) {
+    char c = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec v = {&c, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
+                       .msg_controllen = sizeof control};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    MUST(sendmsg(over, &m, 0));
+}
+static int passed(int over) {
+    char c, control[CMSG_SPACE(sizeof(int))];
+    struct iovec v = {&c, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
+                       .msg_controllen = sizeof control};
+    int fd = -1;
+    if (recvmsg(over, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    return fd;
+}
+
+/* To a child that was forked before the connection was: it knows nothing of it. */
+static void pass_accepted(int keep) {
+    int unix_pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = passed(unix_pair[1]);
+        echo(fd, "receiver", 1);
+        put_stream(fd, 3 * MIB, 2);
+        get_stream(fd, 3 * MIB, 2);
+        if (!keep)
+            R(shutdown(fd, SHUT_WR));
+        _exit(0);
+    }
+    int fd = conn();
+    echo(fd, "before", 3);
+    pass(unix_pair[0], fd);
+    if (!keep)
+        MUST(close(fd));
+    wait_for(child);
+    if (keep) {
+        echo(fd, "after", 4);
+        R(close(fd));
+    }
+    meet();
+}
+static void pass_a(void) { pass_accepted(0); }
+static void pass_keep_a(void) { pass_accepted(1); }
+static void pass_b(void) { /* echoes 3 MiB without a deadlock: reader and writer at once */
+    int fd = conn();
+    nonblocking(fd, 1);
+    static char store[8 * MIB];
+    size_t have = 0, gone = 0;
+    for (int end = 0; !end || gone < have;) {
+        short ev = events(fd, (end ? 0 : POLLIN) | (gone < have ? POLLOUT : 0), -1);
+        if (ev & POLLIN && !end) {
+            ssize_t n = recv(fd, store + have, sizeof store - have, 0);
+            if (n < 0 && errno != EAGAIN)
+                die("recv");
+            end = n == 0;
+            have += n > 0 ? n : 0;
+        }
+        if (gone < have) {
+            ssize_t n = send(fd, store + gone, have - gone, MSG_NOSIGNAL);
+            if (n < 0 && errno != EAGAIN)
+                die("send");
+            gone += n > 0 ? n : 0;
+        }
+    }
+    say("echoed %zu", gone);
+    close(fd);
+    meet();
+}
+
+/* Unread bytes are in the connection when it goes. */
+static void pass_unread_a(void) {
+    int unix_pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = passed(unix_pair[1]);
+        say("%zu whole %d", get(fd, buf, 20000), matches(buf, 20000, 10000, 5));
+        R(send(fd, "thanks", 6, 0));
+        _exit(0);
+    }
+    int fd = conn();
+    meet_settled(); /* 30,000 bytes have come */
+    say("%zu whole %d", get(fd, buf, 10000), matches(buf, 10000, 0, 5));
+    pass(unix_pair[0], fd);
+    wait_for(child);
+    R(close(fd));
+}
+static void pass_unread_b(void) {
+    int fd = conn();
+    fill(buf, 30000, 0, 5);
+    put(fd, buf, 30000);
+    meet();
+    say("%zu %.6s", get(fd, buf, 6), buf);
+    R(recv(fd, buf, 1, 0));
+}
+
+static void pass_listener_a(void) {
+    int unix_pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
+    pid_t child = fork();
+    if (child == 0) {
+        int l = passed(unix_pair[1]);
+        int fd = accept_from(l);
+        warm(fd);
+        echo(fd, "acceptor", 1);
+        _exit(0);
+    }
+    int l = listen_on(PORT);
+    meet();
+    pass(unix_pair[0], l);
+    R(close(l));
+    wait_for(child);
+    meet();
+}
+
+/* exec: another program (this one, in another role) goes on with the connection under number 10.
+ * EXEC_ROLE says what it does. */
+static void exec_self(const char *role, char **env) {
+    char self[200], set[100];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n] = 0;
+    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
+    static char *e[501];
+    int k = 0;
+    e[k++] = set;
+    for (char **v = env; *v && k < 500; v++)
+        e[k++] = *v;
+    char *args[] = {self, "executed", "a", NULL};
+    execve(self, args, e);
+    die("execve");
+}
+static void executed_a(void) {
+    const char *role = getenv("EXEC_ROLE");
+    if (!role)
+        return;
+    if (!strcmp(role, "echo")) {
+        echo(10, "executed", 7);
+        put_stream(10, 3 * MIB, 8);
+        get_stream(10, 3 * MIB, 8);
+        R(shutdown(10, SHUT_WR));
+        R(recv(10, buf, 1, 0));
+        meet();
+    } else if (!strcmp(role, "rest")) {
+        say("%zu whole %d", get(10, buf, 20000), matches(buf, 20000, 10000, 5));
+        R(send(10, "thanks", 6, 0));
+    } else if (!strcmp(role, "closed")) {
+        R(fcntl(10, F_GETFD));
+    }
+}
+static void exec_with_a(void) {
+    int fd = conn();
+    echo(fd, "before", 1);
+    MUST(dup2(fd, 10));
+    close(fd);
+    exec_self("echo", environ);
+}
+static void exec_without_a(void) {
+    int fd = conn();
+    echo(fd, "before", 1);
+    MUST(dup2(fd, 10));
+    close(fd);
+    exec_self("echo", without());
+}
+static void exec_unread_a(void) {
+    int fd = conn();
+    meet_settled();
+    say("%zu whole %d", get(fd, buf, 10000), matches(buf, 10000, 0, 5));
+    MUST(dup2(fd, 10));
+    close(fd);
+    exec_self("rest", without());
+}
+static void exec_cloexec_a(void) {
+    int fd = conn();
+    MUST(dup3(fd, 10, O_CLOEXEC));
+    close(fd);
+    exec_self("closed", environ);
+}
+static void exec_cloexec_b(void) {
+    int fd = conn();
+    R(recv(fd, buf, 1, 0));
+}
+static void exec_fork_a(void) { /* the usual: fork, dup2 onto 0 and 1, exec; the parent closes */
+    int fd = conn();
+    echo(fd, "before", 1);
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(dup2(fd, 0));
+        MUST(dup2(fd, 1));
+        close(fd);
+        execlp("cat", "cat", NULL);
+        _exit(127);
+    }
+    close(fd);
+    wait_for(child);
+    meet();
+}
+static void exec_fork_b(void) {
+    int fd = conn();
+    size_t n = get(fd, buf, 20000); /* A's echo before */
+    put(fd, buf, n);
+    echo(fd, "through cat", 2);
+    fill(buf, 60000, 0, 3);
+    put(fd, buf, 60000);
+    R(shutdown(fd, SHUT_WR));
+    say("%zu whole %d", get(fd, buf, sizeof buf), matches(buf, 60000, 0, 3));
+    meet();
+}
+
+static void spawn_a(void) { /* posix_spawn with file actions, as the parent goes on with others */
+    int fd = conn();
+    echo(fd, "before", 1);
+    for (int i = 0; i < 2; i++) {
+        posix_spawn_file_actions_t f;
+        posix_spawn_file_actions_init(&f);
+        posix_spawn_file_actions_adddup2(&f, fd, 0);
+        posix_spawn_file_actions_adddup2(&f, fd, 1);
+        posix_spawn_file_actions_addclose(&f, fd);
+        char *args[] = {"head", "-c", "1000", NULL};
+        pid_t pid;
+        R(posix_spawnp(&pid, "head", &f, NULL, args, i ? without() : environ));
+        wait_for(pid);
+        posix_spawn_file_actions_destroy(&f);
+    }
+    echo(fd, "after", 4);
+    R(close(fd));
+    meet();
+}
+static void spawn_b(void) {
+    int fd = conn();
+    size_t n = get(fd, buf, 20000);
+    put(fd, buf, n);
+    for (int i = 0; i < 2; i++) { /* a thousand bytes through head each time */
+        fill(buf, 1000, 0, 2 + i);
+        put(fd, buf, 1000);
+        say("%zu whole %d", get(fd, buf, 1000), matches(buf, 1000, 0, 2 + i));
+    }
+    echo_until_end(fd);
+    meet();
+}
+
+/* inetd: an accepted connection is all that the program gets, as 0, 1 and 2. */
+static void inetd_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    for (int i = 0; i < 2; i++) {
+        int fd = accept_from(l);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(fd, 0);
+            dup2(fd, 1);
+            dup2(fd, 2);
+            closefrom(3);
+            char *args[] = {"sh", "-c", "read a; echo got $a; cat", NULL};
+            execvpe("sh", args, i ? without() : environ);
+            _exit(127);
+        }
+        close(fd);
+        wait_for(child);
+    }
+    meet();
+}
+static void inetd_b(void) {
+    meet();
+    for (int i = 0; i < 2; i++) {
+        int fd = dial(PORT);
+        put(fd, "line\n", 5);
+        say("%zu %.9s", get(fd, buf, 9), buf);
+        echo(fd, "through cat", i);
+        R(shutdown(fd, SHUT_WR));
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+    meet();
+}
+
+const struct test tests[] = {{"pass", pass_a, pass_b, 0},
+                             {"pass_and_keep", pass_keep_a, pass_b, 0},
+                             {"pass_unread", pass_unread_a, pass_unread_b, 0},
+                             {"pass_listener", pass_listener_a, echo_b, 0},
+                             {"exec_with", exec_with_a, pass_b, 0},
+                             {"exec_without", exec_without_a, pass_b, 0},
+                             {"exec_unread", exec_unread_a, pass_unread_b, 0},
+                             {"exec_cloexec", exec_cloexec_a, exec_cloexec_b, 0},
+                             {"fork_exec_cat", exec_fork_a, exec_fork_b, 0},
+                             {"posix_spawn", spawn_a, spawn_b, 0},
+                             {"inetd", inetd_a, inetd_b, COLD},
+                             {"executed", executed_a, executed_a, COLD},
+                             {0}};

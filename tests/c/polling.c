@@ -1,0 +1,224 @@
+/* Owns: poll, ppoll, select, pselect: what they report, alone and with other kinds of fds. */
+#include "case.h"
+
+static char buf[256 * KIB];
+
+static void send_n(int fd, int n) {
+    memset(buf, 'x', n);
+    put(fd, buf, n);
+}
+
+static void poll_a(void) {
+    int fd = conn(), pipes[2];
+    MUST(pipe(pipes));
+    struct pollfd p[4] = {{fd, POLLIN | POLLRDHUP, 0}, {pipes[0], POLLIN, 0}, {-1, POLLIN, 0},
+                          {998, POLLIN, 0}};
+    R(poll(p, 3, 0));
+    R(poll(p, 3, 30));
+    R(poll(p, 4, 1000));
+    say("%s", poll_text(p[3].revents));
+    R(poll(NULL, 0, 10));
+    struct timespec t = {0, 20 * 1000 * 1000}, wrong = {0, -5};
+    R(ppoll(p, 3, &t, NULL));
+    R(ppoll(p, 3, &wrong, NULL));
+    meet();
+    R(poll(p, 3, 5000)); /* woken by the connection */
+    say("%s %s", poll_text(p[0].revents), poll_text(p[1].revents));
+    MUST(write(pipes[1], "p", 1));
+    R(poll(p, 3, -1));
+    say("%s %s", poll_text(p[0].revents), poll_text(p[1].revents));
+    R(recv(fd, buf, 60, 0));
+    R(poll(p, 1, 0));
+    R(recv(fd, buf, 60, 0));
+    R(poll(p, 1, 30));
+    p[0].events = POLLOUT;
+    R(poll(p, 1, 1000));
+    say("%s", poll_text(p[0].revents));
+    p[0].events = POLLIN | POLLRDNORM | POLLRDBAND | POLLPRI | POLLOUT | POLLWRNORM;
+    R(poll(p, 1, 1000));
+    say("%x", p[0].revents);
+    p[0].events = 0;
+    R(poll(p, 1, 30));
+    MUST(read(pipes[0], buf, 1));
+    p[0].events = POLLIN | POLLRDHUP;
+    meet();
+    R(poll(p, 2, 5000)); /* woken by the end */
+    say("%s", poll_text(p[0].revents));
+    R(shutdown(fd, SHUT_WR));
+    p[0].events = 0;
+    R(poll(p, 1, 1000));
+    say("%s", poll_text(p[0].revents));
+    /* The same fd twice. */
+    p[0] = (struct pollfd){fd, POLLIN, 0};
+    p[1] = (struct pollfd){fd, POLLOUT, 0};
+    R(poll(p, 2, 1000));
+    say("%s %s", poll_text(p[0].revents), poll_text(p[1].revents));
+    close(fd);
+    R(poll(p, 1, 0));
+    say("%s", poll_text(p[0].revents));
+}
+static void poll_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    send_n(fd, 100);
+    meet();
+    settle();
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
+static void show(const char *what, int n, int fd, fd_set *r, fd_set *w, fd_set *x) {
+    say("%s = %d r%d w%d x%d", what, n, r && FD_ISSET(fd, r), w && FD_ISSET(fd, w),
+        x && FD_ISSET(fd, x));
+}
+static void select_a(void) {
+    int fd = conn(), pipes[2];
+    MUST(pipe(pipes));
+    fd_set every, r, w, x;
+    struct timeval t;
+    FD_ZERO(&every);
+    FD_SET(fd, &every);
+    FD_SET(pipes[0], &every);
+#define SETS()                                                                                     \
+    do {                                                                                           \
+        r = w = x = every;                                                                         \
+        t = (struct timeval){5, 0};                                                                \
+    } while (0)
+    int most = (fd > pipes[0] ? fd : pipes[0]) + 1;
+    SETS();
+    show("select rwx", select(most, &r, &w, &x, &t), fd, &r, &w, &x);
+    SETS();
+    t = (struct timeval){0, 30000};
+    show("select r", select(most, &r, NULL, &x, &t), fd, &r, NULL, &x);
+    say("time left %ld", t.tv_sec * 1000000 + t.tv_usec);
+    meet();
+    SETS();
+    show("select r", select(most, &r, NULL, NULL, &t), fd, &r, NULL, NULL);
+    say("time left %d", t.tv_sec >= 3);
+    SETS();
+    show("select rw", select(most, &r, &w, NULL, NULL), fd, &r, &w, NULL);
+    SETS();
+    struct timespec ts = {5, 0};
+    show("pselect rw", pselect(most, &r, &w, NULL, &ts, NULL), fd, &r, &w, NULL);
+    R(recv(fd, buf, 1000, 0));
+    SETS();
+    t = (struct timeval){0, 0};
+    show("select now", select(most, &r, NULL, NULL, &t), fd, &r, NULL, NULL);
+    SETS();
+    MUST(write(pipes[1], "p", 1));
+    show("select pipe", select(most, &r, NULL, NULL, &t), fd, &r, NULL, NULL);
+    say("pipe %d", FD_ISSET(pipes[0], &r) != 0);
+    MUST(read(pipes[0], buf, 1));
+    SETS();
+    FD_SET(60, &r);
+    R(select(61, &r, NULL, NULL, &t));
+    SETS();
+    t = (struct timeval){-1, 0};
+    R(select(most, &r, NULL, NULL, &t));
+    R(select(-1, NULL, NULL, NULL, NULL));
+    t = (struct timeval){0, 10000};
+    R(select(0, NULL, NULL, NULL, &t));
+    meet();
+    SETS();
+    show("select end", select(most, &r, NULL, NULL, &t), fd, &r, NULL, NULL);
+    R(recv(fd, buf, 10, 0));
+    R(shutdown(fd, SHUT_WR));
+    SETS();
+    show("select end", select(most, &r, &w, &x, &t), fd, &r, &w, &x);
+}
+static void select_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    send_n(fd, 100);
+    meet();
+    settle();
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
+/* Full and room again, by poll and by select. */
+static void room_a(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    for (int i = 0; i < 4; i++) {
+        long all = 0;
+        for (int calm = 0; calm < 3; calm++, settle())
+            for (ssize_t n; (n = send(fd, buf, 50000, 0)) > 0; all += n)
+                calm = 0;
+        say("%s", poll_text(events(fd, POLLOUT, 30)));
+        tell_pid((pid_t)all);
+        if (i % 2) {
+            say("%s", poll_text(events(fd, POLLOUT, 10000)));
+        } else {
+            fd_set w;
+            FD_ZERO(&w);
+            FD_SET(fd, &w);
+            R(select(fd + 1, NULL, &w, NULL, NULL));
+        }
+        hear();
+    }
+    meet();
+}
+static void room_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 4; i++) {
+        long all = hear_pid();
+        settle();
+        while (all > 0)
+            all -= get(fd, buf, all > (long)sizeof buf ? sizeof buf : (size_t)all);
+        say("rest %d", now_in(fd));
+        tell('d');
+    }
+    meet();
+}
+
+/* A warm-up in which every receive is preceded by a wait of this kind. */
+static void echo_with(int kind) {
+    int fd = conn_cold();
+    nonblocking(fd, 1);
+    enum { ROUNDS = 1500, SIZE = 2000 };
+    long before = is_a ? 0 : lo_bytes();
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!is_a)
+            send_n(fd, SIZE);
+        for (size_t have = 0; have < SIZE;) {
+            struct pollfd p = {fd, POLLIN, 0};
+            struct timespec t = {10, 0};
+            struct timeval tv = {10, 0};
+            fd_set r;
+            FD_ZERO(&r);
+            FD_SET(fd, &r);
+            int n = kind == 0   ? poll(&p, 1, 10000)
+                    : kind == 1 ? ppoll(&p, 1, &t, NULL)
+                    : kind == 2 ? select(fd + 1, &r, NULL, NULL, &tv)
+                                : pselect(fd + 1, &r, NULL, NULL, &t, NULL);
+            if (n != 1)
+                die("wait");
+            ssize_t m = recv(fd, buf, SIZE - have, 0);
+            if (m <= 0)
+                die("recv after the wait");
+            have += m;
+        }
+        if (is_a)
+            send_n(fd, SIZE);
+    }
+    if (!is_a)
+        dprintf(2, "#warm %d %ld\n", 2 * ROUNDS * SIZE, lo_bytes() - before);
+    say("%d rounds", ROUNDS);
+    meet();
+}
+static void echo_poll(void) { echo_with(0); }
+static void echo_ppoll(void) { echo_with(1); }
+static void echo_select(void) { echo_with(2); }
+static void echo_pselect(void) { echo_with(3); }
+
+const struct test tests[] = {{"poll", poll_a, poll_b, 0},
+                             {"select", select_a, select_b, 0},
+                             {"room", room_a, room_b, 0},
+                             {"echo_poll", echo_poll, echo_poll, 0},
+                             {"echo_ppoll", echo_ppoll, echo_ppoll, 0},
+                             {"echo_select", echo_select, echo_select, 0},
+                             {"echo_pselect", echo_pselect, echo_pselect, 0},
+                             {0}};

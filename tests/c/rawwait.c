@@ -1,0 +1,275 @@
+/* Owns: waiters that the library never sees: poll and epoll by system calls that don't go through
+ * libc, with reads and writes that do. They must wake up, and must not spin. */
+#include "case.h"
+
+static char buf[256 * KIB];
+
+static int raw_epoll() { return (int)raw(SYS_epoll_create1, 0, 0, 0, 0, 0, 0); }
+static int raw_ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
+    struct epoll_event e = {ev, {.u64 = data}};
+    return (int)raw(SYS_epoll_ctl, ep, op, fd, (long)&e, 0, 0);
+}
+static int raw_wait(int ep, struct epoll_event *e, int ms) {
+    return (int)raw(SYS_epoll_pwait, ep, (long)e, 1, ms, 0, 8);
+}
+static short raw_poll(int fd, short wanted, int ms) {
+    struct pollfd p = {fd, wanted, 0};
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    return raw(SYS_ppoll, (long)&p, 1, (long)&t, 0, 8, 0) < 0 ? -1 : p.revents;
+}
+static void look(int ep, int ms) {
+    struct epoll_event e;
+    int n = raw_wait(ep, &e, ms);
+    say("raw epoll = %d %s", n, n == 1 ? epoll_text(e.events) : "");
+}
+static void send_n(int fd, int n) {
+    memset(buf, 'x', n);
+    put(fd, buf, n);
+}
+static void next(void) {
+    meet();
+    meet_settled();
+}
+
+static void level_a(void) {
+    int fd = conn(), ep = raw_epoll();
+    nonblocking(fd, 1);
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1));
+    R(recv(fd, buf, 10, 0)); /* EAGAIN: now it would wait */
+    look(ep, 30);
+    meet();
+    look(ep, 5000); /* sleeps, and is woken */
+    R(recv(fd, buf, 40, 0));
+    look(ep, 1000); /* a part is left: level-triggered tells again */
+    look(ep, 1000);
+    R(recv(fd, buf, 1000, 0));
+    R(recv(fd, buf, 1000, 0));
+    look(ep, 50); /* nothing: must not spin */
+    meet();
+    look(ep, 5000);
+    R(recv(fd, buf, 100, 0)); /* exactly all, no EAGAIN seen */
+    look(ep, 50);
+    meet();
+    look(ep, 5000);
+    R(recv(fd, buf, 1000, 0));
+    meet();
+    look(ep, 5000); /* the end */
+    R(recv(fd, buf, 10, 0));
+}
+static void level_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        settle();
+        send_n(fd, 100);
+    }
+    meet();
+    settle();
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
+static void edge_a(void) {
+    int fd = conn(), ep = raw_epoll();
+    nonblocking(fd, 1);
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
+    R(recv(fd, buf, 10, 0));
+    meet();
+    look(ep, 5000);
+    R(recv(fd, buf, 40, 0)); /* a part is left */
+    meet();
+    look(ep, 5000); /* more came: an edge */
+    R(recv(fd, buf, 1000, 0));
+    R(recv(fd, buf, 1000, 0));
+    for (int i = 0; i < 20; i++) {
+        meet();
+        look(ep, 5000);
+        R(recv(fd, buf, 1000, 0));
+        R(recv(fd, buf, 1000, 0));
+    }
+    meet();
+    look(ep, 5000);
+    R(recv(fd, buf, 10, 0));
+}
+static void edge_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 22; i++) {
+        meet();
+        settle();
+        send_n(fd, 100);
+    }
+    meet();
+    settle();
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
+/* Both directions from one raw edge-triggered loop, as rustix-based event loops do. */
+static void loop(int trigger) {
+    enum { TOTAL = 20 * MIB };
+    int fd = conn(), ep = raw_epoll();
+    unsigned mine = is_a ? 51 : 52, theirs = is_a ? 52 : 51, r = mine;
+    uint64_t sent = 0, got = 0;
+    int ended = 0;
+    nonblocking(fd, 1);
+    struct epoll_event e;
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | trigger, 1));
+    uint32_t wanted = EPOLLIN | EPOLLOUT;
+    while (!ended || sent < TOTAL) {
+        for (int i = 0; i < 4 && !ended; i++) {
+            ssize_t n = recv(fd, buf, rnd(&r) % sizeof buf + 1, 0);
+            if (n < 0 && errno == EAGAIN)
+                break;
+            if (n < 0 || !matches(buf, n, got, theirs))
+                die("loop: received");
+            got += n;
+            ended = n == 0;
+            if (trigger)
+                i = 0; /* edge-triggered must read to EAGAIN */
+        }
+        while (sent < TOTAL) {
+            size_t len = rnd(&r) % sizeof buf + 1;
+            if (len > TOTAL - sent)
+                len = TOTAL - sent;
+            fill(buf, len, sent, mine);
+            ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+            if (n < 0 && errno == EAGAIN)
+                break;
+            if (n <= 0)
+                die("loop: sent");
+            sent += n;
+            if (sent == TOTAL) {
+                MUST(shutdown(fd, SHUT_WR));
+                wanted = EPOLLIN;
+                MUST(raw_ctl(ep, EPOLL_CTL_MOD, fd, wanted | trigger, 1));
+            }
+        }
+        if ((!ended || sent < TOTAL) && raw_wait(ep, &e, 20000) != 1)
+            die("loop: no event");
+    }
+    say("sent %llu got %llu", (unsigned long long)sent, (unsigned long long)got);
+    meet();
+}
+static void loop_level(void) { loop(0); }
+static void loop_edge(void) { loop(EPOLLET); }
+
+static void raw_poll_a(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    for (int i = 0; i < 50; i++) {
+        ssize_t n = recv(fd, buf, 100, 0);
+        if (n >= 0)
+            die("early");
+        meet();
+        if (raw_poll(fd, POLLIN, 5000) != POLLIN || recv(fd, buf, 40, 0) != 40 ||
+            raw_poll(fd, POLLIN, 5000) != POLLIN || recv(fd, buf, 100, 0) != 60 ||
+            raw_poll(fd, POLLIN, 0) != 0)
+            die("raw poll");
+    }
+    say("50 times");
+    meet();
+    say("%s", poll_text(raw_poll(fd, POLLIN | POLLRDHUP, 5000)));
+    R(recv(fd, buf, 10, 0));
+}
+static void raw_poll_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 50; i++) {
+        meet();
+        send_n(fd, 100);
+    }
+    meet();
+    settle();
+    R(close(fd));
+}
+
+/* A raw waiter for room. */
+static void room_a(void) {
+    int fd = conn(), ep = raw_epoll(), edge = raw_epoll();
+    nonblocking(fd, 1);
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLOUT, 1));
+    MUST(raw_ctl(edge, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET, 1));
+    look(ep, 1000);
+    look(edge, 1000);
+    for (int i = 0; i < 3; i++) {
+        long all = 0;
+        for (int calm = 0; calm < 3; calm++, settle())
+            for (ssize_t n; (n = send(fd, buf, 50000, 0)) > 0; all += n)
+                calm = 0;
+        raw_wait(edge, &(struct epoll_event){0}, 0);
+        look(ep, 50); /* full: must sleep, not spin */
+        say("%s", poll_text(raw_poll(fd, POLLOUT, 30)));
+        tell_pid((pid_t)all);
+        look(edge, 10000);
+        look(ep, 10000);
+        hear();
+    }
+    meet();
+}
+static void room_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        long all = hear_pid();
+        settle();
+        while (all > 0)
+            all -= get(fd, buf, all > (long)sizeof buf ? sizeof buf : (size_t)all);
+        say("rest %d", now_in(fd));
+        tell('d');
+    }
+    meet();
+}
+
+/* A raw reader of the bytes themselves, on a connection that never read through libc. */
+static void raw_read_a(void) {
+    int fd = conn_cold();
+    uint64_t got = 0;
+    int good = 1;
+    for (long n; (n = raw(SYS_read, fd, (long)buf, sizeof buf, 0, 0, 0)) > 0; got += n)
+        good = good && matches(buf, n, got, 8);
+    say("%llu whole %d", (unsigned long long)got, good);
+    R(raw(SYS_write, fd, (long)"bye", 3, 0, 0, 0));
+}
+static void raw_read_b(void) {
+    int fd = conn_cold();
+    put_stream(fd, 10 * MIB, 8);
+    R(shutdown(fd, SHUT_WR));
+    say("%zu", get(fd, buf, 10));
+}
+
+/* A registered set is raw, but the wait is hooked, and the other way round. */
+static void half_raw_a(void) {
+    int fd = conn(), ep = raw_epoll(), other = epoll_create1(0);
+    struct epoll_event e = {EPOLLIN, {.u64 = 5}};
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 5));
+    MUST(epoll_ctl(other, EPOLL_CTL_ADD, fd, &e));
+    for (int i = 0; i < 10; i++) {
+        meet();
+        int n = i % 2 ? epoll_wait(ep, &e, 1, 5000) : raw_wait(other, &e, 5000);
+        say("%d %s %llu", n, epoll_text(e.events), (unsigned long long)e.data.u64);
+        R(recv(fd, buf, 60, 0));
+        n = i % 2 ? epoll_wait(ep, &e, 1, 5000) : raw_wait(other, &e, 5000);
+        say("%d %s %llu", n, epoll_text(e.events), (unsigned long long)e.data.u64);
+        R(recv(fd, buf, 60, 0));
+        n = i % 2 ? epoll_wait(ep, &e, 1, 20) : raw_wait(other, &e, 20);
+        say("%d", n);
+    }
+    next();
+}
+static void half_raw_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 10; i++) {
+        meet();
+        settle();
+        send_n(fd, 100);
+    }
+    next();
+}
+
+const struct test tests[] = {{"level", level_a, level_b, 0},
+                             {"edge", edge_a, edge_b, 0},
+                             {"loop_level", loop_level, loop_level, 0},
+                             {"loop_edge", loop_edge, loop_edge, 0},
+                             {"poll", raw_poll_a, raw_poll_b, 0},
+                             {"room", room_a, room_b, 0},
+                             {"read", raw_read_a, raw_read_b, COLD},
+                             {"half_raw", half_raw_a, half_raw_b, 0},
+                             {0}};

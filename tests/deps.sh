@@ -1,0 +1,74 @@
+#!/bin/sh
+# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|all
+# Debian's services are not started by it. Nothing is done, quickly, where everything is there.
+set -eu
+
+PATH=$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# program package, for each group
+list() {
+    case $1 in
+    build) echo "cc gcc
+pkg-config pkg-config" ;;
+    demo) list build; echo "redis-server redis-server
+redis-benchmark redis-tools
+python3 python3
+ip iproute2
+unshare util-linux" ;;
+    test) list demo; echo "redis-cli redis-tools
+nginx nginx-light
+wrk wrk
+curl curl
+iperf3 iperf3
+memcached memcached
+socat socat
+nc netcat-openbsd
+strace strace
+gdb gdb
+tclsh tcl
+musl-gcc musl-tools
+setpriv util-linux" ;;
+    bench) list test; echo "haproxy haproxy" ;;
+    all) list bench ;;
+    *) echo "deps.sh: build, test, demo, bench or all" >&2; exit 2 ;;
+    esac
+}
+
+missing=$(list "${1:-all}" | while read -r program package; do
+    have "$program" || echo "$package"
+done | sort -u | tr '\n' ' ')
+# A compiler without the C library's headers is not enough.
+[ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
+
+if [ -n "$missing" ]; then
+    root=
+    if [ "$(id -u)" != 0 ]; then
+        if ! have sudo; then
+            echo "These packages are missing, and there is neither root nor sudo: $missing" >&2
+            exit 1
+        fi
+        root=sudo
+    fi
+    if ! have apt-get; then
+        echo "These packages (Debian's names) are missing, and there is no apt-get: $missing" >&2
+        exit 1
+    fi
+    echo "installing: $missing"
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then # no service starts by being installed
+        printf '#!/bin/sh\nexit 101\n' | $root tee $policy >/dev/null
+        $root chmod 755 $policy
+        trap '$root rm -f $policy' EXIT
+    fi
+    # shellcheck disable=SC2086
+    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null ||
+        { $root apt-get -qq update >/dev/null &&
+          $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null; }
+fi
+
+if ! have cargo; then
+    echo "cargo is missing: install Rust 1.95 or later from https://rustup.rs" >&2
+    exit 1
+fi

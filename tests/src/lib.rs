@@ -1,0 +1,19 @@
+//! The harness of the tests that look at smcr from the outside.
+//!
+//! - [`net`]: a network namespace for each test, and what crossed its `lo`;
+//! - [`library`]: where libsmcr.so is, built once;
+//! - [`process`]: programs with and without the library, never waited for without a deadline;
+//! - [`dump`]: what a hung process was doing;
+//! - [`twice`]: small programs run natively and under the library, and compared;
+//! - [`share`]: how much of a workload's payload stayed off TCP;
+//! - [`apps`]: redis, nginx and the others, started in a namespace.
+//!
+//! A test never asserts a time, and where acceleration is expected it asserts the share of the
+//! payload that left TCP: a test that passes because everything fell back is a defect.
+
+pub mod dump;
+pub mod library;
+pub mod net;
+pub mod process;
+pub mod share;
+pub mod twice;

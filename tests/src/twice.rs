@@ -1,0 +1,243 @@
+//! Owns: the run-twice harness. A case is a small program with two ends (`c/`, `py/`). It runs
+//! natively, then with the library on both ends, on the listening end only, and on the connecting
+//! end only; what each end prints and how it ends must be the same each time. With the library on
+//! both ends its warm-up must have left TCP.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::library::{source_dir, work_dir};
+use crate::net::{Lo, Net};
+use crate::process::{Load, Program, flipping};
+use crate::share::Share;
+
+/// Which ends have the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    Neither,
+    Both,
+    ListenerOnly,
+    ConnectorOnly,
+}
+
+impl Ends {
+    fn of(self, listener: bool) -> Load {
+        match (self, listener) {
+            (Ends::Both, _) | (Ends::ListenerOnly, true) | (Ends::ConnectorOnly, false) => {
+                Load::Library
+            }
+            _ => Load::Native,
+        }
+    }
+}
+
+/// One case of a program.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub program: PathBuf,
+    pub name: String,
+    /// No warm-up, so acceleration is not asked for.
+    pub cold: bool,
+    /// All payload that it reports must stay off TCP, not only the warm-up.
+    pub whole: bool,
+    pub slow: bool,
+}
+
+/// What came of a run.
+pub struct Outcome {
+    /// What the listening and the connecting end printed, and how each ended.
+    pub transcript: String,
+    /// Payload and bytes on `lo` of each warm-up.
+    pub warm: Vec<(u64, u64)>,
+    pub payload: u64,
+    pub lo: Lo,
+    pub notes: String,
+}
+
+/// The cases of a C source file in `c/`, which is compiled first.
+pub fn cases(source: &str) -> Result<Vec<Case>> {
+    let program = compile(source)?;
+    let out = Command::new(&program).arg("list").output()?;
+    ensure!(out.status.success(), "{source} list");
+    Ok(parse_list(&program, &String::from_utf8_lossy(&out.stdout)))
+}
+
+/// The cases of a Python script in `py/`.
+pub fn python_cases(script: &str) -> Result<Vec<Case>> {
+    let program = source_dir().join("py").join(script);
+    let out = Command::new(python()?).arg(&program).arg("list").output()?;
+    ensure!(out.status.success(), "{script} list: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(parse_list(&program, &String::from_utf8_lossy(&out.stdout)))
+}
+
+/// The distribution's Python, not a wrapper script that happens to be first in PATH.
+pub fn python() -> Result<PathBuf> {
+    let usual = PathBuf::from("/usr/bin/python3");
+    if usual.is_file() { Ok(usual) } else { crate::process::which("python3") }
+}
+
+fn parse_list(program: &Path, text: &str) -> Vec<Case> {
+    text.lines()
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap_or_default().to_string();
+            let flags: Vec<_> = words.collect();
+            let has = |flag| flags.contains(&flag);
+            Case {
+                program: program.into(),
+                name,
+                cold: has("cold"),
+                whole: has("whole"),
+                slow: has("slow"),
+            }
+        })
+        .collect()
+}
+
+/// Compiles `c/NAME.c` with the runtime of the cases.
+pub fn compile(source: &str) -> Result<PathBuf> {
+    let stem = source.trim_end_matches(".c");
+    compile_with("cc", stem, &[&format!("{stem}.c"), "case.c"], &["-O1", "-g", "-pthread"])
+}
+
+/// Compiles files of `c/` into a program of that name, once in each run.
+pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> Result<PathBuf> {
+    static ONE: OnceLock<Mutex<()>> = OnceLock::new();
+    let _one = ONE.get_or_init(Default::default).lock();
+    let program = work_dir().join(name);
+    let fresh = work_dir().join(format!("{name}.{}", std::process::id()));
+    let out = Command::new(cc)
+        .current_dir(source_dir().join("c"))
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+        // Bad arguments are given on purpose.
+        .args(["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread"])
+        .args(options)
+        .arg("-o")
+        .arg(&fresh)
+        .args(files)
+        .output()
+        .with_context(|| format!("{cc} is not installed"))?;
+    ensure!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+    std::fs::rename(&fresh, &program)?;
+    Ok(program)
+}
+
+impl Case {
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(if self.slow { 120 } else { 40 })
+    }
+
+    /// Runs it once, in a namespace of its own.
+    pub fn run(&self, ends: Ends) -> Result<Outcome> {
+        let net = Net::new()?;
+        let (for_a, for_b) = UnixStream::pair()?;
+        let before = net.lo()?;
+        let start = |side: &str, ctl: UnixStream| {
+            let load = ends.of(side == "a");
+            let is_script = self.program.extension().is_some_and(|e| e == "py");
+            let program = if is_script { python()? } else { self.program.clone() };
+            Program::new(&net, load, program)
+                .args(is_script.then_some(&self.program))
+                .args([self.name.as_str(), side])
+                .fd(ctl.into(), 3)
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .start()
+        };
+        let a = start("a", for_a)?;
+        let b = start("b", for_b)?;
+        let b = b.wait(self.deadline()).with_context(|| format!("a: {:?}", a.so_far()));
+        let (b, a) = (b?, a.wait(self.deadline())?);
+        let lo = net.lo()? - before;
+
+        let mut outcome = Outcome {
+            transcript: String::new(),
+            warm: Vec::new(),
+            payload: 0,
+            lo,
+            notes: String::new(),
+        };
+        for (end, side) in [(&a, "a"), (&b, "b")] {
+            for line in end.out.lines() {
+                outcome.transcript += &format!("{side}: {line}\n");
+            }
+            outcome.transcript += &format!("{side}: {}\n", end.how());
+            for line in end.err.lines() {
+                let words: Vec<_> = line.split_whitespace().collect();
+                match words[..] {
+                    ["#warm", payload, lo] => {
+                        outcome.warm.push((payload.parse()?, lo.parse()?));
+                        outcome.payload += payload.parse::<u64>()?;
+                    }
+                    ["#payload", n] => outcome.payload += n.parse::<u64>()?,
+                    _ => outcome.notes += &format!("{side}: {line}\n"),
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Runs it natively and in all combinations, and compares.
+    pub fn check(&self) -> Result<()> {
+        let native = self.run(Ends::Neither).context("natively")?;
+        self.ensure_sound(&native)?;
+        let combinations: &[Ends] = if flipping() {
+            &[Ends::Both]
+        } else {
+            &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly]
+        };
+        for &ends in combinations {
+            let got = self.run(ends).with_context(|| format!("library: {ends:?}"))?;
+            if got.transcript != native.transcript {
+                bail!(
+                    "library: {ends:?}: another transcript\n{}{}",
+                    differences(&native.transcript, &got.transcript),
+                    got.notes
+                );
+            }
+            if ends == Ends::Both && !self.cold && !flipping() {
+                self.ensure_accelerated(&got)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The native run itself must have come to its end.
+    pub fn ensure_sound(&self, native: &Outcome) -> Result<()> {
+        let text = &native.transcript;
+        ensure!(!text.contains(": DIED"), "natively:\n{text}{}", native.notes);
+        ensure!(!text.contains(": exit 9"), "natively:\n{text}{}", native.notes);
+        ensure!(self.cold || !native.warm.is_empty(), "no warm-up:\n{text}");
+        Ok(())
+    }
+
+    fn ensure_accelerated(&self, got: &Outcome) -> Result<()> {
+        for &(payload, lo) in &got.warm {
+            Share { payload, lo: Lo { bytes: lo, packets: 0 } }.ensure_off_tcp("warm-up")?;
+        }
+        if self.whole {
+            Share { payload: got.payload, lo: got.lo }.ensure_off_tcp("whole case")?;
+        }
+        Ok(())
+    }
+}
+
+/// The lines in which two transcripts differ, with what both have left out.
+fn differences(native: &str, got: &str) -> String {
+    let (want, have): (Vec<_>, Vec<_>) = (native.lines().collect(), got.lines().collect());
+    let same = want.iter().zip(&have).take_while(|(a, b)| a == b).count();
+    let around = same.saturating_sub(3);
+    let mut text = String::new();
+    for (title, lines) in [("natively", &want), ("library", &have)] {
+        text += &format!("--- {title} (from line {})\n", around + 1);
+        for line in lines.iter().skip(around).take(25) {
+            text += line;
+            text += "\n";
+        }
+    }
+    text
+}

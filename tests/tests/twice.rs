@@ -1,0 +1,50 @@
+//! Every case of the run-twice programs as a test of its own, named PROGRAM::CASE.
+//! `cargo test --test twice -- epoll` runs those with "epoll" in their names. The environment
+//! variable `SMCR_TESTS_NATIVE=1` runs them natively only, to check the cases themselves.
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+use smcr_tests::twice::{self, Case, Ends};
+
+/// Sources in `c/`, one subject each.
+const PROGRAMS: &[&str] = &["calls", "flags", "flow", "close", "options", "signals", "epoll", "epoll_more", "polling", "rawwait", "fds", "children", "handover", "stdio", "threads", "death", "streams"];
+/// Scripts in `py/`.
+const SCRIPTS: &[&str] = &["echo.py"];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::from_args();
+    let native_only = std::env::var_os("SMCR_TESTS_NATIVE").is_some();
+    let mut trials = Vec::new();
+    for program in PROGRAMS {
+        add(&mut trials, program, twice::cases(program)?, native_only);
+    }
+    for script in SCRIPTS {
+        add(&mut trials, script.trim_end_matches(".py"), twice::python_cases(script)?, native_only);
+    }
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bool) {
+    for case in cases {
+        trials.push(Trial::test(format!("{program}::{}", case.name), move || {
+            check(&case, native_only).map_err(|e| Failed::from(format!("{e:#}")))
+        }));
+    }
+}
+
+fn check(case: &Case, native_only: bool) -> Result<()> {
+    if !native_only {
+        return case.check();
+    }
+    let start = std::time::Instant::now();
+    let (first, second) = (case.run(Ends::Neither)?, case.run(Ends::Neither)?);
+    println!("{}: {:?}", case.name, start.elapsed() / 2);
+    case.ensure_sound(&first)?;
+    anyhow::ensure!(
+        first.transcript == second.transcript,
+        "two native runs differ:\n{}\n---\n{}",
+        first.transcript,
+        second.transcript
+    );
+    Ok(())
+}
