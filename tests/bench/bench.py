@@ -35,6 +35,7 @@ def options():
     p.add_argument("--reps", type=int, default=0, help="repetitions (default 7, quick 3)")
     p.add_argument("--secs", type=float, default=0.0, help="length of a sample (default 2, quick 0.5)")
     p.add_argument("--retries", type=int, default=2, help="attempts more for a sample during which other programs were busy (default 2)")
+    p.add_argument("--quiet-wait", type=float, default=0.0, help="seconds to wait at most before a sample until other programs are quiet (default 0)")
     p.add_argument("--out", default="bench-out", help="directory of the results (default bench-out)")
     p.add_argument("--json", default="", help="JSON file (default OUT/bench.json)")
     p.add_argument("--markdown", default="", help="Markdown file (default OUT/bench.md)")
@@ -76,11 +77,12 @@ def sample(env, fn, side, quick, secs):
     return r
 
 
-def calm_sample(env, fn, side, quick, secs, retries):
+def calm_sample(env, fn, side, secs, o):
     """A sample again, if other programs took more than a tenth of the machine: the calmest of the attempts."""
     best = None
-    for _ in range(1 + retries):
-        r = sample(env, fn, side, quick, secs)
+    for _ in range(1 + o.retries):
+        machine.wait_quiet(own_cpu, o.quiet_wait)
+        r = sample(env, fn, side, o.quick, secs)
         if best is None or r["_outside"] < best["_outside"]:
             best = r
         if best["_outside"] <= 0.1:
@@ -93,8 +95,8 @@ def measure(env, fn, reps, o, secs, say):
     for i in range(reps):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
             try:
-                samples[side].append(calm_sample(env, fn, side, o.quick, secs, o.retries))
-            except (Failed, OSError, ValueError, KeyError) as e:
+                samples[side].append(calm_sample(env, fn, side, secs, o))
+            except (Failed, OSError, ValueError, KeyError, ArithmeticError) as e:
                 failed.append("%s: %s" % (side, str(e) or type(e).__name__))
                 say("  failed, " + failed[-1])
         if len(failed) >= 2 and not all(samples.values()):

@@ -94,6 +94,16 @@ class Load:
         return max(0.0, min(1.0, other / wall)) if wall > 0 else 0.0
 
 
+def wait_quiet(own, seconds):
+    """Until others use less than 5 % of the machine for 0.3 s, or the time is over."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        load = Load(own)
+        time.sleep(0.3)
+        if load.outside() < 0.05:
+            return
+
+
 class Quota:
     """A cgroup with `percent` of one processor; .path is None where none can be made."""
 

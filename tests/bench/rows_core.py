@@ -2,6 +2,7 @@
 
 import os
 
+from proc import Failed
 from row import from_hist, latency, ratio, row
 from stats import Metric
 
@@ -42,6 +43,8 @@ def bulk(c, recv_args=(), send_args=(), both=False, **kw):
         results.append(tx.json())
     else:
         tx.result()
+    if not all(r["secs"] > 0 for r in results):
+        raise Failed("nothing arrived after the warm-up: %s" % results)
     return {
         "gb_s": sum(r["bytes"] / r["secs"] for r in results) / 1e9,
         "_all": sum(r["payload"] for r in results),

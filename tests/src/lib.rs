@@ -11,6 +11,7 @@
 //! A test never asserts a time, and where acceleration is expected it asserts the share of the
 //! payload that left TCP: a test that passes because everything fell back is a defect.
 
+pub mod apps;
 pub mod dump;
 pub mod library;
 pub mod net;

@@ -1,0 +1,247 @@
+//! Owns: starting the servers of other projects in a test's namespace, and stopping them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::net::Net;
+use crate::process::{Load, Program, Running, eventually, which};
+
+/// The port that servers in tests listen on: each test has a namespace of its own.
+pub const PORT: u16 = 7000;
+
+/// Bytes that don't compress into a pattern, the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        // xorshift64*
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        bytes.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A redis-server with its data in a directory of its own.
+pub struct Redis<'a> {
+    pub net: &'a Net,
+    pub load: Load,
+    server: Running<'a>,
+    pub dir: TempDir,
+}
+
+impl<'a> Redis<'a> {
+    pub fn start(net: &'a Net, load: Load) -> Result<Redis<'a>> {
+        Redis::start_with(net, load, &[])
+    }
+
+    /// `before` is a program that starts the server, with its arguments.
+    pub fn start_with(net: &'a Net, load: Load, before: &[&str]) -> Result<Redis<'a>> {
+        let dir = TempDir::new()?;
+        open_to_all(dir.path())?;
+        let server = which("redis-server")?;
+        let server = server.to_str().context("path")?;
+        let mut line: Vec<&str> = before.to_vec();
+        line.push(server);
+        let port = PORT.to_string();
+        let server = Program::new(net, load, line[0])
+            .args(&line[1..])
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--protected-mode", "no"])
+            .args(["--appendonly", "no", "--dbfilename", "dump.rdb"])
+            .dir(dir.path())
+            .start()?;
+        let redis = Redis { net, load, server, dir };
+        net.wait_listen(PORT).with_context(|| format!("{:?}", redis.server.so_far()))?;
+        Ok(redis)
+    }
+
+    pub fn cli(&self, args: &[&str]) -> Result<String> {
+        Program::new(self.net, self.load, which("redis-cli")?)
+            .args(["-p", &PORT.to_string()])
+            .args(args)
+            .run_ok()
+    }
+
+    /// Sets a key from bytes.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let file = self.dir.path().join("value");
+        fs::write(&file, value)?;
+        let out = Program::new(self.net, self.load, which("redis-cli")?)
+            .args(["-p", &PORT.to_string(), "-x", "set", key])
+            .stdin(fs::File::open(file)?)
+            .run_ok()?;
+        ensure!(out.trim() == "OK", "set: {out}");
+        Ok(())
+    }
+
+    /// The bytes of a key.
+    pub fn get(&self, key: &str) -> Result<Vec<u8>> {
+        let out = self.dir.path().join("out");
+        let line = format!(
+            "exec {} -p {PORT} --raw get {key} > {}",
+            which("redis-cli")?.display(),
+            out.display()
+        );
+        Program::new(self.net, self.load, "sh").args(["-c", &line]).run_ok()?;
+        let mut bytes = fs::read(out)?;
+        ensure!(bytes.pop() == Some(b'\n'), "redis-cli ends its output with a newline");
+        Ok(bytes)
+    }
+
+    pub fn benchmark(&self, args: &[&str]) -> Result<Running<'a>> {
+        Program::new(self.net, self.load, which("redis-benchmark")?)
+            .args(["-p", &PORT.to_string(), "--csv"])
+            .args(args)
+            .start()
+    }
+
+    /// What the server itself counted: bytes it read from and wrote to its clients.
+    pub fn payload(&self) -> Result<u64> {
+        let stats = self.cli(&["info", "stats"])?;
+        Ok(info(&stats, "total_net_input_bytes")? + info(&stats, "total_net_output_bytes")?)
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.server.pid()
+    }
+
+    /// Shuts it down; it must end with 0.
+    pub fn stop(self) -> Result<()> {
+        let ended = self.server.stop()?;
+        ensure!(ended.status.success(), "{ended}");
+        Ok(())
+    }
+}
+
+/// A number in the answer to INFO.
+pub fn info(text: &str, name: &str) -> Result<u64> {
+    text.lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
+        .and_then(|v| v.trim().parse().ok())
+        .with_context(|| format!("{name} in:\n{text}"))
+}
+
+/// An nginx with a few files, in a directory of its own.
+pub struct Nginx<'a> {
+    pub net: &'a Net,
+    pub load: Load,
+    pub dir: TempDir,
+}
+
+/// The files that it serves: name and size.
+pub const FILES: &[(&str, usize)] = &[("1k", 1024), ("64k", 65536), ("20m", 20 << 20)];
+
+impl<'a> Nginx<'a> {
+    pub fn start(net: &'a Net, load: Load, workers: u32, sendfile: &str) -> Result<Nginx<'a>> {
+        let dir = TempDir::new()?;
+        open_to_all(dir.path())?;
+        for name in ["html", "logs", "body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            fs::create_dir(dir.path().join(name))?;
+            open_to_all(&dir.path().join(name))?;
+        }
+        for (name, size) in FILES {
+            fs::write(dir.path().join("html").join(name), noise(*size as u64, *size))?;
+        }
+        fs::write(
+            dir.path().join("nginx.conf"),
+            format!(
+                "worker_processes {workers};\npid nginx.pid;\nerror_log logs/error.log;\n\
+                 events {{ worker_connections 512; }}\n\
+                 http {{\n  access_log off;\n  sendfile {sendfile};\n  keepalive_requests 100000000;\n\
+                 client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;\n\
+                 uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
+                 server {{\n    listen 127.0.0.1:{PORT};\n    root html;\n\
+                 location = /empty {{ return 200 ''; }}\n\
+                 location = /pid {{ return 200 '$pid'; }}\n  }}\n}}\n"
+            ),
+        )?;
+        let nginx = Nginx { net, load, dir };
+        nginx.command(&[])?; // daemon on: the started process ends at once
+        net.wait_listen(PORT)?;
+        Ok(nginx)
+    }
+
+    /// Runs the nginx binary on this instance.
+    pub fn command(&self, args: &[&str]) -> Result<()> {
+        Program::new(self.net, self.load, which("nginx")?)
+            .args(["-e", "logs/error.log", "-c", "nginx.conf", "-p"])
+            .args([self.dir.path()])
+            .args(args)
+            .dir(self.dir.path())
+            .run_ok()
+            .with_context(|| self.log())?;
+        Ok(())
+    }
+
+    pub fn master(&self) -> Result<i32> {
+        Ok(fs::read_to_string(self.dir.path().join("nginx.pid"))?.trim().parse()?)
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("logs/error.log")).unwrap_or_default()
+    }
+
+    /// Fetches a file and compares it.
+    pub fn fetch(&self, name: &str) -> Result<()> {
+        let out: PathBuf = self.dir.path().join(format!("got-{name}"));
+        let url = format!("http://127.0.0.1:{PORT}/{name}");
+        Program::new(self.net, self.load, which("curl")?)
+            .args(["-sS", "--fail", "-o"])
+            .args([&out])
+            .args([&url])
+            .run_ok()?;
+        ensure!(
+            fs::read(out)? == fs::read(self.dir.path().join("html").join(name))?,
+            "{name}: other bytes"
+        );
+        Ok(())
+    }
+
+    /// Asks it to end when its requests are done, and waits for the master's end.
+    pub fn stop(&self) -> Result<()> {
+        let master = self.master()?;
+        signal(master, nix::sys::signal::Signal::SIGQUIT)?;
+        eventually("nginx ends", || Ok(!Path::new(&format!("/proc/{master}")).exists()))
+    }
+}
+
+pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
+    Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)?)
+}
+
+/// What wrk says: bytes read, and lines about errors.
+pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) -> Result<(u64, String)> {
+    let out = Program::new(net, load, which("wrk")?)
+        .args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
+        .args([format!("http://127.0.0.1:{PORT}/{path}")])
+        .run_ok()?;
+    Ok((wrk_bytes(&out)?, out))
+}
+
+/// From "  12345 requests in 2.00s, 1.50GB read".
+pub fn wrk_bytes(out: &str) -> Result<u64> {
+    let line = out.lines().find(|l| l.contains(" requests in ")).context("wrk")?;
+    let size = line.rsplit(", ").next().and_then(|s| s.strip_suffix(" read")).context("wrk")?;
+    let (number, unit) = size.split_at(size.len() - 2);
+    let factor = match unit {
+        "KB" => 1024.0,
+        "MB" => 1024.0 * 1024.0,
+        "GB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Ok(size.trim_end_matches('B').parse()?),
+    };
+    Ok((number.parse::<f64>()? * factor) as u64)
+}
+
+fn open_to_all(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?)
+}
+
+/// A generous time for a program that does much.
+pub const LONG: Duration = Duration::from_secs(120);
