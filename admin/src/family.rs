@@ -126,7 +126,7 @@ impl Family {
             first: head.u32(header::SOCK_OFF).into(),
             size: head.u32(header::SOCK_SIZE).into(),
             count: high.min(head.u32(header::SOCK_CAP)).into(),
-            least: socket::PEER_ADDR + 16,
+            least: socket::PUBLIC_LEN,
             want: socket::PUBLIC_LEN,
             name: "socket array",
         };
@@ -259,8 +259,10 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    const SIZE: usize = socket::PUBLIC_LEN + 64;
+
     fn page(patch: impl FnOnce(&mut Vec<u8>)) -> Result<Family, FamilyError> {
-        let mut bytes = vec![0; header::LEN + process::LEN + 2 * 256];
+        let mut bytes = vec![0; header::LEN + process::LEN + 2 * SIZE];
         let put = |bytes: &mut Vec<u8>, at: usize, n: u32| {
             bytes[at..at + 4].copy_from_slice(&n.to_le_bytes());
         };
@@ -272,11 +274,11 @@ mod tests {
             (header::PROC_SIZE, process::LEN as u32),
             (header::PROC_CAP, 1),
             (header::SOCK_OFF, sockets),
-            (header::SOCK_SIZE, 256),
+            (header::SOCK_SIZE, SIZE as u32),
             (header::SOCK_CAP, 2),
             (header::SOCK_HIGH, 2),
             (header::LEN + process::PID, 42),
-            (sockets as usize + 256 + socket::STATE, 3),
+            (sockets as usize + SIZE + socket::STATE, 3),
         ] {
             put(&mut bytes, at, n);
         }

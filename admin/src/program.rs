@@ -112,7 +112,14 @@ fn inspect_file(path: PathBuf, mut remarks: Vec<String>) -> anyhow::Result<Repor
             path.display()
         ),
     }
-    obstacles.extend(privilege(&path)?);
+    match privilege(&path)? {
+        Privilege::None => {}
+        Privilege::Gained(why) => obstacles.push(why.into()),
+        Privilege::OfOthers => remarks.push(
+            "it is setuid, setgid or has file capabilities: the library is left out when another user starts it"
+                .into(),
+        ),
+    }
     Ok(Report {
         file: path,
         obstacles,
@@ -186,21 +193,32 @@ fn look_at_calls(data: &ReadCache<File>, remarks: &mut Vec<String>) {
     }
 }
 
-/// The loader ignores LD_PRELOAD with a path where a program gains rights by being started.
-fn privilege(path: &Path) -> anyhow::Result<Option<String>> {
+/// Rights that a program has by its file.
+enum Privilege {
+    None,
+    /// We would gain rights by starting it; then the loader ignores LD_PRELOAD with a path.
+    Gained(&'static str),
+    /// Others would gain rights, we have them already.
+    OfOthers,
+}
+
+fn privilege(path: &Path) -> anyhow::Result<Privilege> {
     let meta = fs::metadata(path)?;
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     let mode = meta.permissions().mode();
-    let gains_uid = mode & 0o4000 != 0 && meta.uid() != uid.as_raw();
-    let gains_gid = mode & 0o2010 == 0o2010 && meta.gid() != gid.as_raw();
+    let (setuid, setgid) = (mode & 0o4000 != 0, mode & 0o2010 == 0o2010);
     let caps = matches!(xattr::get(path, "security.capability"), Ok(Some(_)));
-    Ok(if gains_uid || gains_gid {
-        Some("it is setuid or setgid, and the loader ignores LD_PRELOAD then".into())
-    } else if caps && !uid.is_root() {
-        Some("it has file capabilities, and the loader ignores LD_PRELOAD then".into())
-    } else {
-        None
-    })
+    Ok(
+        if (setuid && meta.uid() != uid.as_raw()) || (setgid && meta.gid() != gid.as_raw()) {
+            Privilege::Gained("it is setuid or setgid, and the loader ignores LD_PRELOAD then")
+        } else if caps && !uid.is_root() {
+            Privilege::Gained("it has file capabilities, and the loader ignores LD_PRELOAD then")
+        } else if setuid || setgid || caps {
+            Privilege::OfOthers
+        } else {
+            Privilege::None
+        },
+    )
 }
 
 #[cfg(test)]

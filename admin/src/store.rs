@@ -120,7 +120,16 @@ impl Store {
             return Ok(Some(Err(short)));
         }
         let mapping = Mapping::new(&file, false).map_err(|e| self.refused(e, "read"))?;
-        Ok(Some(control::read(mapping.words()).map(|(_, page)| page)))
+        let read = control::read(mapping.words()).map(|(_, page)| page);
+        if read == Err(ReadError::Busy) {
+            // A change that was not finished may be repaired only if this is a page of ours.
+            let bytes = std::fs::read(&self.path).map_err(|e| self.refused(e, "read"))?;
+            if let Err(error @ (PageError::NotAPage | PageError::Newer(_))) = control::parse(&bytes)
+            {
+                return Ok(Some(Err(ReadError::Page(error))));
+            }
+        }
+        Ok(Some(read))
     }
 
     fn create(&self, image: &[u8; LEN]) -> io::Result<()> {

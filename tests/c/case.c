@@ -6,6 +6,7 @@
 #include "case.h"
 
 int is_a;
+static int out = 1, err = 2; /* CASE_FDS="9 10": others, where the usual ones are closed */
 enum { CTL = 3 };
 
 void say(const char *fmt, ...) {
@@ -17,7 +18,7 @@ void say(const char *fmt, ...) {
     if (n > (int)sizeof line - 2)
         n = sizeof line - 2;
     line[n++] = '\n';
-    if (write(1, line, n) != n)
+    if (write(out, line, n) != n)
         _exit(97);
 }
 
@@ -120,9 +121,10 @@ void warm_end(int fd, int first) {
         }
     }
     if (first)
-        dprintf(2, "#warm %d %ld\n", 2 * (WARM_SMALL * 64 + WARM_LARGE * WARM_SIZE),
-                lo_bytes() - before);
+        warmed(2 * (WARM_SMALL * 64 + WARM_LARGE * WARM_SIZE), lo_bytes() - before);
 }
+
+void warmed(long payload, long lo) { dprintf(err, "#warm %ld %ld\n", payload, lo); }
 
 void warm(int fd) { warm_end(fd, !is_a); }
 
@@ -188,7 +190,7 @@ int matches(const void *buf, size_t len, uint64_t offset, unsigned seed) {
     const unsigned char *p = buf;
     for (size_t i = 0; i < len; i++)
         if (p[i] != at(offset + i, seed)) {
-            dprintf(2, "byte %llu of stream %u differs\n", (unsigned long long)(offset + i), seed);
+            dprintf(err, "byte %llu of stream %u differs\n", (unsigned long long)(offset + i), seed);
             return 0;
         }
     return 1;
@@ -378,9 +380,12 @@ void tick(int ms, int every_ms) {
     MUST(setitimer(ITIMER_REAL, &t, NULL));
 }
 
-void payload(uint64_t bytes) { dprintf(2, "#payload %llu\n", (unsigned long long)bytes); }
+void payload(uint64_t bytes) { dprintf(err, "#payload %llu\n", (unsigned long long)bytes); }
 
 int main(int argc, char **argv) {
+    const char *fds = getenv("CASE_FDS");
+    if (fds && sscanf(fds, "%d %d", &out, &err) != 2)
+        return 98;
     if (argc == 2 && !strcmp(argv[1], "list")) {
         for (const struct test *t = tests; t->name; t++)
             say("%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",

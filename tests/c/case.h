@@ -72,6 +72,7 @@ int dial(int port);
 int accept_from(int listener);
 void warm(int fd);      /* as a() or b(), whichever this process is */
 void warm_end(int fd, int first);
+void warmed(long payload, long lo); /* told to the harness: what a warm-up of another kind did */
 
 /* Meeting the other end, outside TCP: both wait for both. */
 void meet(void);

@@ -230,7 +230,7 @@ static void pingpong(int fd, int et) {
             send_n(fd, SIZE);
     }
     if (!is_a)
-        dprintf(2, "#warm %d %ld\n", 2 * ROUNDS * SIZE, lo_bytes() - before);
+        warmed(2 * ROUNDS * SIZE, lo_bytes() - before);
     say("%d rounds", ROUNDS);
     meet();
 }

@@ -285,7 +285,6 @@ static void many_b(void) {
     for (int i = 0; i < N; i++)
         fd[i] = dial(PORT);
     meet();
-    long before = lo_bytes();
     for (int i = 0; i < 3000; i++) {
         int one = i < 1000 ? (int)(rnd(&r) % 8) : (int)(rnd(&r) % N);
         fill(buf, 1000, i, 3);
@@ -293,7 +292,6 @@ static void many_b(void) {
         if (get(fd[one], buf, 1000) != 1000 || !matches(buf, 1000, i, 3))
             die("echo");
     }
-    dprintf(2, "#seen %d %ld\n", 6000000, lo_bytes() - before);
     say("3000 echoes");
     meet();
 }

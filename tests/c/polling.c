@@ -205,7 +205,7 @@ static void echo_with(int kind) {
             send_n(fd, SIZE);
     }
     if (!is_a)
-        dprintf(2, "#warm %d %ld\n", 2 * ROUNDS * SIZE, lo_bytes() - before);
+        warmed(2 * ROUNDS * SIZE, lo_bytes() - before);
     say("%d rounds", ROUNDS);
     meet();
 }

@@ -3,6 +3,7 @@
 //! end only; what each end prints and how it ends must be the same each time. With the library on
 //! both ends its warm-up must have left TCP.
 
+use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,21 +129,49 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
 }
 
 impl Case {
+    /// Generous; `SMCR_TESTS_DEADLINE` (seconds) shortens it for those who look for hangs.
     fn deadline(&self) -> Duration {
-        Duration::from_secs(if self.slow { 120 } else { 40 })
+        let wanted = std::env::var("SMCR_TESTS_DEADLINE").ok().and_then(|s| s.parse().ok());
+        Duration::from_secs(wanted.unwrap_or(if self.slow { 120 } else { 40 }))
     }
 
     /// Runs it once, in a namespace of its own.
     pub fn run(&self, ends: Ends) -> Result<Outcome> {
+        self.run_with(ends, &|program| program)
+    }
+
+    /// The same; `prepare` changes how each end is started.
+    pub fn run_with(
+        &self,
+        ends: Ends,
+        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
+    ) -> Result<Outcome> {
+        self.run_fully(ends, &[], prepare)
+    }
+
+    /// The same, each end started by another program: `before` and then the case's own line.
+    pub fn run_through(&self, ends: Ends, before: &[&OsStr]) -> Result<Outcome> {
+        self.run_fully(ends, before, &|program| program)
+    }
+
+    fn run_fully(
+        &self,
+        ends: Ends,
+        before: &[&OsStr],
+        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
+    ) -> Result<Outcome> {
         let net = Net::new()?;
         let (for_a, for_b) = UnixStream::pair()?;
-        let before = net.lo()?;
+        let lo_before = net.lo()?;
         let start = |side: &str, ctl: UnixStream| {
             let load = ends.of(side == "a");
             let is_script = self.program.extension().is_some_and(|e| e == "py");
-            let program = if is_script { python()? } else { self.program.clone() };
-            Program::new(&net, load, program)
-                .args(is_script.then_some(&self.program))
+            let interpreter = is_script.then(python).transpose()?;
+            let mut line: Vec<&OsStr> = before.to_vec();
+            line.extend(interpreter.as_ref().map(|p| p.as_os_str()));
+            line.push(self.program.as_os_str());
+            prepare(Program::new(&net, load, line[0]))
+                .args(&line[1..])
                 .args([self.name.as_str(), side])
                 .fd(ctl.into(), 3)
                 .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -152,7 +181,7 @@ impl Case {
         let b = start("b", for_b)?;
         let b = b.wait(self.deadline()).with_context(|| format!("a: {:?}", a.so_far()));
         let (b, a) = (b?, a.wait(self.deadline())?);
-        let lo = net.lo()? - before;
+        let lo = net.lo()? - lo_before;
 
         let mut outcome = Outcome {
             transcript: String::new(),
@@ -183,7 +212,15 @@ impl Case {
 
     /// Runs it natively and in all combinations, and compares.
     pub fn check(&self) -> Result<()> {
-        let native = self.run(Ends::Neither).context("natively")?;
+        self.check_with(&|program| program)
+    }
+
+    /// The same; `prepare` changes how each end is started.
+    pub fn check_with(
+        &self,
+        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
+    ) -> Result<()> {
+        let native = self.run_with(Ends::Neither, prepare).context("natively")?;
         self.ensure_sound(&native)?;
         let combinations: &[Ends] = if flipping() {
             &[Ends::Both]
@@ -191,7 +228,7 @@ impl Case {
             &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly]
         };
         for &ends in combinations {
-            let got = self.run(ends).with_context(|| format!("library: {ends:?}"))?;
+            let got = self.run_with(ends, prepare).with_context(|| format!("library: {ends:?}"))?;
             if got.transcript != native.transcript {
                 bail!(
                     "library: {ends:?}: another transcript\n{}{}",

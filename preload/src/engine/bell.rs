@@ -74,7 +74,12 @@ enum Rang {
 }
 
 fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
-    match peer.sleep_word(w) {
+    let sleep = peer.sleep_word(w).or_else(|| {
+        // The page may lie unread in the channel.
+        crate::transport::channel::drain(peer);
+        peer.sleep_word(w)
+    });
+    match sleep {
         Some(sleep) if sleep & 1 == 0 => Rang::Done,
         Some(sleep) => {
             // The waiter's number is mixed in: another waiter's sleep may carry the same count.
@@ -86,6 +91,7 @@ fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
                 count(Counter::EventWakes, 1);
                 return Rang::Done;
             }
+            rung.store(0, Relaxed);
             Rang::Unknown
         }
         None => Rang::Unknown,
@@ -151,12 +157,18 @@ pub fn drain(s: &Sock, dir: &Dir, sock: i32) {
     loop {
         let sent = dir.bells.load(Acquire); // pairs with the Release in `ring_tcp`
         let taken = s.bells_rx.load(Relaxed);
-        let due = sent.wrapping_sub(taken);
-        if due == 0 {
-            return;
-        }
+        let mut due = u64::from(sent.wrapping_sub(taken));
         if due > 1 << 20 {
             return end::hostile(s, sock);
+        }
+        // Behind the next switch comes payload, and doorbells of a later stretch of memory.
+        let passed = s.rx.switches.load(Relaxed);
+        if dir.switch.load(Acquire) != passed {
+            let at = dir.at_kernel(passed.wrapping_add(1)).load(Relaxed);
+            due = due.min(at.saturating_sub(s.rx.kernel.load(Relaxed)));
+        }
+        if due == 0 {
+            return;
         }
         let mut buf = [0u8; 64];
         let want = (due as usize).min(buf.len());

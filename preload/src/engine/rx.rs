@@ -206,11 +206,17 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
             s.rx.seen.store(head, Relaxed);
             // Frozen for a hand-over: what is unread comes again through TCP.
             let frozen = dir.ctl.load(Relaxed) & ctl::RETURN != 0;
-            if n > 0 && !frozen {
-                return Source::Ring(n);
-            }
             if dir.switch.load(Acquire) == passed {
-                return Source::Ring(0);
+                return Source::Ring(if frozen { 0 } else { n });
+            }
+            // The ring may go on behind a stretch of TCP: no further than to the next switch.
+            let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
+            match end.checked_sub(tail) {
+                None => return Source::Broken,
+                Some(left) if left > 0 && !frozen => {
+                    return Source::Ring((n as u64).min(left) as usize);
+                }
+                Some(_) => {}
             }
             match switch::follow_to_tcp(s, sock, dir, passed) {
                 switch::Followed::Yes => {}
@@ -285,13 +291,14 @@ fn from_ring(
 /// A PEEK that wants more than the ring holds, when the stream goes on in TCP behind it.
 fn peek_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, peeked: usize) -> usize {
     let passed = s.rx.switches.load(Relaxed);
-    if dir.switch.load(Acquire) != passed.wrapping_add(1)
-        || dir.at_ring.load(Relaxed) != s.rx.cursor.load(Relaxed) + peeked as u64
+    let next = passed.wrapping_add(1);
+    if dir.switch.load(Acquire) == passed
+        || dir.at_ring(next).load(Relaxed) != s.rx.cursor.load(Relaxed) + peeked as u64
     {
         return 0;
     }
     bell::drain(s, dir, sock);
-    if s.rx.kernel.load(Relaxed) != dir.at_kernel.load(Relaxed) {
+    if s.rx.kernel.load(Relaxed) != dir.at_kernel(next).load(Relaxed) {
         return 0;
     }
     peek_tcp(sock, bufs, from, bufs.len() - from).unwrap_or(0)

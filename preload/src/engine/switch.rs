@@ -113,16 +113,13 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     {
         return false;
     }
-    let before = (dir.at_kernel.load(Relaxed), dir.at_ring.load(Relaxed));
-    dir.at_kernel.store(at, Relaxed);
-    dir.at_ring.store(s.tx.cursor.load(Relaxed), Relaxed);
+    dir.at_kernel(made + 1).store(at, Relaxed);
+    dir.at_ring(made + 1).store(s.tx.cursor.load(Relaxed), Relaxed);
     // Before the proof: a receiver that sees a byte of it sees the switch. Pairs with the Acquire in
     // `rx::from_tcp`.
     dir.switch.store(made + 1, Release);
     if proof && let Err(e) = send_proof(s, sock) {
         log::debug!(target: "smcr::switch", errno = e.0, "proof not sent");
-        dir.at_kernel.store(before.0, Relaxed);
-        dir.at_ring.store(before.1, Relaxed);
         dir.switch.store(made, Release);
         if let Some(r) = s.region() {
             r.server.store(setup::NONCE, Release);
@@ -195,9 +192,9 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
             return end::hostile(s, sock);
         }
     }
-    dir.at_ring.store(at_ring, Relaxed);
-    dir.at_kernel.store(s.tx.kernel.load(Relaxed), Relaxed);
     let made = s.tx.switches.load(Relaxed) + 1;
+    dir.at_ring(made).store(at_ring, Relaxed);
+    dir.at_kernel(made).store(s.tx.kernel.load(Relaxed), Relaxed);
     dir.switch.store(made, Release); // pairs with the Acquire in `rx::follow`
     s.tx.switches.store(made, Relaxed);
     s.tx_switches.store(made, Relaxed);
@@ -348,17 +345,24 @@ pub enum ToMemory {
 
 /// Whether the next switch is one that `follow_*` could act on now.
 pub fn can_follow(s: &Sock, dir: &Dir) -> bool {
+    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
     if s.rx_in_memory() {
-        dir.at_ring.load(Relaxed) == s.rx.cursor.load(Relaxed)
+        dir.at_ring(next).load(Relaxed) == s.rx.cursor.load(Relaxed)
     } else {
-        dir.at_kernel.load(Relaxed) == s.rx.kernel.load(Relaxed)
+        dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed)
     }
+}
+
+/// Whether `switch` is a number of switches that the producer can have reached.
+fn is_ahead(switch: u32, passed: u32) -> bool {
+    (1..=2).contains(&switch.wrapping_sub(passed))
 }
 
 /// Payload bytes that the TCP stream holds before a switch to memory that is marked; None if it is
 /// reached.
 pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
-    let left = dir.at_kernel.load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed))?;
+    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
+    let left = dir.at_kernel(next).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed))?;
     (left > 0).then_some(left)
 }
 
@@ -369,10 +373,10 @@ pub fn proof_is_due(s: &Sock) -> bool {
 
 /// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
 pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory {
-    if dir.switch.load(Acquire) != passed + 1 {
+    if !is_ahead(dir.switch.load(Acquire), passed) {
         return ToMemory::Broken;
     }
-    match dir.at_kernel.load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
+    match dir.at_kernel(passed.wrapping_add(1)).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
         None => return ToMemory::Broken,
         Some(0) => {}
         Some(n) => return ToMemory::After(n),
@@ -448,14 +452,15 @@ pub enum Followed {
 
 /// The ring ends at a marked byte: takes the doorbells that stand before the payload, then TCP.
 pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
-    if dir.switch.load(Acquire) != passed.wrapping_add(1) {
+    let next = passed.wrapping_add(1);
+    if !is_ahead(dir.switch.load(Acquire), passed) {
         return Followed::Broken;
     }
-    if dir.at_ring.load(Relaxed) != s.rx.cursor.load(Relaxed) {
+    if dir.at_ring(next).load(Relaxed) != s.rx.cursor.load(Relaxed) {
         return Followed::NotYet;
     }
     bell::drain(s, dir, sock);
-    let at = dir.at_kernel.load(Relaxed);
+    let at = dir.at_kernel(next).load(Relaxed);
     match at.checked_sub(s.rx.kernel.load(Relaxed)) {
         None => return Followed::Broken,
         Some(0) => {}

@@ -17,11 +17,17 @@ pub enum Heard {
     Nothing,
 }
 
-/// Takes eventfds from the channel; true if there was any. Offers and answers that come in between
-/// are handed to the rendezvous through `SIDE`.
+/// Takes eventfds from the channel; true if there may be new ones. Offers and answers that come in
+/// between are handed to the rendezvous through `SIDE`.
 pub fn drain(peer: &Peer) -> bool {
     if !peer.start_reading() {
-        return false;
+        // Another thread reads: what it finds serves us too, once it is through.
+        let mut rounds = 0;
+        while peer.is_being_read() && rounds < 10_000 {
+            sys::proc::yield_now();
+            rounds += 1;
+        }
+        return peer.is_readable();
     }
     let mut any = false;
     loop {

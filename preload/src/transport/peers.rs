@@ -215,6 +215,11 @@ impl Peer {
         self.is_readable() && self.reading.swap(1, Acquire) == 0
     }
 
+    /// Whether a thread reads the channel now.
+    pub fn is_being_read(&self) -> bool {
+        self.is_readable() && self.reading.load(Acquire) != 0
+    }
+
     /// Gives the reading side back.
     pub fn stop_reading(&self) {
         self.reading.store(0, Release);

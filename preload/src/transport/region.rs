@@ -19,7 +19,7 @@ pub const LEN: usize = HEADER + 2 * RING_MAX;
 /// "SMCRSHM" and the layout version.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x01");
 
-/// One direction. The producer owns lines 0 and 4, the consumer lines 1 and 5.
+/// One direction. The producer owns lines 0, 4 and 5, the consumer lines 1 and 6.
 #[repr(C, align(64))]
 pub struct Dir {
     /// Bytes ever put in. Release by the producer, Acquire by the consumer.
@@ -48,11 +48,11 @@ pub struct Dir {
     pub switch: AtomicU32,
     /// [`fin`] bits.
     pub fin: AtomicU32,
-    /// Kernel stream position of the last switch.
-    pub at_kernel: AtomicU64,
-    /// Ring position of the last switch back.
-    pub at_ring: AtomicU64,
-    _p4: [AtomicU64; 5],
+    _p4: [AtomicU64; 7],
+    /// Kernel stream position of switch number n, at n modulo [`RECORDS`].
+    at_kernel: [AtomicU64; RECORDS],
+    /// Ring position of switch number n.
+    at_ring: [AtomicU64; RECORDS],
     /// Switches that the consumer has followed.
     pub passed: AtomicU32,
     /// [`ctl`] bits.
@@ -60,6 +60,22 @@ pub struct Dir {
     /// Position at which the consumer froze, for a return that it asked for.
     pub frozen: AtomicU64,
     _p5: [AtomicU64; 6],
+}
+
+/// Switches that a producer may be ahead of its consumer, at most: one to memory that was not
+/// followed yet and one back.
+const RECORDS: usize = 4;
+
+impl Dir {
+    /// Kernel stream position of switch number `n`.
+    pub fn at_kernel(&self, n: u32) -> &AtomicU64 {
+        &self.at_kernel[n as usize % RECORDS]
+    }
+
+    /// Ring position of switch number `n`.
+    pub fn at_ring(&self, n: u32) -> &AtomicU64 {
+        &self.at_ring[n as usize % RECORDS]
+    }
 }
 
 /// Bits of [`Dir::fin`], set by the producer before it tells the kernel.
@@ -110,7 +126,7 @@ pub mod setup {
     pub const COMMITTED: u32 = 4;
 }
 
-const _: () = assert!(size_of::<Dir>() == 384);
+const _: () = assert!(size_of::<Dir>() == 448);
 const _: () = assert!(size_of::<RegionHeader>() <= HEADER);
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed).

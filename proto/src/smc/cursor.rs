@@ -202,6 +202,11 @@ mod tests {
             at.step(Cursor { wrap: 3, count: 99 }, SIZE, SIZE),
             Ok(Step::Stale)
         );
+        let rings = |wrap| at.step(Cursor { wrap, count: 5 }, SIZE, SIZE);
+        assert_eq!(
+            (rings(1), rings(6)),
+            (Ok(Step::Stale), Err(CursorError::BeyondLimit))
+        );
         assert_eq!(at.step(at, 0, SIZE), Ok(Step::Forward(0)));
     }
 

@@ -210,6 +210,8 @@ fn a_cursor_beyond_the_buffer_aborts_and_moves_nothing() {
         assert_eq!(conn.take_error(), Some(ConnError::Reset));
         assert_eq!(conn.write(1, false), Err(WriteError::Reset));
         assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::ABORTED);
+        assert_eq!(conn.handle_cdc(&message(2, 10, 100)), Ok(Update::default()));
+        assert_eq!(conn.readable(), 0, "nothing is taken after that");
         conn.close();
         assert!(
             conn.is_finished() && polled(&mut conn).is_none(),

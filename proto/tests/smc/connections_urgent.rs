@@ -83,6 +83,24 @@ fn an_urgent_byte_at_the_end_of_the_ring() {
 }
 
 #[test]
+fn an_urgent_byte_that_was_passed_is_told_even_if_no_flag_asks_for_it() {
+    for inline in [false, true] {
+        let mut conn = conn();
+        conn.set_oob_inline(inline);
+        conn.handle_cdc(&urgent(1, 5)).unwrap();
+        conn.handle_cdc(&message(2, 5, 0)).unwrap();
+        conn.consume(3);
+        assert_eq!(polled(&mut conn), None);
+        conn.consume(2);
+        assert_eq!(
+            polled(&mut conn).unwrap().consumer.count,
+            5,
+            "inline: {inline}"
+        );
+    }
+}
+
+#[test]
 fn an_urgent_byte_inline_is_an_ordinary_one() {
     let mut conn = conn();
     conn.set_oob_inline(true);

@@ -10,7 +10,7 @@ use smcr_proto::smc::error::WireError;
 use smcr_proto::smc::handshake::client::{Client, Event as ClientEvent};
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent, Offer, Server};
 use smcr_proto::smc::handshake::{CLC_TIMEOUT, Failure, Fallback, Outcome};
-use smcr_proto::smc::id::{Mtu, RmbeSize};
+use smcr_proto::smc::id::{Gid, Mtu, RmbeSize};
 
 use crate::parts::{self, CLIENT, SERVER, eid, limits, offer, proposal};
 
@@ -121,32 +121,85 @@ fn the_server_prefers_version_2_and_names_the_first_thing_that_failed() {
 
 #[test]
 fn both_ends_come_to_the_same_parameters() {
-    let (mut client, mut server) = (client(true, None), server(Ok(offer(true, None))));
-    let mut own = parts::endpoint(CLIENT, 1, RmbeSize::MIN);
-    own.mtu = Mtu::B1024;
-    server.handle_bytes(&client.poll_transmit().unwrap());
-    server.poll_event();
-    server.accept(
-        START,
-        parts::endpoint(SERVER, 4, RmbeSize::MAX),
-        false,
-        true,
-    );
-    client.handle_bytes(&server.poll_transmit().unwrap());
-    client.poll_event();
-    client.confirm(own, true);
-    server.handle_bytes(&client.poll_transmit().unwrap());
-    let (Some(Outcome::Smc(c)), Some(Outcome::Smc(s))) = (client.outcome(), server.outcome())
-    else {
-        panic!("not first contact: over with Confirm");
-    };
-    assert_eq!((c.local, c.peer, c.mtu), (s.peer, s.local, s.mtu));
-    assert_eq!((c.mtu, s.peer.token.value()), (Mtu::B1024, 1));
-    assert_eq!(
-        (client.want(), server.want()),
-        (0, 0),
-        "the stream is not theirs any more"
-    );
+    for (ours, theirs) in [(Mtu::B1024, Mtu::B4096), (Mtu::B4096, Mtu::B1024)] {
+        let (mut client, mut server) = (client(true, None), server(Ok(offer(true, None))));
+        let mut own = parts::endpoint(CLIENT, 1, RmbeSize::MIN);
+        let mut peer = parts::endpoint(SERVER, 4, RmbeSize::MAX);
+        (own.mtu, peer.mtu) = (ours, theirs);
+        server.handle_bytes(&client.poll_transmit().unwrap());
+        server.poll_event();
+        server.accept(START, peer, false, true);
+        client.handle_bytes(&server.poll_transmit().unwrap());
+        client.poll_event();
+        client.confirm(own, true);
+        let confirm = client.poll_transmit().unwrap();
+        assert_eq!(
+            confirm[50] & 0x0f,
+            Mtu::B1024.code(),
+            "Confirm names the smaller MTU"
+        );
+        server.handle_bytes(&confirm);
+        let (Some(Outcome::Smc(c)), Some(Outcome::Smc(s))) = (client.outcome(), server.outcome())
+        else {
+            panic!("not first contact: over with Confirm");
+        };
+        assert_eq!((c.local, c.peer), (s.peer, s.local));
+        assert_eq!(
+            (c.mtu, s.mtu, s.peer.token.value()),
+            (Mtu::B1024, Mtu::B1024, 1)
+        );
+        assert_eq!(
+            (client.want(), server.want()),
+            (0, 0),
+            "the stream is not theirs any more"
+        );
+    }
+}
+
+#[test]
+fn the_server_takes_the_clients_addresses_from_the_proposal() {
+    for (version, gid) in [(1, Gid([1; 16])), (2, Gid([2; 16]))] {
+        let mut offered = proposal(true, (version == 2).then_some(Release::V20));
+        offered.gid = Gid([1; 16]);
+        if let Some(offer) = &mut offered.v2 {
+            offer.gid = Gid([2; 16]);
+        }
+        let (id, mac) = (offered.peer_id, offered.mac);
+        let mut client = Client::new(START, offered, parts::host());
+        let mut server = server(Ok(offer(true, Some(limits(1)))));
+        server.handle_bytes(&client.poll_transmit().unwrap());
+        server.poll_event();
+        server.accept(
+            START,
+            parts::endpoint(SERVER, 1, RmbeSize::MIN),
+            false,
+            true,
+        );
+        client.handle_bytes(&server.poll_transmit().unwrap());
+        client.poll_event();
+        client.confirm(parts::endpoint(77, 1, RmbeSize::MIN), true);
+        server.handle_bytes(&client.poll_transmit().unwrap());
+        let Some(Outcome::Smc(params)) = server.outcome() else {
+            panic!()
+        };
+        assert_eq!(
+            (params.peer.gid, params.peer.peer_id, params.peer.mac),
+            (gid, id, mac)
+        );
+        assert_eq!(
+            params.peer.qpn.value(),
+            0x10 + 77,
+            "the rest is in the Confirm"
+        );
+    }
+}
+
+#[test]
+fn a_decline_voids_what_was_not_sent_yet() {
+    let mut client = client(true, None);
+    client.handle_bytes(&Decline::new(parts::peer_id(SERVER), Diagnosis::MEMORY).emit());
+    assert_eq!(client.poll_transmit(), None);
+    assert!(matches!(client.outcome(), Some(Outcome::Fallback(_))));
 }
 
 #[test]

@@ -34,6 +34,13 @@ fn a_link_that_is_not_confirmed_ends() {
             Family::V2,
             Message::ConfirmLink(ConfirmLink { link: 0, ..good }),
         );
+        if role == Role::Server {
+            tell(
+                &mut group,
+                Family::V2,
+                Message::ConfirmLink(ConfirmLink { link: 7, ..good }),
+            );
+        }
         group.handle_timeout(START + wait);
         assert_eq!(drain(&mut group), (vec![Event::ConfirmFailed], vec![]));
         assert_eq!((group.state(), group.poll_timeout()), (State::Gone, None));

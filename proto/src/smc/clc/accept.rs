@@ -364,5 +364,17 @@ mod tests {
         assert_eq!(end.ring_address(), Ok(end.rmb_address + (64 << 10)));
         end.index = RmbeIndex::new(3).unwrap();
         assert_eq!(end.ring_address(), Err(WireError::Address));
+        end.index = RmbeIndex::FIRST;
+        end.rmb_address = u64::MAX - 5;
+        assert_eq!(
+            end.ring_address(),
+            Err(WireError::Address),
+            "it ends beyond"
+        );
+        let message = Message::Confirm(AcceptConfirm {
+            endpoint: end,
+            ..accept()
+        });
+        assert_eq!(Message::parse(&message.emit()), Err(WireError::Address));
     }
 }

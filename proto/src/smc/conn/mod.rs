@@ -362,7 +362,7 @@ impl Conn {
             self.error.get_or_insert(ConnError::Reset);
         }
         if !self.remote.is_empty() {
-            self.state = self.state.on_peer(self.local, self.remote, self.closed);
+            self.state = self.state.on_peer(self.local, self.remote);
         }
         !fresh.is_empty()
     }

@@ -81,9 +81,8 @@ impl State {
         }
     }
 
-    /// The state after a message with these flags of the peer; `closed` says that close() was called
-    /// here.
-    pub(super) fn on_peer(self, local: ConnFlags, remote: ConnFlags, closed: bool) -> State {
+    /// The state after a message with these flags of the peer.
+    pub(super) fn on_peer(self, local: ConnFlags, remote: ConnFlags) -> State {
         if remote.contains(ConnFlags::ABORTED) {
             return self.on_abort(local);
         }
@@ -93,7 +92,7 @@ impl State {
             State::Init | State::Active => State::AppCloseWait1,
             State::PeerCloseWait1 | State::PeerCloseWait2 if peer_gone => {
                 let said_so = local.intersects(ConnFlags::ANY_CLOSE);
-                if closed && said_so {
+                if said_so {
                     State::Closed
                 } else {
                     State::AppFinCloseWait
@@ -134,7 +133,7 @@ mod tests {
     const AB: ConnFlags = ConnFlags::ABORTED;
 
     /// Each row: state; after shutdown; after close with only DW sent; after DW, CL, AB of the peer
-    /// with only DW sent and not closed here.
+    /// with only DW sent.
     #[test]
     fn the_table_of_linux() {
         use State::*;
@@ -155,20 +154,16 @@ mod tests {
         for (state, shutdown, close, dw, cl, ab) in rows {
             assert_eq!(state.on_shutdown().0, shutdown, "{state:?} shutdown");
             assert_eq!(state.on_close(DW, NONE).0, close, "{state:?} close");
-            assert_eq!(
-                state.on_peer(DW, DW, false),
-                dw,
-                "{state:?} peer done writing"
-            );
-            assert_eq!(state.on_peer(DW, CL, false), cl, "{state:?} peer closed");
-            assert_eq!(state.on_peer(DW, AB, false), ab, "{state:?} peer aborted");
+            assert_eq!(state.on_peer(DW, DW), dw, "{state:?} peer done writing");
+            assert_eq!(state.on_peer(DW, CL), cl, "{state:?} peer closed");
+            assert_eq!(state.on_peer(DW, AB), ab, "{state:?} peer aborted");
         }
     }
 
     #[test]
     fn an_end_that_said_closed_is_done_when_the_peer_says_it() {
-        assert_eq!(State::PeerCloseWait1.on_peer(CL, CL, true), State::Closed);
-        assert_eq!(State::PeerCloseWait2.on_peer(CL, AB, true), State::Closed);
+        assert_eq!(State::PeerCloseWait1.on_peer(CL, CL), State::Closed);
+        assert_eq!(State::PeerCloseWait2.on_peer(CL, AB), State::Closed);
         assert_eq!(
             State::AppCloseWait1.on_close(NONE, CL),
             (State::Closed, Farewell::Close)

@@ -1,0 +1,10 @@
+//! Tests of smcrctl as a user sees it: arguments in, text and exit status out. They need neither
+//! the library nor privilege: pages of processes are made by `fake`, files lie in a directory of
+//! each test.
+
+mod bed;
+mod elf;
+mod fake;
+mod observation;
+mod programs;
+mod settings;

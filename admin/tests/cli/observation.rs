@@ -1,0 +1,278 @@
+//! Looking at processes through their family pages.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use smcr_proto::control::{self, Target};
+use smcr_proto::page::{Counter, State, header};
+
+use crate::bed::{Bed, words};
+use crate::fake::{FD, Fake};
+
+fn json(bed: &Bed, args: &[&str]) -> Value {
+    serde_json::from_str(&bed.ok(args)).unwrap()
+}
+
+#[test]
+fn a_connection_as_ss_would_show_it() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    let pid = fake.pid().to_string();
+    let text = bed.ok(&["sock", "-p", &pid]);
+    let lines = words(&text);
+    assert_eq!(lines.len(), 2, "{text}");
+    let (local, peer) = (fake.local.to_string(), fake.peer.to_string());
+    assert_eq!(
+        lines[1],
+        ["ACCELERATED", "shm", "-", &local, &peer, &pid, "sleep", "1"]
+    );
+    let all = json(&bed, &["sock", "-p", &pid, "--json"]);
+    let c = &all[0];
+    assert_eq!(c["tx"]["in_flight"], 100);
+    assert_eq!(c["rx"]["unread"], 30);
+    assert_eq!(c["role"], "client");
+    assert!(c["inode"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn addresses_come_from_the_kernel_where_the_record_has_none() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.record(0, State::Tcp, 1, [0, 0], None);
+    let all = json(&bed, &["sock", "-p", &fake.pid().to_string(), "--json"]);
+    assert_eq!(all[0]["local"], fake.local.to_string());
+    assert_eq!(all[0]["peer"], fake.peer.to_string());
+    assert_eq!(all[0]["reason"]["name"], "short");
+}
+
+#[test]
+fn records_of_what_is_gone_are_not_shown() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    let pid = fake.pid().to_string();
+    // The descriptor is another socket than the record tells of.
+    let elsewhere = "127.0.0.1:1".parse().unwrap();
+    fake.record(
+        0,
+        State::Accelerated,
+        0,
+        [1, 1],
+        Some((elsewhere, fake.peer)),
+    );
+    assert_eq!(bed.ok(&["sock", "-p", &pid]).lines().count(), 1);
+    // The process of the record is gone, but this one has the connection.
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    fake.write_process(0, 0x7fff_fff0);
+    assert_eq!(
+        json(&bed, &["sock", "-p", &pid, "--json"])[0]["pid"],
+        fake.pid()
+    );
+}
+
+#[test]
+fn filters() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Pinned, 18, [0, 0]);
+    let pid = fake.pid().to_string();
+    let port = fake.peer.port().to_string();
+    let count = |more: &[&str]| {
+        let args = [&["sock", "-p", &pid][..], more].concat();
+        bed.ok(&args).lines().count() - 1
+    };
+    for yes in [
+        &["--mode", "tcp"][..],
+        &["--state", "pinned"],
+        &["--reason", "urgent"],
+        &["--reason", "18"],
+        &["--dport", &port],
+        &["--port", &port],
+        &["--addr", "127.0.0.1"],
+        &["--program", "sl*"],
+        &["-a"],
+    ] {
+        assert_eq!(count(yes), 1, "{yes:?}");
+    }
+    for no in [
+        &["--mode", "shm"][..],
+        &["--state", "accelerated"],
+        &["--reason", "stdio"],
+        &["--sport", &port],
+        &["--addr", "127.0.0.2"],
+        &["--program", "sl"],
+        &["-l"],
+    ] {
+        assert_eq!(count(no), 0, "{no:?}");
+    }
+    for (args, told) in [
+        (["sock", "--state", "x"], "no state `x`"),
+        (["sock", "--reason", "x"], "no reason `x`"),
+        (["sock", "--mode", "x"], "invalid value 'x'"),
+    ] {
+        assert!(bed.fails(&args, 2).contains(told));
+    }
+}
+
+#[test]
+fn hostile_and_newer_pages() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 77, [9, 1]);
+    fake.put(header::VERSION, &2u32.to_le_bytes());
+    let pid = fake.pid().to_string();
+    bed.smcrctl(&["sock", "-p", &pid])
+        .assert()
+        .success()
+        .stdout(predicates::str::contains("?/shm  0x4d (77)"))
+        .stderr(predicates::str::contains("pages of version 2, newer"));
+    fake.put(header::SOCK_SIZE, &u32::MAX.to_le_bytes());
+    assert_eq!(bed.ok(&["sock", "-p", &pid]).lines().count(), 1);
+}
+
+#[test]
+fn counters_can_be_reset_for_one_reader() {
+    let (bed, other, fake) = (Bed::new(), Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    fake.count(Counter::Sockets, 5);
+    fake.count(Counter::Tracked, 1);
+    fake.count(Counter::MemTxBytes, 20);
+    let pid = fake.pid().to_string();
+    let total = |bed: &Bed, more: &[&str], name: &str| {
+        let args = [&["stats", "-p", &pid, "--json"][..], more].concat();
+        json(bed, &args)["totals"][name].as_u64().unwrap()
+    };
+    assert_eq!(total(&bed, &[], "sockets"), 5);
+    // Bytes of the connection in use are added to those of ended ones.
+    assert_eq!(total(&bed, &[], "mem_tx_bytes"), 1020);
+    bed.ok(&["stats", "-p", &pid, "-r"]);
+    fake.count(Counter::Sockets, 7);
+    assert_eq!(total(&bed, &[], "sockets"), 2);
+    assert_eq!(total(&bed, &[], "tracked"), 1);
+    assert_eq!(total(&bed, &[], "mem_tx_bytes"), 0);
+    assert_eq!(total(&bed, &["-a"], "sockets"), 7);
+    assert_eq!(total(&other, &[], "sockets"), 7);
+    let text = bed.ok(&["stats", "-p", &pid, "--prometheus"]);
+    let line = format!("smcr_sockets_total{{pid=\"{pid}\",program=\"sleep\"}} 7\n");
+    assert!(text.contains(&line), "{text}");
+    let detail = bed.ok(&["stats", "-p", &pid, "-d"]);
+    assert!(
+        detail.contains(&format!("pid {pid} sleep, library 1.2.3, enabled")),
+        "{detail}"
+    );
+}
+
+#[test]
+fn rates_and_top() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    let pid = fake.pid().to_string();
+    let line = bed.ok(&["stats", "-p", &pid, "-i", "1", "-c", "1", "--json"]);
+    let value: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(value["rates"]["sockets"], 0.0);
+    let text = bed.ok(&["top", "-c", "1", "-p", &pid]);
+    assert!(
+        text.contains("1 processes, 1 connections, 1 accelerated"),
+        "{text}"
+    );
+    assert!(text.contains("sleep"), "{text}");
+}
+
+#[test]
+fn reasons_are_explained() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Pinned, 13, [0, 0]);
+    let pid = fake.pid().to_string();
+    for what in [pid.clone(), format!("{pid}/{FD}"), format!("pid:{pid}")] {
+        let text = bed.ok(&["explain", &what]);
+        assert!(
+            text.contains("max-memory (13): max_memory is used up"),
+            "{text}"
+        );
+        assert!(
+            text.contains("what to change: smcrctl set max_memory="),
+            "{text}"
+        );
+        assert!(text.contains("max_memory = 4096 (default)"), "{text}");
+    }
+    for what in ["13", "code:13", "max-memory"] {
+        assert!(bed.ok(&["explain", what]).starts_with("max-memory (13): "));
+    }
+    assert!(
+        bed.ok(&["explain", "03010000"])
+            .starts_with("SMC 03010000: the peer did not offer")
+    );
+    let mut plain = std::process::Command::new("sleep")
+        .arg("600")
+        .spawn()
+        .unwrap();
+    let text = bed.ok(&["explain", &format!("pid:{}", plain.id())]);
+    plain.kill().unwrap();
+    plain.wait().unwrap();
+    assert!(text.contains("does not have the library"), "{text}");
+    assert!(text.contains("start it with smcrctl run"), "{text}");
+    for (what, status) in [
+        ("nonsense", 2),
+        ("1/x", 2),
+        ("pid:4194304", 1),
+        (&format!("{pid}/99"), 1),
+    ] {
+        bed.fails(&["explain", what], status);
+    }
+}
+
+#[test]
+fn a_drain_is_asked_for_and_awaited() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    let target = format!("pid:{}", fake.pid());
+    let line = bed.fails(&["drain", "--user", "--timeout", "0", &target], 1);
+    assert!(
+        line.contains("1 of 1 connections are still in memory"),
+        "{line}"
+    );
+    let seen = drains(&bed).newest;
+    assert_eq!(seen, 1);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| bed.ok(&["drain", "--user", &target]));
+        // The library's part: sees the request and moves the connection.
+        let end = Instant::now() + Duration::from_secs(20);
+        while drains(&bed).newest == seen && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let asked: Vec<_> = drains(&bed).since(seen).collect();
+        assert!(matches!(asked[..], [Target::Process { pid, .. }] if pid == fake.pid()));
+        fake.connection(State::Tcp, 27, [0, 0]);
+        assert_eq!(call.join().unwrap(), "moved 1 connections to TCP\n");
+    });
+    assert!(
+        bed.ok(&["drain", "--user", &target])
+            .contains("nothing to move")
+    );
+    bed.fails(&["drain", "--user", "x"], 2);
+}
+
+fn drains(bed: &Bed) -> control::Drains {
+    let bytes = std::fs::read(bed.page()).unwrap();
+    control::parse(&bytes).unwrap().drains
+}
+
+#[test]
+fn what_is_not_there_is_not_made_up() {
+    let bed = Bed::new();
+    assert_eq!(bed.ok(&["device"]), "no RDMA devices\n");
+    assert_eq!(bed.ok(&["device", "--json"]).trim(), "[]");
+    assert_eq!(bed.ok(&["ueid", "show"]), "");
+    let none = bed.ok(&["sock", "-p", "1", "--json"]);
+    assert_eq!(none.trim(), "[]");
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let bed = Bed::new();
+    let script = format!(
+        "set -o pipefail; '{}' stats -d | true",
+        assert_cmd::cargo::cargo_bin!("smcrctl").display()
+    );
+    assert_cmd::Command::new("bash")
+        .args(["-c", &script])
+        .env("HOME", bed.path("home"))
+        .assert()
+        .success();
+}

@@ -1,0 +1,177 @@
+//! Starting programs, looking at them, and generated files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use predicates::prelude::PredicateBooleanExt;
+use predicates::str::contains;
+
+use crate::bed::{Bed, write};
+use crate::elf;
+
+/// A library that every program has anyway, in the place of ours.
+fn harmless() -> String {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|l| l.ends_with("/libc.so.6")).unwrap();
+    line[line.find('/').unwrap()..].to_string()
+}
+
+fn program(bed: &Bed, name: &str, bytes: &[u8]) -> String {
+    let path = bed.path(name);
+    write(&path, bytes);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn run_puts_the_library_in_front() {
+    let (bed, lib) = (Bed::new(), harmless());
+    bed.smcrctl(&["run", "--profile", "cpu", "--strict", "--", "env"])
+        .env("SMCR_LIB", &lib)
+        .env("LD_PRELOAD", "libm.so.6")
+        .assert()
+        .success()
+        .stdout(
+            contains(format!("LD_PRELOAD={lib}:libm.so.6\n"))
+                .and(contains("SMCR_SPIN_US=0\n"))
+                .and(contains("SMCR_STRICT=1\n")),
+        );
+    // What the user said is stronger than a profile.
+    bed.smcrctl(&["run", "--profile", "cpu", "env"])
+        .env("SMCR_LIB", &lib)
+        .env("SMCR_SPIN_US", "9")
+        .assert()
+        .stdout(contains("SMCR_SPIN_US=9\n"));
+    bed.smcrctl(&["run", "--", "sh", "-c", "exit 7"])
+        .env("SMCR_LIB", &lib)
+        .assert()
+        .code(7);
+}
+
+#[test]
+fn run_refuses_what_cannot_have_it() {
+    let bed = Bed::new();
+    let of_glibc = Some("/lib64/ld-linux-x86-64.so.2");
+    let (static_, go) = (elf::program(None, false), elf::program(of_glibc, true));
+    let musl = elf::program(Some("/lib/ld-musl-x86_64.so.1"), false);
+    for (name, bytes, word) in [
+        ("static", &static_[..], "statically linked"),
+        ("go", &go, "Go program"),
+        ("musl", &musl, "musl program"),
+        (
+            "script",
+            format!("#!{}\n", bed.path("static").display()).as_bytes(),
+            "statically linked",
+        ),
+        ("text", b"hello", "not an ELF program or script"),
+        ("cut", &static_[..50], "is damaged"),
+    ] {
+        let path = program(&bed, name, bytes);
+        let mut command = bed.smcrctl(&["run", "--", &path]);
+        let output = command
+            .env("SMCR_LIB", harmless())
+            .assert()
+            .code(1)
+            .get_output()
+            .clone();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            line.contains(word) && line.lines().count() == 1,
+            "{name}: {line}"
+        );
+    }
+    let good = program(&bed, "good", &elf::program(of_glibc, false));
+    assert!(
+        bed.ok(&["check", "--program", &good])
+            .contains("can have the library")
+    );
+    let musl = bed.path("musl");
+    bed.smcrctl(&["check", "--program", musl.to_str().unwrap()])
+        .assert()
+        .code(1)
+        .stdout(contains("musl"));
+    assert!(
+        bed.fails(&["run", "--", "/nonexistent"], 1)
+            .contains("check the path")
+    );
+    assert!(
+        bed.fails(&["run", "--", "no-such-program"], 1)
+            .contains("in PATH")
+    );
+    bed.fails(&["run", "--profile", "x", "--", "true"], 2);
+    bed.fails(&["run"], 2);
+    bed.smcrctl(&["run", "--", "true"])
+        .env("SMCR_LIB", "/nonexistent.so")
+        .assert()
+        .code(1)
+        .stderr(contains(
+            "SMCR_LIB names /nonexistent.so, which is not a file",
+        ));
+}
+
+#[test]
+fn units_get_and_lose_a_drop_in() {
+    let bed = Bed::new();
+    let lib = harmless();
+    let enable = |unit: &str| {
+        let mut command = bed.smcrctl(&["enable-unit", "--no-reload", "--profile", "cpu", unit]);
+        command.env("SMCR_LIB", &lib);
+        command
+    };
+    enable("redis").assert().success();
+    let path = bed.path("root/etc/systemd/system/redis.service.d/50-smcr.conf");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(
+        text.contains(&format!("[Service]\nEnvironment=LD_PRELOAD={lib}\n")),
+        "{text}"
+    );
+    assert!(text.contains("Environment=SMCR_SPIN_US=0\n"), "{text}");
+    bed.ok(&["disable-unit", "--no-reload", "redis.service"]);
+    assert!(!path.parent().unwrap().exists());
+    assert!(
+        bed.fails(&["disable-unit", "--no-reload", "redis"], 1)
+            .contains("is not enabled")
+    );
+    enable("../evil").assert().code(2);
+    enable("ssh.socket").assert().code(2);
+}
+
+#[test]
+fn man_pages_and_completions_come_from_the_code() {
+    let bed = Bed::new();
+    let dir = bed.path("man");
+    bed.ok(&["man", dir.to_str().unwrap()]);
+    let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
+    assert!(page("smcrctl.1").contains("port\\-range"));
+    assert!(page("smcrctl-sock.1").contains("Rings, cursors and bytes as well"));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            bed.ok(&["completions", shell]).contains("enable-unit"),
+            "{shell}"
+        );
+    }
+    bed.fails(&["completions", "nosuch"], 2);
+}
+
+#[test]
+fn help_fits_a_screen() {
+    let bed = Bed::new();
+    for command in [
+        "run", "set", "stats", "sock", "explain", "check", "drain", "bench", "config",
+    ] {
+        let text = bed.ok(&[command, "-h"]);
+        assert!(text.lines().count() <= 40, "{command}");
+    }
+    assert!(
+        bed.ok(&["--help"])
+            .contains("Exit status: 0 success, 1 failure, 2 wrong usage.")
+    );
+    assert!(bed.ok(&["--version"]).starts_with("smcrctl "));
+}
+
+#[test]
+fn no_colour_in_a_pipe() {
+    let bed = Bed::new();
+    let text = bed.ok(&["check", "--program", "/bin/sh"]);
+    assert!(!text.contains('\x1b'));
+}

@@ -1,0 +1,270 @@
+//! Loading the library is harmless: where the system lacks what it uses, where limits are odd,
+//! where the program is not one that it can help, everything goes on as without it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use smcr_tests::apps::PORT;
+use smcr_tests::net::Net;
+use smcr_tests::process::{DEADLINE, Load, Program, eventually, which};
+use smcr_tests::share::measure;
+use smcr_tests::twice::{self, Case, Ends, compile_with};
+
+/// A case by its program and name.
+fn case(program: &str, name: &str) -> Result<Case> {
+    twice::cases(program)?.into_iter().find(|c| c.name == name).context("no such case")
+}
+
+fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: a plain system call on a local.
+    match unsafe { libc::setrlimit(resource, &limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// RLIMIT_NOFILE at the most that this system permits, up to a container's usual 1,073,741,816:
+/// no table of that size, and everything as usual.
+#[test]
+fn huge_descriptor_limit() -> Result<()> {
+    let most: u64 = std::fs::read_to_string("/proc/sys/fs/nr_open")?.trim().parse()?;
+    let mut huge = 1_073_741_816.min(most);
+    if !nix::unistd::geteuid().is_root() {
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a plain system call on a local.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut now) };
+        huge = huge.min(now.rlim_max);
+    }
+    case("stdio", "lines")?.check_with(&|p| {
+        p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
+    })?;
+    // What a program without sockets has mapped: little more than without the library.
+    let net = Net::new()?;
+    let mut sizes = Vec::new();
+    for load in Load::BOTH {
+        let status = Program::new(&net, load, "cat")
+            .args(["/proc/self/status"])
+            .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
+            .run_ok()?;
+        let size = |name: &str| -> Result<u64> {
+            let line = status.lines().find(|l| l.starts_with(name)).context("status")?;
+            Ok(line.split_whitespace().nth(1).context("status")?.parse()?)
+        };
+        sizes.push(size("VmRSS:")?);
+    }
+    ensure!(sizes[1] < sizes[0] + 4096, "resident KiB without and with: {sizes:?}");
+    Ok(())
+}
+
+/// As many descriptors as connections and 16 more.
+#[test]
+fn tight_descriptor_limit() -> Result<()> {
+    case("streams", "many")?.check_with(&|p| p.before_exec(|| limit(libc::RLIMIT_NOFILE, 24 + 16)))
+}
+
+#[test]
+fn no_locked_memory() -> Result<()> {
+    case("streams", "wander")?.check_with(&|p| p.before_exec(|| limit(libc::RLIMIT_MEMLOCK, 0)))
+}
+
+/// Descriptors 0 to 2 are closed at the start: the program's socket is 0, and nothing of the
+/// library's may be where it thinks it is writing an error.
+#[test]
+fn standard_descriptors_closed() -> Result<()> {
+    for name in ["wander", "records"] {
+        case("streams", name)?.check_with(&|p| {
+            p.env("CASE_FDS", "20 21").before_exec(|| {
+                // SAFETY: plain system calls.
+                unsafe {
+                    libc::dup2(1, 20);
+                    libc::dup2(2, 21);
+                    libc::close(0);
+                    libc::close(1);
+                    libc::close(2);
+                }
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
+}
+
+/// Systems without one of the things that acceleration stands on: plain TCP, the same results.
+#[test]
+fn something_is_missing() -> Result<()> {
+    let deny = compile_with("cc", "deny", &["deny.c"], &["-O1"])?;
+    for what in ["memfd", "netlink", "unix", "eventfd", "mapping"] {
+        for name in ["records", "short"] {
+            let case = case("streams", name)?;
+            let native = case.run(Ends::Neither)?;
+            case.ensure_sound(&native)?;
+            for ends in [Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly] {
+                let got = case
+                    .run_through(ends, &[deny.as_os_str(), what.as_ref()])
+                    .with_context(|| format!("without {what}, {name}, {ends:?}"))?;
+                ensure!(
+                    got.transcript == native.transcript,
+                    "without {what}, {name}, {ends:?}:\n{}\n{}",
+                    got.transcript,
+                    got.notes
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No /dev/shm (as root only: it takes a mount namespace).
+#[test]
+fn no_dev_shm() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("left out: needs root");
+        return Ok(());
+    }
+    let case = case("streams", "records")?;
+    let native = case.run(Ends::Neither)?;
+    let line = "umount -l /dev/shm 2>/dev/null; mount -t tmpfs -o ro none /dev/shm; exec \"$0\" \"$@\"";
+    let through = ["unshare", "-m", "sh", "-c", line].map(std::ffi::OsStr::new);
+    let got = case.run_through(Ends::Both, &through)?;
+    ensure!(got.transcript == native.transcript, "{}", got.transcript);
+    Ok(())
+}
+
+/// One transfer between two builds of `plain`, with LD_PRELOAD set for both.
+fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str]) -> Result<u64> {
+    let net = Net::new()?;
+    let port = PORT.to_string();
+    let start = |program: &std::path::Path, role: &str| {
+        let mut line: Vec<&std::ffi::OsStr> = before.iter().map(|s| s.as_ref()).collect();
+        line.push(program.as_os_str());
+        Program::new(&net, Load::Library, line[0])
+            .args(&line[1..])
+            .args([role, port.as_str()])
+            .start()
+    };
+    let share = measure(&net, || {
+        let server = start(server, "server")?;
+        net.wait_listen(PORT).with_context(|| format!("{:?}", server.so_far()))?;
+        let client = start(client, "client")?.wait(DEADLINE)?;
+        ensure!(client.status.success() && client.out == "whole\n", "{client}");
+        let server = server.wait(DEADLINE)?;
+        ensure!(server.status.success(), "{server}");
+        Ok(8_000_000)
+    })?;
+    Ok(share.lo.bytes * 100 / share.payload)
+}
+
+/// Static, musl-static and setuid programs on one or both ends are untouched: plain TCP.
+#[test]
+fn programs_that_it_cannot_help() -> Result<()> {
+    let dynamic = compile_with("cc", "plain", &["plain.c"], &["-O1"])?;
+    let percent = transfer(&dynamic, &dynamic, &[])?;
+    ensure!(percent <= 5, "the dynamic one is accelerated: {percent} % on lo");
+
+    let fixed = compile_with("cc", "plain-static", &["plain.c"], &["-O1", "-static"])?;
+    which("musl-gcc")?;
+    let musl = compile_with("musl-gcc", "plain-musl", &["plain.c"], &["-O1", "-static"])?;
+    for other in [&fixed, &musl] {
+        for (server, client) in [(other, other), (other, &dynamic), (&dynamic, other)] {
+            let percent = transfer(server, client, &[])?;
+            ensure!(percent >= 100, "{}: {percent} % on lo", other.display());
+        }
+    }
+    Ok(())
+}
+
+/// A setuid program runs without the library (AT_SECURE), and its peers notice nothing.
+#[test]
+fn setuid_programs() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("left out: needs root");
+        return Ok(());
+    }
+    let plain = compile_with("cc", "plain-setuid", &["plain.c"], &["-O1"])?;
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o4755))?;
+    let as_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
+    let percent = transfer(&plain, &plain, &as_user)?;
+    ensure!(percent >= 100, "setuid: {percent} % on lo");
+    // The library from /etc/ld.so.preload would be loaded nevertheless: SMCR must stay inert then.
+    Ok(())
+}
+
+/// Go programs make their own system calls.
+#[test]
+fn go_programs() -> Result<()> {
+    let Ok(go) = which("go") else {
+        println!("left out: go is not installed");
+        return Ok(());
+    };
+    let net = Net::new()?;
+    let program = smcr_tests::library::work_dir().join("plain-go");
+    let built = Command::new(go)
+        .current_dir(smcr_tests::library::source_dir().join("go"))
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("plain.go")
+        .output()?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    drop(net);
+    let dynamic = compile_with("cc", "plain-for-go", &["plain.c"], &["-O1"])?;
+    for (server, client) in [(&program, &program), (&program, &dynamic), (&dynamic, &program)] {
+        transfer(server, client, &[])?;
+    }
+    Ok(())
+}
+
+/// A program that opens no socket has no descriptor, thread or mapping file of the library's.
+#[test]
+fn no_socket_no_trace() -> Result<()> {
+    let net = Net::new()?;
+    let mut seen = Vec::new();
+    for load in Load::BOTH {
+        seen.push(Program::new(&net, load, "ls").args(["/proc/self/fd"]).run_ok()?);
+        seen.push(
+            Program::new(&net, load, "sh").args(["-c", "grep Threads /proc/self/status"]).run_ok()?,
+        );
+        seen.push(
+            Program::new(&net, load, "sh").args(["-c", "grep -c memfd /proc/self/maps; true"]).run_ok()?,
+        );
+    }
+    ensure!(seen[..3] == seen[3..], "{seen:?}");
+    Ok(())
+}
+
+/// Nothing stays behind in /dev/shm when both ends are killed.
+#[test]
+fn nothing_stays_behind() -> Result<()> {
+    let left = || -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for dir in ["/dev/shm", "/run", "/var/tmp"] {
+            let Ok(entries) = std::fs::read_dir(dir) else { continue };
+            names.extend(entries.flatten().map(|e| e.path().display().to_string()));
+        }
+        names.push(std::env::temp_dir().display().to_string());
+        Ok(names.into_iter().filter(|n| n.contains("smcr")).collect())
+    };
+    let before = left()?;
+    let case = case("idle", "recv")?;
+    let net = Net::new()?;
+    let (a, b) = std::os::unix::net::UnixStream::pair()?;
+    let mut both = Vec::new();
+    for (side, ctl) in [("a", a), ("b", b)] {
+        both.push(
+            Program::new(&net, Load::Library, &case.program)
+                .args([case.name.as_str(), side])
+                .fd(ctl.into(), 3)
+                .start()?,
+        );
+    }
+    for program in &both {
+        eventually("idle", || Ok(program.so_far().0.contains("idle")))?;
+        program.signal(nix::sys::signal::Signal::SIGKILL)?;
+    }
+    for program in both {
+        program.wait(DEADLINE)?;
+    }
+    ensure!(left()? == before, "{:?}, before {before:?}", left()?);
+    Ok(())
+}
