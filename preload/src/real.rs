@@ -35,6 +35,7 @@ macro_rules! table {
             /// # Safety
             /// As for the function itself.
             #[inline]
+            #[allow(non_snake_case)]
             pub unsafe fn $name($($a: $t),*) -> $r {
                 let mut p = slot::$name.load(Relaxed);
                 if p.is_null() {
@@ -46,7 +47,7 @@ macro_rules! table {
                 }
                 // SAFETY: the symbol has this C type.
                 let f = unsafe {
-                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> $r>(p)
+                    std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)
                 };
                 // SAFETY: by the contract.
                 unsafe { f($($a),*) }

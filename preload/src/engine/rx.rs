@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::{bell, end, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
-use crate::sys::{Errno, Res, fd, net};
+use crate::sys::{self, Errno, Res, fd, net};
 use crate::transport::region::{self, Dir, ctl, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -147,8 +147,9 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     let Ok(held) = s.rx.lock.take(&marker) else {
         return Step::Failed(Errno(libc::EAGAIN));
     };
-    let step = locked(s, sock, bufs, from, flags);
+    let step = sys::caught(|| locked(s, sock, bufs, from, flags));
     drop(held);
+    let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
     if let Step::Moved(n) = step
         && s.rx_in_memory()
         && n > 0

@@ -8,7 +8,7 @@ use super::{bell, end, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
-use crate::sys::{Errno, Res, net, proc};
+use crate::sys::{self, Errno, Res, net, proc};
 use crate::transport::region::{self, Dir, RING_MAX, ctl};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -80,7 +80,7 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     loop {
-        match attempt(s, sock, source) {
+        match sys::caught(|| attempt(s, sock, source)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
             Step::Moved(n) => {
                 done += n;
                 if source.left() == 0 {

@@ -1,7 +1,7 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
-use super::{entries, guard, hooks, one};
+use super::{direct, entries, hooks, one};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -11,14 +11,14 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::read(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe { table::io::recv(fd, s, &one(buf, n), 0, || real::read(fd, buf, n)) }),
+            Some(s) => direct(|| unsafe { table::io::recv(fd, s, &one(buf, n), 0, || real::read(fd, buf, n)) }),
         }
     }
 
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if n <= room => guard(|| unsafe {
+            Some(s) if n <= room => direct(|| unsafe {
                 table::io::recv(fd, s, &one(buf, n), 0, || real::read(fd, buf, n))
             }),
             // SAFETY: the program's arguments.
@@ -29,7 +29,7 @@ hooks! {
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if (0..=1024).contains(&n) => guard(|| unsafe {
+            Some(s) if (0..=1024).contains(&n) => direct(|| unsafe {
                 table::io::recv(fd, s, entries(iov, n as usize), 0, || real::readv(fd, iov, n))
             }),
             // SAFETY: the program's arguments.
@@ -42,7 +42,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::recv(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe {
+            Some(s) => direct(|| unsafe {
                 table::io::recv(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags))
             }),
         }
@@ -51,7 +51,7 @@ hooks! {
     fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if n <= room => guard(|| unsafe {
+            Some(s) if n <= room => direct(|| unsafe {
                 table::io::recv(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags))
             }),
             // SAFETY: the program's arguments.
@@ -63,7 +63,7 @@ hooks! {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             None => unsafe { real::recvfrom(fd, buf, n, flags, addr, len) },
-            Some(s) => guard(|| {
+            Some(s) => direct(|| {
                 // SAFETY: the program's arguments.
                 let r = unsafe {
                     table::io::recv(fd, s, &one(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
@@ -90,7 +90,7 @@ hooks! {
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if !msg.is_null() => guard(|| unsafe {
+            Some(s) if !msg.is_null() => direct(|| unsafe {
                 let m = &mut *msg;
                 // The kernel says in msg_flags what it did; in memory there is nothing to say.
                 let asked = (m.msg_namelen, m.msg_controllen);

@@ -1,7 +1,7 @@
 //! write, writev, send, sendto, sendmsg, sendmmsg, sendfile, splice; pwrite and its relatives pass
 //! through (ESPIPE).
 
-use super::{entries, guard, hooks, one};
+use super::{direct, entries, hooks, one};
 use crate::engine::switch;
 use crate::sys::{fd as desc, net};
 use crate::{real, table};
@@ -14,14 +14,14 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::write(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe { table::io::send(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) }),
+            Some(s) => direct(|| unsafe { table::io::send(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) }),
         }
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if (0..=1024).contains(&n) => guard(|| unsafe {
+            Some(s) if (0..=1024).contains(&n) => direct(|| unsafe {
                 table::io::send(fd, s, entries(iov, n as usize), 0, || real::writev(fd, iov, n))
             }),
             // SAFETY: the program's arguments.
@@ -34,7 +34,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::send(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe {
+            Some(s) => direct(|| unsafe {
                 table::io::send(fd, s, &one(buf, n), flags, || real::send(fd, buf, n, flags))
             }),
         }
@@ -45,7 +45,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::sendto(fd, buf, n, flags, addr, len) },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe {
+            Some(s) => direct(|| unsafe {
                 if flags & libc::MSG_FASTOPEN != 0 {
                     table::life::on_connect(s);
                     switch::pin(s, fd, Reason::FastOpen);
@@ -67,7 +67,7 @@ hooks! {
                 real::sendmsg(fd, msg, flags)
             },
             // SAFETY: as above.
-            Some(s) => guard(|| unsafe {
+            Some(s) => direct(|| unsafe {
                 let m = &*msg;
                 if m.msg_controllen > 0 && !m.msg_control.is_null() && s.tx_in_memory() {
                     // Control messages are for the kernel's TCP.
@@ -118,7 +118,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::sendfile64(out, file, off, n) },
             // SAFETY: as above; the program's pointer is valid or null.
-            Some(s) => guard(|| unsafe {
+            Some(s) => direct(|| unsafe {
                 table::io::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
             }),
         }
@@ -133,11 +133,11 @@ hooks! {
             return r;
         }
         if table::sock(from).is_some() && off_in.is_null() && off_out.is_null() {
-            return guard(|| splice_out(from, to, n, flags));
+            return direct(|| splice_out(from, to, n, flags));
         }
         if let Some(s) = table::sock(to) {
             // SAFETY: the program's arguments.
-            return guard(|| unsafe {
+            return direct(|| unsafe {
                 crate::engine::tx::through_kernel(s, || real::splice(from, off_in, to, off_out, n, flags))
                     .unwrap_or_else(|| real::splice(from, off_in, to, off_out, n, flags))
             });

@@ -22,28 +22,33 @@ macro_rules! hooks {
         /// # Safety
         /// As for the function of this name in libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? $body
+        pub unsafe extern "C-unwind" fn $name($($a: $t),*) $(-> $r)? $body
     )*};
 }
 pub(crate) use hooks;
 
-/// Runs the library's part of a hook; a panic in it ends the call with EIO instead of unwinding into
-/// the program. The real function is never called again.
+/// Runs a part of a hook that never sleeps; a panic in it ends the call with EIO instead of unwinding
+/// into the program. The real function is never called again. Calls that may sleep are not run in
+/// here: pthread_cancel unwinds through them and must not meet a catch (docs/decisions/07). Their
+/// parts are guarded one by one (`sys::caught`).
 #[inline]
 pub(crate) fn guard(f: impl FnOnce() -> isize) -> isize {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
-        Ok(r) => r,
-        Err(_) => {
-            set_errno(Errno(libc::EIO));
-            -1
-        }
-    }
+    crate::sys::caught(f).unwrap_or_else(|| {
+        set_errno(Errno(libc::EIO));
+        -1
+    })
+}
+
+/// A call that may sleep, run as it is.
+#[inline]
+pub(crate) fn direct(f: impl FnOnce() -> isize) -> isize {
+    f()
 }
 
 /// As [`guard`] for work without a result.
 #[inline]
 pub(crate) fn guarded(f: impl FnOnce()) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    let _ = crate::sys::caught(f);
 }
 
 /// An iovec for one buffer.

@@ -1,7 +1,7 @@
 //! epoll_create, epoll_ctl, epoll_wait and its relatives, poll, ppoll, select, pselect and their
 //! fortified entries.
 
-use super::{guard, hooks};
+use super::{direct, guard, hooks};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::table::life;
 use crate::{real, table};
@@ -38,7 +38,7 @@ hooks! {
             Some(set) if max > 0 && !events.is_null() => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask: std::ptr::null() };
                 // SAFETY: the program's arguments.
-                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+                direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_wait(ep, events, max, timeout) },
@@ -50,7 +50,7 @@ hooks! {
             Some(set) if max > 0 && !events.is_null() => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask };
                 // SAFETY: the program's arguments.
-                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+                direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_pwait(ep, events, max, timeout, mask) },
@@ -63,7 +63,7 @@ hooks! {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
                 // SAFETY: the program's arguments.
-                guard(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
+                direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_pwait2(ep, events, max, timeout, mask) },
@@ -74,7 +74,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if polls::concerns(a) => guard(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
+                Some(a) if polls::concerns(a) => direct(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
                 _ => real::poll(fds, n, timeout),
             }
         }
@@ -93,7 +93,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if polls::concerns(a) => guard(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                Some(a) if polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
                 _ => real::ppoll(fds, n, timeout, mask),
             }
         }
@@ -119,7 +119,7 @@ hooks! {
         let limit = unsafe { timeout.as_ref() }.map(|t| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000);
         let start = crate::sys::clock::now_ns();
         // SAFETY: no mask.
-        let result = guard(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int;
+        let result = direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int;
         if let Some(limit) = limit {
             // Linux writes the time left.
             let left = limit.saturating_sub(crate::sys::clock::now_ns() - start);
@@ -140,7 +140,7 @@ hooks! {
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
         }
         // SAFETY: the program's pointers, null or valid.
-        guard(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
+        direct(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
     }
 }
 

@@ -14,7 +14,7 @@ use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{clock, fd as desc};
+use crate::sys::{caught, clock, fd as desc};
 use crate::table;
 use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, epoll_event, sigset_t};
@@ -49,7 +49,6 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         first_wait(set);
     }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
-    let mut spun = false;
     loop {
         // SAFETY: by the contract.
         let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
@@ -57,7 +56,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         if n > 0 {
             return n as i32;
         }
-        if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && !spun && set.nested.load(Relaxed) == 0 {
+        if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
             let mut n = 0;
             let peer = peer_cpu(set);
             if spin::spin(&set.spin, peer, || {
@@ -66,12 +65,11 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
             }) {
                 return n as i32;
             }
-            spun = true;
         }
         // SAFETY: by the contract.
         match unsafe { sleep(epfd, set, call, out, deadline) } {
             Slept::Events(n) => return n,
-            Slept::Again => spun = false,
+            Slept::Again => {}
             Slept::Over => return 0,
             Slept::Failed => return -1,
         }
@@ -96,6 +94,10 @@ fn first_wait(set: &'static Set) {
 
 /// One look at everything that needs no sleep. Returns the number of events written.
 fn pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
+    caught(|| one_pass(epfd, set, out)).unwrap_or(0)
+}
+
+fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return 0 };
     let inner = locked.inner;

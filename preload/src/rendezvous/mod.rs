@@ -51,8 +51,8 @@ fn work(s: &'static Sock, sock: i32) {
     }
     if s.has(flag::PINNED) && s.region().is_none() {
         s.next_ops.store(u32::MAX, Relaxed);
-    } else {
-        one_step(s, sock);
+    } else if crate::sys::caught(|| one_step(s, sock)).is_none() {
+        later(s, u32::MAX);
     }
     s.stepping.store(0, Release);
 }

@@ -44,3 +44,9 @@ pub fn errno() -> Errno {
     // SAFETY: as above.
     Errno(unsafe { *libc::__errno_location() })
 }
+
+/// Runs `f`; None if it panicked. Never around a call that sleeps.
+#[inline]
+pub fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).ok()
+}
