@@ -1,5 +1,8 @@
 //! The command drain: asks processes through the control page to move live connections back to
 //! TCP, and waits until their pages show it.
+//!
+//! A process looks at the page at its next wait, poll or new connection: one that sleeps answers when
+//! something wakes it. The hand-over of either end moves both directions and wakes the other end.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -48,26 +51,49 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
     }
     let end = Instant::now() + Duration::from_secs(args.timeout.into());
     loop {
-        let left = in_memory()?.iter().filter(|c| meant.concerns(c)).count();
-        if left == 0 {
+        let mut left = in_memory()?;
+        left.retain(|c| meant.concerns(c));
+        if left.is_empty() {
             return out::print(&format!("moved {had} connections to TCP\n"));
         }
         if Instant::now() >= end {
             bail!(
-                "{left} of {had} connections are still in memory after {} s; a stopped or blocked process answers late, see smcrctl sock",
-                args.timeout
+                "{} of {had} connections are still in memory after {} s; asked, and to answer when they wake up: {}",
+                left.len(),
+                args.timeout,
+                processes(&left)
             );
         }
         sleep(PAUSE);
     }
 }
 
-/// The connections that are in memory or on the way there.
+/// The connections that are in memory, one way or both, or on the way there.
 fn in_memory() -> anyhow::Result<Vec<Connection>> {
     let who = Who::default();
     let mut found = Host::scan(&who)?.connections(&who);
-    found.retain(|c| c.socket.is(State::Accelerated) || c.socket.is(State::Negotiating));
+    found.retain(|c| {
+        let s = &c.socket;
+        c.is_live() && (s.tx_medium != 0 || s.rx_medium != 0 || s.is(State::Negotiating))
+    });
     Ok(found)
+}
+
+/// Names the processes of connections, a few of them.
+fn processes(found: &[Connection]) -> String {
+    const MOST: usize = 5;
+    let mut users: Vec<_> = found.iter().map(|c| (c.user.pid, &c.user.name)).collect();
+    users.sort();
+    users.dedup();
+    let mut names: Vec<_> = users
+        .iter()
+        .take(MOST)
+        .map(|(pid, name)| format!("{} ({pid})", out::clean(name)))
+        .collect();
+    if users.len() > MOST {
+        names.push(format!("{} more", users.len() - MOST));
+    }
+    names.join(", ")
 }
 
 impl Meant {

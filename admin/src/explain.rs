@@ -144,6 +144,8 @@ fn explain_connection(c: &Connection, places: &Places) -> String {
 fn about_settings(code: u32, places: &Places) -> Option<String> {
     let attribute = match Reason::from_code(code)? {
         Reason::Disabled => Attribute::Enabled,
+        Reason::Rule => Attribute::Rules,
+        Reason::Mode => Attribute::Mode,
         Reason::PortExcluded => Attribute::PortRangeList,
         Reason::AddressExcluded => Attribute::IpAddrList,
         Reason::MaxMemory => Attribute::MaxMemory,
@@ -153,19 +155,11 @@ fn about_settings(code: u32, places: &Places) -> Option<String> {
     };
     let effective = Effective::read(places);
     let value = effective.policy.show(attribute);
-    let mut text = format!(
+    Some(format!(
         "{} = {value} ({}) for programs started here",
         attribute.name(),
         effective.origin(attribute, places).0
-    );
-    let by_rule = matches!(
-        attribute,
-        Attribute::Enabled | Attribute::PortRangeList | Attribute::IpAddrList
-    );
-    if by_rule && !effective.policy.rules.is_empty() {
-        text += "; a rule may say so too, see smcrctl rule list";
-    }
-    Some(text)
+    ))
 }
 
 /// A process without a page: says the likeliest cause that can be seen from here.

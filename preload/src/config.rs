@@ -1,9 +1,12 @@
-//! Settings: the environment at start, and what the control pages change live.
+//! Settings in the form that hot paths want: one load each.
 //!
-//! Read once by the constructor into atomics; every reader takes one load.
+//! The constructor reads the environment. What it has in common with the control pages is parsed by
+//! `proto::control` and kept by `control`, which puts the resolved values here ([`apply`]) as often as
+//! a page changes. The rest is the library's own: SMCR_RING, SMCR_FLIP, SMCR_LOG, SMCR_LOG_FILE.
 
-use crate::log;
 use crate::sys::clock;
+use crate::{control, log};
+use smcr_proto::control::{Attribute, Policy, text};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
@@ -18,7 +21,8 @@ static RING: AtomicU32 = AtomicU32::new(64 * 1024);
 static FLIP: AtomicU32 = AtomicU32::new(0);
 static FLIP_SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
 
-/// Whether sockets are tracked at all.
+/// Whether sockets are tracked at all: unless the environment says SMCR_ENABLE=0, over which no page
+/// has power. What the pages say is asked for each connection (`control::decide`).
 #[inline]
 pub fn enabled() -> bool {
     ENABLED.load(Relaxed)
@@ -69,51 +73,114 @@ pub fn arm_flip(left: &AtomicI64) {
     }
 }
 
+/// Takes over what a policy says.
+pub fn apply(policy: &Policy) {
+    STRICT.store(policy.strict, Relaxed);
+    SPIN_US.store(policy.spin_us, Relaxed);
+    SWITCH_OPS.store(policy.switch_ops, Relaxed);
+    SWITCH_BYTES.store(policy.switch_bytes, Relaxed);
+    MAX_MEMORY.store(u64::from(policy.max_memory), Relaxed);
+}
+
+/// Variables as the environment block has them: of two with one name the first holds, as for getenv.
+#[derive(Default)]
+struct Found {
+    shared: [Option<&'static str>; Attribute::ALL.len()],
+    ring: Option<&'static str>,
+    flip: Option<&'static str>,
+    log: Option<&'static str>,
+    log_file: Option<&'static CStr>,
+    runtime_dir: Option<&'static CStr>,
+    home: Option<&'static CStr>,
+}
+
+impl Found {
+    fn add(&mut self, entry: &'static CStr) {
+        let bytes = entry.to_bytes_with_nul();
+        // The rest of a NUL-terminated string is one.
+        let tail = |from: usize| bytes.get(from..).and_then(|b| CStr::from_bytes_with_nul(b).ok());
+        let path = |name: &str| {
+            bytes.starts_with(name.as_bytes()).then(|| tail(name.len())).flatten()
+        };
+        if let Some(rest) = entry.to_bytes().strip_prefix(b"SMCR_") {
+            let Ok(text) = std::str::from_utf8(rest) else { return };
+            let Some((name, value)) = text.split_once('=') else { return };
+            let own = match name {
+                "RING" => &mut self.ring,
+                "FLIP" => &mut self.flip,
+                "LOG" => &mut self.log,
+                "LOG_FILE" => {
+                    self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));
+                    return;
+                }
+                _ => match Attribute::ALL.iter().position(|a| is_named(*a, name)) {
+                    Some(i) => &mut self.shared[i],
+                    None => return,
+                },
+            };
+            own.get_or_insert(value);
+        } else if bytes.starts_with(b"XDG_RUNTIME_DIR=") {
+            self.runtime_dir = self.runtime_dir.or_else(|| path("XDG_RUNTIME_DIR="));
+        } else if bytes.starts_with(b"HOME=") {
+            self.home = self.home.or_else(|| path("HOME="));
+        }
+    }
+}
+
+/// Whether this attribute's variable is SMCR_`name`.
+fn is_named(attribute: Attribute, name: &str) -> bool {
+    attribute.environment().and_then(|n| n.strip_prefix("SMCR_")) == Some(name)
+}
+
 /// Reads the environment block that the constructor was given.
 ///
 /// # Safety
 /// `envp` must be the process's environment: NULL-terminated, of NUL-terminated strings.
 pub unsafe fn read(envp: *const *const libc::c_char) {
-    let mut on = true;
-    let mut log_file = None;
-    let mut levels = None;
+    let mut found = Found::default();
     let mut at = envp;
     // SAFETY: by the contract.
     while !at.is_null() && unsafe { !(*at).is_null() } {
         // SAFETY: as above.
-        let entry: &'static CStr = unsafe { CStr::from_ptr(*at) };
+        found.add(unsafe { CStr::from_ptr(*at) });
         // SAFETY: as above.
         at = unsafe { at.add(1) };
-        let Some(rest) = entry.to_bytes().strip_prefix(b"SMCR_") else { continue };
-        let Ok(text) = std::str::from_utf8(rest) else { continue };
-        let Some((name, value)) = text.split_once('=') else { continue };
-        match name {
-            "ENABLE" => on = flag(name, value, true),
-            "STRICT" => STRICT.store(flag(name, value, false), Relaxed),
-            "SPIN_US" => number(name, value, 0, 100_000, |n| SPIN_US.store(n as u32, Relaxed)),
-            "SWITCH_OPS" => number(name, value, 1, 1 << 30, |n| SWITCH_OPS.store(n as u32, Relaxed)),
-            "SWITCH_BYTES" => number(name, value, 1, 1 << 50, |n| SWITCH_BYTES.store(n, Relaxed)),
-            "MAX_MEMORY" => number(name, value, 0, 1 << 30, |n| MAX_MEMORY.store(n, Relaxed)),
-            "RING" => number(name, value, 4096, 256 * 1024, |n| {
-                RING.store((n as u32).next_power_of_two(), Relaxed);
-            }),
-            "FLIP" => flip(value),
-            "LOG" => match log::Levels::parse(value) {
-                Some(l) => levels = Some(l),
-                None => complain(name, value, "level[,target=level]: off error warn info debug trace"),
-            },
-            "LOG_FILE" => {
-                let off = entry.to_bytes().len() - value.len();
-                // The rest of a NUL-terminated string is one.
-                log_file = CStr::from_bytes_with_nul(&entry.to_bytes_with_nul()[off..]).ok();
-            }
-            _ => {}
+    }
+    if let Some(value) = found.ring {
+        match value.parse::<u32>() {
+            Ok(n) if (4096..=256 * 1024).contains(&n) => RING.store(n.next_power_of_two(), Relaxed),
+            _ => complain("SMCR_RING", value, "a number from 4096 to 262144"),
         }
     }
-    if let Some(l) = levels {
-        log::start(l, log_file);
+    if let Some(value) = found.flip {
+        flip(value);
     }
-    ENABLED.store(on, Relaxed);
+    if let Some(value) = found.log {
+        match log::Levels::parse(value) {
+            Some(levels) => log::start(levels, found.log_file),
+            None => complain("SMCR_LOG", value, "level[,target=level]: off error warn info debug trace"),
+        }
+    }
+    control::remember_paths(found.runtime_dir, found.home);
+    ENABLED.store(!shared(&found.shared), Relaxed);
+}
+
+/// What the environment has in common with the pages; true if it switches the library off.
+fn shared(texts: &[Option<&'static str>; Attribute::ALL.len()]) -> bool {
+    if texts.iter().all(Option::is_none) {
+        return false;
+    }
+    let lookup = |name: &str| {
+        let i = Attribute::ALL.iter().position(|a| a.environment() == Some(name))?;
+        texts[i]
+    };
+    let layer = text::environment(lookup, |name, error| {
+        log::complain(format_args!("{name} is not understood: {error}; using the default"));
+    });
+    let policy = smcr_proto::control::resolve(&[&layer]);
+    apply(&policy);
+    control::remember_environment(layer);
+    !policy.enabled
 }
 
 fn flip(value: &str) {
@@ -123,28 +190,10 @@ fn flip(value: &str) {
             FLIP.store(mean.min(1 << 30), Relaxed);
             FLIP_SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Relaxed);
         }
-        _ => complain("FLIP", value, "MEAN_BYTES[,SEED]"),
-    }
-}
-
-fn flag(name: &str, value: &str, default: bool) -> bool {
-    match value {
-        "1" | "on" | "yes" | "true" => true,
-        "0" | "off" | "no" | "false" => false,
-        _ => {
-            complain(name, value, "0 or 1");
-            default
-        }
-    }
-}
-
-fn number(name: &str, value: &str, least: u64, most: u64, set: impl FnOnce(u64)) {
-    match value.parse::<u64>() {
-        Ok(n) if (least..=most).contains(&n) => set(n),
-        _ => complain(name, value, "a number in range"),
+        _ => complain("SMCR_FLIP", value, "MEAN_BYTES[,SEED]"),
     }
 }
 
 fn complain(name: &str, value: &str, wanted: &str) {
-    log::complain(&["SMCR_", name, "=", value, " is not understood (wanted: ", wanted, "); using the default"]);
+    log::complain(format_args!("{name} is not understood: `{value}`: write {wanted}; using the default"));
 }

@@ -3,10 +3,12 @@
 //! From the outside in: [`interpose`] exports the hooks; [`table`] knows which descriptor is a
 //! tracked socket; [`ready`] serves epoll, poll and select; [`rendezvous`] finds and proves peers;
 //! [`engine`] moves one connection's bytes; [`transport`] is the shared memory; [`sys`] the kernel.
-//! [`family`] holds what a process shares with its children and shows to smcrctl.
+//! [`family`] holds what a process shares with its children and shows to smcrctl, [`control`] follows
+//! what smcrctl asks for.
 //! docs/ARCHITECTURE.md walks one send() and one recv() through it.
 
 pub mod config;
+pub mod control;
 pub mod engine;
 pub mod family;
 pub mod interpose;
@@ -33,6 +35,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     sys::clock::start();
     engine::spin::start();
     rendezvous::start();
+    control::on_drain(table::drain::drain);
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
 }

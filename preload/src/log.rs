@@ -90,13 +90,10 @@ pub fn descriptor() -> i32 {
     FD.load(Relaxed)
 }
 
-/// One line on stderr, whatever SMCR_LOG says: for malformed settings.
-pub fn complain(parts: &[&str]) {
+/// One line on stderr, whatever SMCR_LOG says: for malformed settings, and where `strict` refuses.
+pub fn complain(what: fmt::Arguments) {
     let mut line = Line::new();
-    let _ = line.write_str("smcr: ");
-    for p in parts {
-        let _ = line.write_str(p);
-    }
+    let _ = write!(line, "smcr: {what}");
     line.write_to(2);
 }
 

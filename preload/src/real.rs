@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 macro_rules! table {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty = $missing:expr;)*) => {
         #[allow(non_upper_case_globals)]
-        mod slot {
+        pub(crate) mod slot {
             use super::*;
             $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
         }
@@ -94,6 +94,20 @@ table! {
     preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
+    open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int = -1;
+    open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int = -1;
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int = -1;
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int = -1;
+    creat(path: *const c_char, mode: c_uint) -> c_int = -1;
+    creat64(path: *const c_char, mode: c_uint) -> c_int = -1;
+    pipe(fds: *mut c_int) -> c_int = -1;
+    pipe2(fds: *mut c_int, flags: c_int) -> c_int = -1;
+    socketpair(family: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int = -1;
+    eventfd(count: c_uint, flags: c_int) -> c_int = -1;
+    timerfd_create(clock: c_int, flags: c_int) -> c_int = -1;
+    signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int = -1;
+    inotify_init1(flags: c_int) -> c_int = -1;
+    memfd_create(name: *const c_char, flags: c_uint) -> c_int = -1;
     close(fd: c_int) -> c_int = -1;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = -1;
     closefrom(low: c_int) -> () = ();
@@ -119,6 +133,8 @@ table! {
     fclose(file: *mut FILE) -> c_int = -1;
     freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = std::ptr::null_mut();
+    dprintf(fd: c_int, format: *const c_char) -> c_int = -1;
+    __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char) -> c_int = -1;
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     fork() -> pid_t = -1;

@@ -118,6 +118,10 @@ reasons! {
     PeerUidRefused = 37, "peer-uid", "the uid of the peer is not allowed by peer_uid", "smcrctl set peer_uid=...";
     /// Repair mode, MD5, AO.
     TcpSpecial = 38, "tcp-special", "a TCP option is set that ties the data to the kernel's connection", "";
+    /// A rule says use=tcp.
+    Rule = 39, "rule", "a rule keeps the connection on TCP", "smcrctl rule list";
+    /// The mode leaves shared memory out.
+    Mode = 40, "mode", "mode=rdma leaves shared memory out, and no RDMA path is known", "smcrctl set mode=auto";
     /// SMC-R: peer did not offer SMC.
     SmcPeerNoSmc = 0x0301_0000, "SMC 03010000", "the peer did not offer SMC in the TCP handshake", "smcrctl enable on both hosts";
     /// SMC-R: IPsec.
@@ -138,6 +142,23 @@ impl Reason {
     /// The number as stored and shown.
     pub const fn code(self) -> u32 {
         self as u32
+    }
+
+    /// True if `strict` makes an error of it: what should have worked did not. What the program,
+    /// the peer's side or somebody's settings have chosen is none.
+    pub const fn is_failure(self) -> bool {
+        matches!(
+            self,
+            Reason::NoDiag
+                | Reason::UidMismatch
+                | Reason::PeerSilent
+                | Reason::ProofFailed
+                | Reason::StreamProofFailed
+                | Reason::Version
+                | Reason::MaxMemory
+                | Reason::NoResources
+                | Reason::CountMismatch
+        )
     }
 }
 

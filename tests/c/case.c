@@ -122,6 +122,7 @@ void warm_end(int fd, int first) {
     }
     if (first)
         warmed(2 * (WARM_SMALL * 64 + WARM_LARGE * WARM_SIZE), lo_bytes() - before);
+    settle(); /* the last acknowledgement is delayed, and Nagle would hold back what comes next */
 }
 
 void warmed(long payload, long lo) { dprintf(err, "#warm %ld %ld\n", payload, lo); }
@@ -151,8 +152,9 @@ void meet(void) {
         die("meet: another answer");
 }
 
+/* Longer than an acknowledgement is usually delayed. */
 void settle(void) {
-    struct timespec t = {0, 40 * 1000 * 1000};
+    struct timespec t = {0, 60 * 1000 * 1000};
     while (nanosleep(&t, &t) < 0 && errno == EINTR) {
     }
 }
@@ -229,6 +231,11 @@ size_t get(int fd, void *buf, size_t len) {
         have += n;
     }
     return have;
+}
+
+void got(int fd, void *buf, size_t len, uint64_t offset, unsigned seed) {
+    size_t n = get(fd, buf, len);
+    say("%zu whole %d", n, matches(buf, n, offset, seed));
 }
 
 void put_stream(int fd, uint64_t len, unsigned seed) {

@@ -88,6 +88,7 @@ void fill(void *buf, size_t len, uint64_t offset, unsigned seed);
 int matches(const void *buf, size_t len, uint64_t offset, unsigned seed);
 void put(int fd, const void *buf, size_t len);
 size_t get(int fd, void *buf, size_t len); /* until len or end of stream */
+void got(int fd, void *buf, size_t len, uint64_t offset, unsigned seed); /* get, and say how */
 void put_stream(int fd, uint64_t len, unsigned seed);
 void get_stream(int fd, uint64_t len, unsigned seed);
 uint64_t drain(int fd, unsigned seed); /* till the end; says the count and whether it matched */

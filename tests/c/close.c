@@ -146,17 +146,16 @@ static void shut_both_b(void) {
 }
 
 /* A thread waits in recv while another shuts down. */
-static void *reader(void *fd) {
-    R(recv(*(int *)fd, buf, 10, 0));
-    return NULL;
-}
+static void *reader(void *fd) { return (void *)recv(*(int *)fd, buf, 10, 0); }
 static void shut_waiting_a(void) {
     int fd = conn();
     pthread_t t;
+    void *result;
     pthread_create(&t, NULL, reader, &fd);
     settle();
     R(shutdown(fd, SHUT_RD));
-    pthread_join(t, NULL);
+    pthread_join(t, &result);
+    say("recv returned %ld", (long)result);
     meet();
 }
 static void shut_waiting_b(void) {
@@ -173,7 +172,7 @@ static void eof_a(void) {
     meet_settled();
     say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
     say("FIONREAD %d", now_in(fd));
-    say("%zu whole %d", get(fd, buf, 5000), matches(buf, 5000, 0, 5));
+    got(fd, buf, 5000, 0, 5);
     say("FIONREAD %d", now_in(fd));
     autopsy(fd);
 }
@@ -339,7 +338,7 @@ static void sigpipe_b(void) {
 }
 
 const struct test tests[] = {
-    {"half_close_100mb_back", half_a, half_b, WHOLE},
+    {"half_close_100mb_back", half_a, half_b, 0},
     {"half_close_raw_reader", half_raw_a, half_raw_b, SLOW},
     {"shutdown_read", shut_rd_a, shut_rd_b, 0},
     {"shutdown_both", shut_both_a, shut_both_b, 0},

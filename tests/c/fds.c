@@ -1,7 +1,7 @@
 /* Owns: descriptors: duplicates share one stream and its flags; a number that is used again is
  * another file, however the first was closed. */
 #include "case.h"
-#include <spawn.h>
+#include <sys/resource.h>
 
 static char buf[64 * KIB];
 
@@ -274,6 +274,26 @@ static void ranges_a(void) {
     done();
 }
 
+/* The highest number that is permitted, and one above 1023. */
+static void high_a(void) {
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = limit.rlim_max > 1100000 ? 1100000 : limit.rlim_max;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    int fd = conn(), top = (int)limit.rlim_cur - 1;
+    R(dup2(fd, top) == top);
+    int above = MUST(fcntl(fd, F_DUPFD, 1024));
+    echo(top, "highest", 1);
+    echo(above, "above 1023", 2);
+    close(fd);
+    echo(top, "highest", 3);
+    struct pollfd p[2] = {{top, POLLOUT, 0}, {above, POLLOUT, 0}};
+    R(poll(p, 2, 1000));
+    close(above);
+    R(close(top));
+    done();
+}
+
 /* One process, both ends. */
 static void self_a(void) {
     int fd = conn(), l = listen_on(PORT + 1);
@@ -304,5 +324,6 @@ const struct test tests[] = {{"duplicates", dups_a, echo_b, 0},
                              {"reuse", reuse_a, reuse_b, 0},
                              {"by_syscall", syscall_a, echo_b, 0},
                              {"ranges", ranges_a, echo_b, 0},
+                             {"high_numbers", high_a, echo_b, 0},
                              {"both_ends_here", self_a, echo_b, 0},
                              {0}};

@@ -267,7 +267,7 @@ static void zerocopy_a(void) {
 static void zerocopy_b(void) {
     int fd = conn();
     for (int i = 0; i < 3; i++)
-        say("%zu whole %d", get(fd, buf, 20000), matches(buf, 20000, 0, 11));
+        got(fd, buf, 20000, 0, 11);
     meet_settled();
     meet();
 }

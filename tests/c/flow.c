@@ -81,7 +81,7 @@ static void blocked_b(void) {
     int fd = conn();
     settle();
     for (int i = 0; i < 3; i++)
-        say("%zu whole %d", get(fd, big, sizeof big), matches(big, sizeof big, 0, i ? 4 : 3));
+        got(fd, big, sizeof big, 0, i ? 4 : 3);
     meet();
 }
 

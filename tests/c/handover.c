@@ -129,13 +129,13 @@ static void pass_unread_a(void) {
     pid_t child = fork();
     if (child == 0) {
         int fd = passed(unix_pair[1]);
-        say("%zu whole %d", get(fd, buf, 20000), matches(buf, 20000, 10000, 5));
+        got(fd, buf, 20000, 10000, 5);
         R(send(fd, "thanks", 6, 0));
         _exit(0);
     }
     int fd = conn();
     meet_settled(); /* 30,000 bytes have come */
-    say("%zu whole %d", get(fd, buf, 10000), matches(buf, 10000, 0, 5));
+    got(fd, buf, 10000, 0, 5);
     pass(unix_pair[0], fd);
     wait_for(child);
     R(close(fd));
@@ -196,7 +196,7 @@ static void executed_a(void) {
         R(recv(10, buf, 1, 0));
         meet();
     } else if (!strcmp(role, "rest")) {
-        say("%zu whole %d", get(10, buf, 20000), matches(buf, 20000, 10000, 5));
+        got(10, buf, 20000, 10000, 5);
         R(send(10, "thanks", 6, 0));
     } else if (!strcmp(role, "closed")) {
         R(fcntl(10, F_GETFD));
@@ -219,7 +219,7 @@ static void exec_without_a(void) {
 static void exec_unread_a(void) {
     int fd = conn();
     meet_settled();
-    say("%zu whole %d", get(fd, buf, 10000), matches(buf, 10000, 0, 5));
+    got(fd, buf, 10000, 0, 5);
     MUST(dup2(fd, 10));
     close(fd);
     exec_self("rest", without());
@@ -257,7 +257,7 @@ static void exec_fork_b(void) {
     fill(buf, 60000, 0, 3);
     put(fd, buf, 60000);
     R(shutdown(fd, SHUT_WR));
-    say("%zu whole %d", get(fd, buf, sizeof buf), matches(buf, 60000, 0, 3));
+    got(fd, buf, sizeof buf, 0, 3);
     meet();
 }
 
@@ -287,7 +287,7 @@ static void spawn_b(void) {
     for (int i = 0; i < 2; i++) { /* a thousand bytes through head each time */
         fill(buf, 1000, 0, 2 + i);
         put(fd, buf, 1000);
-        say("%zu whole %d", get(fd, buf, 1000), matches(buf, 1000, 0, 2 + i));
+        got(fd, buf, 1000, 0, 2 + i);
     }
     echo_until_end(fd);
     meet();

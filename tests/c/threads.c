@@ -146,17 +146,17 @@ static void close_waiting_b(void) {
 }
 
 static void *waiting_poll(void *p) {
-    short ev = events(the_fd, POLLIN, 5000);
-    say("poll: %s", poll_text(ev));
-    return NULL;
+    return (void *)(long)events(the_fd, POLLIN, 5000);
 }
 static void shutdown_waiting_a(void) {
     the_fd = conn();
     pthread_t t;
+    void *result;
     pthread_create(&t, NULL, waiting_poll, NULL);
     settle();
     R(shutdown(the_fd, SHUT_RDWR));
-    pthread_join(t, NULL);
+    pthread_join(t, &result);
+    say("poll: %s", poll_text((long)result));
     R(recv(the_fd, buf, 1, 0));
     meet();
 }

@@ -320,6 +320,8 @@ def sendfile_a():
         s, _ = l.accept()
         with s:
             before = lo_bytes()
+            for _ in range(50):
+                s.sendall(get(s, 1000))
             file = os.memfd_create("f")
             os.write(file, data(5, 20 * MB))
             with open(file, "rb") as f:
@@ -334,7 +336,9 @@ def sendfile_a():
 def sendfile_b():
     meet()
     with socket.create_connection(("127.0.0.1", PORT)) as s:
-        whole = b""
+        for _ in range(50):
+            s.sendall(bytes(1000))
+            get(s, 1000)
         parts = []
         while part := s.recv(1 << 18):
             parts.append(part)

@@ -53,7 +53,7 @@ impl<'a> Redis<'a> {
         let server = Program::new(net, load, line[0])
             .args(&line[1..])
             .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--protected-mode", "no"])
-            .args(["--appendonly", "no", "--dbfilename", "dump.rdb"])
+            .args(["--appendonly", "no", "--enable-debug-command", "yes"])
             .dir(dir.path())
             .start()?;
         let redis = Redis { net, load, server, dir };
@@ -92,6 +92,18 @@ impl<'a> Redis<'a> {
         let mut bytes = fs::read(out)?;
         ensure!(bytes.pop() == Some(b'\n'), "redis-cli ends its output with a newline");
         Ok(bytes)
+    }
+
+    /// Feeds commands in the protocol's own form through one connection (redis-cli --pipe).
+    pub fn pipe(&self, commands: &[u8]) -> Result<()> {
+        let file = self.dir.path().join("commands");
+        fs::write(&file, commands)?;
+        let out = Program::new(self.net, self.load, which("redis-cli")?)
+            .args(["-p", &PORT.to_string(), "--pipe"])
+            .stdin(fs::File::open(file)?)
+            .run_ok()?;
+        ensure!(out.contains("errors: 0"), "{out}");
+        Ok(())
     }
 
     pub fn benchmark(&self, args: &[&str]) -> Result<Running<'a>> {

@@ -52,7 +52,7 @@ fn iperf3_both_ways_and_small_blocks() -> Result<()> {
     lo_share("iperf3 -Z", |net, load| iperf3(net, load, &["-n", "500M", "-Z"]))
 }
 
-const SIZE: usize = 30 << 20;
+const SIZE: usize = 64 << 20;
 
 /// A file each way at once, each end half-closing after its own.
 #[test]

@@ -7,7 +7,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use smcr_tests::twice::{self, Case, Ends};
 
 /// Sources in `c/`, one subject each.
-const PROGRAMS: &[&str] = &["calls", "flags", "flow", "close", "options", "signals", "epoll", "epoll_more", "polling", "rawwait", "fds", "children", "handover", "stdio", "threads", "death", "streams"];
+const PROGRAMS: &[&str] = &["calls", "flags", "flow", "close", "options", "signals", "epoll", "epoll_more", "polling", "rawwait", "fds", "children", "handover", "stdio", "threads", "death", "streams", "addresses", "sandbox"];
 /// Scripts in `py/`.
 const SCRIPTS: &[&str] = &["echo.py"];
 

@@ -154,10 +154,18 @@ pub fn call_peer(s: &Sock, sock: i32) {
 /// Takes the doorbell bytes off the TCP connection that are known to be there. Called with the
 /// receiving lock held, while the receiving direction is in memory.
 pub fn drain(s: &Sock, dir: &Dir, sock: i32) {
+    // Pairs with the Release in `ring_tcp`.
+    drain_to(s, dir, sock, dir.bells.load(Acquire));
+}
+
+/// As [`drain`], but no more than `sent` doorbells of the region's life.
+pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
     loop {
-        let sent = dir.bells.load(Acquire); // pairs with the Release in `ring_tcp`
         let taken = s.bells_rx.load(Relaxed);
         let mut due = u64::from(sent.wrapping_sub(taken));
+        if due > 1 << 31 {
+            return; // more were taken meanwhile than the caller knew of
+        }
         if due > 1 << 20 {
             return end::hostile(s, sock);
         }
@@ -173,14 +181,18 @@ pub fn drain(s: &Sock, dir: &Dir, sock: i32) {
         let mut buf = [0u8; 64];
         let want = (due as usize).min(buf.len());
         match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
-            Ok(0) => return end::found(s, end::EOF),
+            Ok(0) => return end::found(s, end::FIN),
             Ok(n) => {
                 s.rx.kernel.fetch_add(n as u64, Relaxed);
                 s.bells_rx.fetch_add(n as u32, Relaxed);
                 count(Counter::BellsRx, n as i64);
             }
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
-            Err(e) => return end::found(s, end::error(e)),
+            // The error was taken here: the program gets it from SO_ERROR or its next call.
+            Err(e) => {
+                s.error.store(e.0 as u32, Relaxed);
+                return end::found(s, end::RST);
+            }
         }
     }
 }
@@ -201,13 +213,26 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     if now == word && dir.bell.load(Relaxed) == word {
         return true;
     }
-    let other_sleeps = Waiter::of_word(now).is_some_and(|o| o != w && o.is_asleep());
     let told = peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
-    if other_sleeps || !told {
+    if !told {
         arm(s, dir);
         return false;
     }
     s.rx.waiter.store(word, Relaxed);
     dir.bell.store(word, Relaxed);
+    // Pairs with the fence of the other waiter's falling asleep: either we see it asleep, or it sees
+    // that the word is not its own (`is_named`).
+    fence(SeqCst);
+    if Waiter::of_word(now).is_some_and(|o| o != w && o.is_asleep()) {
+        arm(s, dir);
+        return false;
+    }
     true
+}
+
+/// Whether the word still wakes this waiter: it names it, or asks for the byte that wakes everybody.
+#[inline]
+pub fn is_named(dir: &Dir, w: Waiter) -> bool {
+    let word = dir.bell.load(Relaxed);
+    word == w.word() || (ARMED..=RUNG).contains(&word)
 }

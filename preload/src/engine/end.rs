@@ -5,7 +5,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, rx::Step, switch};
+use super::{bell, rx, rx::Step, switch};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -17,43 +17,117 @@ use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
-/// Value of `rx.end`: the kernel's stream is at its end.
-pub const EOF: u32 = 1;
+/// Value of `rx.end`: the kernel's socket shows a FIN.
+pub const FIN: u32 = 1;
+/// Value of `rx.end`: the kernel's socket was reset (its error may still be pending).
+pub const RST: u32 = 2;
 
-/// Value of `rx.end` for an error of the kernel's socket.
-pub fn error(e: Errno) -> u32 {
-    e.0 as u32 + 1
-}
+/// Value of `rx.end`: a FIN, and later a reset that our own sending brought about.
+pub const FIN_RST: u32 = 3;
 
-/// Notes what the kernel's socket said. A FIN may be followed by an RST.
+/// Notes what the kernel's socket shows. A FIN may be followed by an RST.
 pub fn found(s: &Sock, what: u32) {
     let old = s.rx.end.load(Relaxed);
-    if old == 0 || (old == EOF && what != EOF) {
-        s.rx.end.store(what, Relaxed);
+    let new = if old == FIN && what == RST { FIN_RST } else { old.max(what) };
+    s.rx.end.store(new, Relaxed);
+}
+
+/// The reset is the kernel's answer to a doorbell that a dead peer left unread: TCP would have shown
+/// its end only.
+pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
+    s.rx.end.load(Relaxed) == RST
+        && dir.fin.load(Acquire) & (fin::RESET | fin::LINGER0) == 0
+        && left_nothing(s)
+        && !was_ours(s)
+}
+
+/// What a send gets where the kernel's socket would answer otherwise than TCP's at the same state of
+/// the stream: after the peer's death. None: the kernel knows.
+pub fn answer_send(s: &Sock, n: usize) -> Option<Res> {
+    let dir = s.rx.dir().filter(|_| s.rx.end.load(Relaxed) != 0)?;
+    match verdict(s, dir) {
+        Verdict::Died if take_death(s) => Some(Err(Errno(libc::ECONNRESET))),
+        Verdict::Died => Some(Err(Errno(libc::EPIPE))),
+        _ if is_reset_for_bell(s, dir) => {
+            let first = s.flags.fetch_or(flag::SWALLOWED, AcqRel) & flag::SWALLOWED == 0;
+            Some(if first { Ok(n) } else { Err(Errno(libc::EPIPE)) })
+        }
+        _ => None,
     }
 }
 
-/// What a reader gets when the ring is drained and the end was found.
-pub fn outcome(s: &Sock, dir: &Dir) -> Step {
-    let end = s.rx.end.load(Relaxed);
-    let marks = dir.fin.load(Relaxed);
-    if end > EOF {
-        let e = Errno(end as i32 - 1);
-        // A dead peer's kernel resets when a doorbell was unread; TCP would only do so for payload.
-        let only_bell = e.0 == libc::ECONNRESET && marks & (fin::RESET | fin::LINGER0) == 0 && left_nothing(s);
-        if !only_bell {
-            s.rx.end.store(EOF, Relaxed); // the error is reported once
-            return Step::Failed(e);
+/// What the end of a connection is for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Not ended.
+    Open,
+    /// The peer sends nothing more.
+    Eof,
+    /// Reset, and the kernel's socket says so itself.
+    Reset,
+    /// Reset, but the kernel's socket has a FIN only: the peer died with our bytes unread in the ring.
+    Died,
+}
+
+/// Judges by the kernel's socket, the peer's marks and its cursor.
+pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
+    let marks = dir.fin.load(Acquire);
+    match s.rx.end.load(Relaxed) {
+        // A dead peer's kernel resets when a doorbell was unread; TCP does so for payload only.
+        RST if is_reset_for_bell(s, dir) => Verdict::Eof,
+        RST => Verdict::Reset,
+        FIN | FIN_RST => {
+            let died = marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0;
+            if marks & fin::RESET != 0 || (died && !left_nothing(s)) {
+                Verdict::Died
+            } else {
+                Verdict::Eof
+            }
         }
-        return Step::End;
+        // The mark comes a moment before the FIN; nothing follows it either. A mark of a reset waits
+        // for the kernel's.
+        _ if marks & fin::WRITE != 0 && !comes_reset(marks) => Verdict::Eof,
+        _ => Verdict::Open,
     }
-    if marks & fin::RESET != 0 || (marks == 0 && end == EOF && !left_nothing(s)) {
-        // Closed or died with our bytes unread.
-        if s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0 {
-            return Step::Failed(Errno(libc::ECONNRESET));
+}
+
+/// What a reader gets when the ring is drained. None: not ended.
+pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
+    match verdict(s, dir) {
+        Verdict::Open => None,
+        Verdict::Eof => Some(Step::End),
+        Verdict::Reset => {
+            // The kernel's own answer, which takes the error.
+            let mut b = [0u8; 1];
+            let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
+            match net::recv_slice(sock, &mut b, flags) {
+                Err(e) if e.0 != libc::EAGAIN => Some(Step::Failed(e)),
+                _ => Some(Step::End),
+            }
         }
+        Verdict::Died if take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
+        Verdict::Died => Some(Step::End),
     }
-    Step::End
+}
+
+/// Marks of a close that resets: the kernel shows it in a moment.
+fn comes_reset(marks: u32) -> bool {
+    marks & fin::CLOSED != 0 && marks & (fin::RESET | fin::LINGER0) != 0
+}
+
+/// Takes the ECONNRESET of a peer that died, once: recv and SO_ERROR share it.
+pub fn take_death(s: &Sock) -> bool {
+    s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0
+}
+
+/// Whether the ECONNRESET of a dead peer is still to be reported.
+pub fn death_is_pending(s: &Sock) -> bool {
+    !s.has(flag::ERROR_PENDING) && s.rx.dir().is_some_and(|d| verdict(s, d) == Verdict::Died)
+}
+
+/// Whether we reset the connection ourselves.
+fn was_ours(s: &Sock) -> bool {
+    s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 
 /// Whether the peer had read all that we put into its ring.
@@ -150,7 +224,7 @@ pub fn hostile(s: &Sock, sock: i32) {
     count(Counter::HostileResets, 1);
     s.note(Reason::PeerHostile);
     log::warn!(target: "smcr::peer", fd = sock, pid = s.peer_pid.load(Relaxed), "peer broke the rules; resetting");
-    found(s, error(Errno(libc::ECONNRESET)));
+    found(s, RST);
     s.set(flag::PINNED | flag::SHUT_WR);
     s.set_state(State::Pinned);
     reset_on_close(sock);
@@ -161,10 +235,7 @@ pub fn hostile(s: &Sock, sock: i32) {
 pub fn unread(s: &Sock, sock: i32) -> Res {
     let kernel = crate::sys::fd::unread(sock)?;
     let Some(dir) = s.rx.dir() else { return Ok(kernel) };
-    let ring = || {
-        let n = dir.head.load(Acquire).wrapping_sub(s.rx.cursor.load(Relaxed));
-        (n as usize).min(region::RING_MAX)
-    };
+    let ring = || rx::in_ring(s, dir) as usize;
     if s.rx_in_memory() {
         let switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         let bells = dir.bells.load(Acquire).wrapping_sub(s.bells_rx.load(Relaxed)) as usize;
@@ -173,7 +244,8 @@ pub fn unread(s: &Sock, sock: i32) -> Res {
     match dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
         true => {
             let payload = switch::payload_left(s, dir).unwrap_or(0) as usize;
-            Ok(payload.min(kernel) + if switch::proof_is_due(s) { 0 } else { ring() })
+            let proved = !switch::proof_is_due(s) || switch::look_ahead(s, sock, dir);
+            Ok(payload.min(kernel) + if proved && payload <= kernel { ring() } else { 0 })
         }
         false => Ok(kernel),
     }

@@ -26,6 +26,9 @@ pub enum Step {
     Failed(Errno),
 }
 
+/// Flag of our own: the call is read or readv.
+pub const FROM_READ: i32 = 1 << 30;
+
 /// Where the next bytes come from.
 pub enum Source {
     /// The ring holds this many.
@@ -47,20 +50,24 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
     };
     let mut got = 0;
     let mut timer = wait::Timer::lazy(s.recv_timeout.load(Relaxed));
-    if bufs.len() == 0 {
-        return Ok(0);
+    if bufs.len() == 0 && flags & FROM_READ != 0 {
+        return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
     loop {
+        if bufs.len() == 0 && s.rx.dir().is_some_and(|d| pending(s, d)) {
+            return Ok(0);
+        }
         if peek {
             got = 0;
         }
         match attempt(s, sock, &bufs, got, flags) {
             Step::Moved(n) => {
                 got += n;
-                if got >= enough || got == bufs.len() {
+                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| pending(s, d));
+                if got == bufs.len() || (got >= enough && !more) {
                     return Ok(got);
                 }
-                if !peek {
+                if !peek || n == 0 {
                     continue;
                 }
             }
@@ -72,7 +79,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             Step::End => return Ok(got),
             Step::Failed(e) if got == 0 => return Err(e),
             Step::Failed(e) => {
-                s.error.store(e.0 as u32, Relaxed);
+                s.error.store(e.0 as u32, Relaxed); // for the next call
                 return Ok(got);
             }
         }
@@ -85,7 +92,10 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             }
             return Err(Errno(libc::EAGAIN));
         }
-        match wait::for_data(s, sock, &mut timer, peek && got > 0) {
+        if bufs.len() == 0 && s.rx.dir().is_none() {
+            return Ok(0);
+        }
+        match wait::for_data(s, sock, &mut timer, peek && got > 0, got > 0) {
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
@@ -99,25 +109,53 @@ fn arm_unseen(s: &Sock, sock: i32) -> bool {
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
     let Some(dir) = s.rx.dir() else { return false };
-    if !s.rx_in_memory() {
-        // On TCP the kernel shows readiness itself, but the peer may go on in the ring at any time.
-        bell::arm(s, dir);
-        return pending(s, dir);
-    }
-    bell::drain(s, dir, sock);
-    bell::arm(s, dir);
+    settle(s, dir, sock);
     pending(s, dir)
+}
+
+/// From now on the kernel must show whoever waits that there is something.
+pub fn expose(s: &Sock, sock: i32) {
+    let marker = Marker::new();
+    if let Some(dir) = s.rx.dir()
+        && let Some(_held) = s.rx.lock.try_take(&marker)
+    {
+        settle(s, dir, sock);
+    }
+}
+
+/// Keeps the invariant of the unseen waiter (`bell`): armed, and an unread doorbell in the kernel
+/// exactly while there is something to read.
+pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
+    // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
+    // comes later rings again.
+    let known = dir.bells.load(Acquire);
+    bell::arm(s, dir);
+    if s.rx_in_memory() && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
+        bell::drain_to(s, dir, sock, known);
+    }
 }
 
 /// Whether anything waits to be looked at: data, a switch, the end. Without system calls.
 #[inline]
 pub fn pending(s: &Sock, dir: &Dir) -> bool {
-    let fresh = s.rx_in_memory() && dir.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+    let fresh = s.rx_in_memory() && in_ring(s, dir) != 0;
     fresh
         || s.rx.end.load(Relaxed) != 0
         || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && switch::can_follow(s, dir)
         || (s.rx_in_memory() && dir.fin.load(Relaxed) & fin::WRITE != 0)
         || is_asked(s)
+}
+
+/// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.
+#[inline]
+pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
+    let tail = s.rx.cursor.load(Relaxed);
+    let n = dir.head.load(Acquire).wrapping_sub(tail).min(region::RING_MAX as u64);
+    let passed = s.rx.switches.load(Relaxed);
+    if n == 0 || dir.switch.load(Acquire) == passed || !s.rx_in_memory() {
+        return n;
+    }
+    n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
 }
 
 /// Whether the peer wants our sending direction on TCP.
@@ -150,6 +188,18 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     let step = sys::caught(|| locked(s, sock, bufs, from, flags));
     drop(held);
     let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
+    if let Some(dir) = s.rx.dir()
+        && dir.bell.load(Relaxed) == bell::RUNG
+        && flags & libc::MSG_PEEK == 0
+        && !s.has(flag::SEEN)
+        && matches!(step, Step::Moved(_))
+        && s.rx_in_memory()
+    {
+        let again = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&again) {
+            settle(s, dir, sock);
+        }
+    }
     if let Step::Moved(n) = step
         && s.rx_in_memory()
         && n > 0
@@ -161,18 +211,10 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 
 #[inline]
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
-    if s.has(flag::SHUT_RD) && s.rx_in_memory() {
-        return Step::End;
-    }
     let Some(dir) = s.rx.dir() else { return from_tcp(s, sock, None, bufs, from, flags, u64::MAX) };
     loop {
         match follow(s, sock, dir) {
-            Source::Ring(0) => {
-                if !ended(s, sock, dir) {
-                    return Step::Empty;
-                }
-                return end::outcome(s, dir);
-            }
+            Source::Ring(0) => return at_end(s, sock, dir, flags),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
             Source::Tcp(limit) => match from_tcp(s, sock, Some(dir), bufs, from, flags, limit) {
                 Step::Moved(0) => {} // the stream moved on: follow it
@@ -214,7 +256,11 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
             let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
             match end.checked_sub(tail) {
                 None => return Source::Broken,
-                Some(left) if left > 0 && !frozen => {
+                Some(left) if left > 0 => {
+                    // A way back that crossed our request: the rest of the ring is ours to read.
+                    if frozen {
+                        dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+                    }
                     return Source::Ring((n as u64).min(left) as usize);
                 }
                 Some(_) => {}
@@ -266,6 +312,9 @@ fn from_ring(
         });
     };
     if flags & libc::MSG_PEEK != 0 {
+        if flags & libc::MSG_TRUNC != 0 {
+            return Step::Moved(n);
+        }
         copy(tail, from, n);
         if n < bufs.len() - from {
             return Step::Moved(n + peek_behind(s, sock, dir, bufs, from + n, n));
@@ -351,7 +400,7 @@ fn from_tcp(
         let mut b = [0u8; 1];
         return match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
             Ok(0) => {
-                end::found(s, end::EOF);
+                end::found(s, end::FIN);
                 Step::End
             }
             Ok(_) => Step::Moved(0),
@@ -381,7 +430,7 @@ fn from_tcp(
                 && flags & libc::MSG_PEEK != 0
                 && got as u64 == limit
             {
-                return Step::Moved(got + peek_ring_behind(s, d, bufs, from + got));
+                return Step::Moved(got + peek_ring_behind(s, sock, d, bufs, from + got));
             }
             Step::Moved(got)
         }
@@ -391,8 +440,8 @@ fn from_tcp(
 }
 
 /// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved.
-fn peek_ring_behind(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
-    if switch::proof_is_due(s) {
+fn peek_ring_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
+    if switch::proof_is_due(s) && !switch::look_ahead(s, sock, dir) {
         return 0;
     }
     let tail = s.rx.cursor.load(Relaxed);
@@ -413,33 +462,56 @@ fn peek_ring_behind(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
 
 /// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
 /// now and then without (a non-blocking reader that never waits).
-fn ended(s: &Sock, sock: i32, dir: &Dir) -> bool {
-    if s.rx.end.load(Relaxed) != 0 {
-        return true;
+fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
+    if s.rx.end.load(Relaxed) == 0 {
+        let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
+        if sign || wait::is_time_to_look(&s.rx.looked) {
+            look_at_kernel(s, sock, dir);
+        }
     }
-    let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
-    if !sign && !wait::is_time_to_look(&s.rx.looked) {
-        return false;
+    // The end came behind what was published last.
+    if in_ring(s, dir) != 0 {
+        return Step::Moved(0);
     }
-    look_at_kernel(s, sock, dir);
-    if sign && s.rx.end.load(Relaxed) == 0 {
-        // The mark comes before the FIN; nothing follows either.
-        return true;
+    if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && s.rx.end.load(Relaxed) == 0 {
+        return Step::Empty;
     }
-    s.rx.end.load(Relaxed) != 0
+    match s.error.swap(0, Relaxed) {
+        0 => {}
+        e => return Step::Failed(Errno(e as i32)),
+    }
+    match end::outcome(s, sock, dir, flags & libc::MSG_PEEK != 0) {
+        Some(step) => step,
+        None if s.has(flag::SHUT_RD) => Step::End,
+        None => Step::Empty,
+    }
 }
 
-/// Takes doorbells off and finds FIN or RST. Called with the receiving lock held.
+/// Takes doorbells off and finds FIN or RST, without taking the kernel's error. Called with the
+/// receiving lock held.
 pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
     bell::drain(s, dir, sock);
-    if s.rx.end.load(Relaxed) != 0 || !s.rx_in_memory() {
+    if s.rx.end.load(Relaxed) >= end::RST || !s.rx_in_memory() {
         return;
     }
-    let mut b = [0u8; 1];
-    match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-        Ok(0) => end::found(s, end::EOF),
-        Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
-        Err(e) => end::found(s, end::error(e)),
+    let bits = fd::poll_now(sock, libc::POLLRDHUP);
+    if bits & libc::POLLERR != 0 {
+        end::found(s, end::RST);
+    } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
+        // With our own SHUT_RD the kernel shows RDHUP without a FIN.
+        end::found(s, end::FIN);
+    } else if bits & libc::POLLHUP != 0 {
+        end::found(s, if s.has(flag::SHUT_WR) { end::FIN } else { end::RST });
+    }
+}
+
+/// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
+pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
+    let bits = fd::poll_now(sock, libc::POLLRDHUP);
+    if bits & libc::POLLERR != 0 {
+        end::found(s, end::RST);
+    } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
+        end::found(s, end::FIN);
     }
 }
 

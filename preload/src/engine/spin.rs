@@ -42,6 +42,7 @@ fn set_budget(word: &AtomicU32, ticks: u64) {
 /// Polls `ready` within the budget; true if it became true. `peer_cpu` is where the other end last
 /// ran.
 pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
+    crate::control::poll();
     let limit = clock::ticks_of_us(u64::from(config::spin_us()));
     let budget = budget_of(word, limit);
     if budget == 0 || limit == 0 {

@@ -143,9 +143,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
 }
 
 fn send_proof(s: &Sock, sock: i32) -> Result<(), Errno> {
-    let mut bytes = [0u8; PROOF as usize];
-    bytes[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
-    bytes[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
+    let bytes = nonce_bytes(s);
     let mut sent = 0;
     while sent < bytes.len() {
         match net::send_slice(sock, &bytes[sent..], libc::MSG_DONTWAIT) {
@@ -167,6 +165,10 @@ fn send_proof(s: &Sock, sock: i32) -> Result<(), Errno> {
 
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
+    // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
+    if let Some(dir) = s.tx.dir().filter(|d| d.ctl.load(Acquire) & ctl::RETURN != 0) {
+        return give_back(s, sock, dir);
+    }
     let marker = Marker::new();
     let Ok(_held) = s.tx.lock.take(&marker) else { return };
     if s.tx_in_memory() {
@@ -235,6 +237,9 @@ pub fn attend(s: &Sock, sock: i32) {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     let wishes = dir.ctl.load(Acquire);
     if wishes & ctl::RETURN != 0 {
+        if !s.has(flag::PINNED) {
+            s.note(Reason::PeerPinned);
+        }
         return give_back(s, sock, dir);
     }
     if wishes & ctl::PINNED != 0 {
@@ -368,7 +373,39 @@ pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
 
 /// Whether the accepting side still waits for the proof in the stream.
 pub fn proof_is_due(s: &Sock) -> bool {
+    stands_in_stream(s) && s.step.load(Relaxed) != step::PROVED
+}
+
+/// Whether the proof's bytes are still in the TCP stream.
+fn stands_in_stream(s: &Sock) -> bool {
     s.role.load(Relaxed) != role::CLIENT && s.rx.switches.load(Relaxed) == 0
+}
+
+/// Looks for the proof behind payload that the program has not taken yet; true if it is there and
+/// right.
+pub fn look_ahead(s: &Sock, sock: i32, dir: &Dir) -> bool {
+    let mut buf = [0u8; 16 * 1024];
+    let left = payload_left(s, dir).unwrap_or(0) as usize;
+    if dir.switch.load(Acquire) == 0 || left + PROOF as usize > buf.len() {
+        return false;
+    }
+    let want = left + PROOF as usize;
+    let got = net::recv_slice(sock, &mut buf[..want], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let right = got == Ok(want) && buf[left..want] == nonce_bytes(s);
+    if right {
+        s.step.store(step::PROVED, Release);
+        if let Some(r) = s.region() {
+            r.server.store(setup::PROVED, Release);
+        }
+    }
+    right
+}
+
+fn nonce_bytes(s: &Sock) -> [u8; PROOF as usize] {
+    let mut bytes = [0u8; PROOF as usize];
+    bytes[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
+    bytes[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
+    bytes
 }
 
 /// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
@@ -381,7 +418,7 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
         Some(0) => {}
         Some(n) => return ToMemory::After(n),
     }
-    if proof_is_due(s) {
+    if stands_in_stream(s) {
         match take_proof(s, sock) {
             Proof::Right => {}
             Proof::Missing => return ToMemory::NotYet,
@@ -411,9 +448,7 @@ enum Proof {
 /// Looks at the 16 bytes without taking them: a requester that is not the other end of this
 /// connection must not cost a byte of the real one's payload.
 fn take_proof(s: &Sock, sock: i32) -> Proof {
-    let mut want = [0u8; PROOF as usize];
-    want[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
-    want[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
+    let want = nonce_bytes(s);
     let mut got = [0u8; PROOF as usize];
     let n = match net::recv_slice(sock, &mut got, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
         Ok(n) => n,

@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, end, spin, switch, wait};
+use super::{bell, end, rx, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -99,7 +99,7 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
                 }
                 return (done, Step::Full);
             }
-            Step::Full => match wait::for_space(s, sock, &mut timer) {
+            Step::Full => match wait::for_space(s, sock, &mut timer, done > 0) {
                 Ok(()) => {}
                 Err(e) => return (done, Step::Failed(e)),
             },
@@ -126,6 +126,15 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
         drop(held);
         switch::attend(s, sock);
         return Step::Kernel;
+    }
+    // A peer that died without a mark shows in the kernel only.
+    if wait::is_time_to_look(&s.rx.looked) {
+        rx::look_at_kernel_for_sender(s, sock, back);
+        if s.rx.end.load(Relaxed) != 0 {
+            drop(held);
+            switch::spill(s, sock, switch::Spill::HalfClosed);
+            return Step::Kernel;
+        }
     }
     let mut size = s.tx.size.load(Relaxed) as usize;
     let head = s.tx.cursor.load(Relaxed);

@@ -43,8 +43,9 @@ impl Timer {
 }
 
 /// Waits until something may be received. `more` asks for new data beyond what is there (PEEK with
-/// WAITALL). Errors: EAGAIN (SO_RCVTIMEO), EINTR.
-pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool) -> Res<()> {
+/// WAITALL). `begun`: bytes were moved already, so a signal ends the call whatever its handler says.
+/// Errors: EAGAIN (SO_RCVTIMEO), EINTR.
+pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool) -> Res<()> {
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
     let ready = || {
@@ -58,7 +59,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool) -> Res<()> {
         // Rare: the stream has data already, so no word would ring for it again; look every ms.
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
-    let me = thread_waiter();
+    let me = if s.has(flag::UNSEEN) && !s.has(flag::SEEN) { None } else { thread_waiter() };
     let mut named = false;
     {
         let marker = Marker::new();
@@ -72,7 +73,9 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool) -> Res<()> {
         }
     }
     let since = clock::ticks();
-    let result = sleep(s, sock, libc::POLLIN, me.filter(|_| named), timer, ready);
+    let me = me.filter(|_| named);
+    let on = || ready() || me.is_some_and(|w| !bell::is_named(dir, w));
+    let result = sleep(s, sock, libc::POLLIN, me, timer, begun, on);
     spin::slept(&s.rx.spin, since);
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
@@ -84,7 +87,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool) -> Res<()> {
 }
 
 /// Waits until the ring has room, or the direction has moved to TCP.
-pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
+pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()> {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
     let room = || has_room(s, dir) || back.fin.load(Relaxed) != 0 || !s.tx_in_memory();
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
@@ -96,16 +99,37 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return Ok(());
     };
+    s.writers.fetch_add(1, AcqRel);
     let since = clock::ticks();
+    // Another writer may be named in the word; when it is awake, the word must name us.
+    let on = || room() || !is_named(dir, me);
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
-    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), timer, room);
+    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), timer, begun, on);
     spin::slept(&s.tx.spin, since);
-    dir.space.store(0, Relaxed);
+    if s.writers.fetch_sub(1, AcqRel) > 1 {
+        wake_own(me);
+    }
     if matches!(result, Ok(Woke::Kernel)) {
         // FIN: no more wakes from that side (hazard 4). A dead peer shows in the kernel send.
         switch::spill(s, sock, switch::Spill::HalfClosed);
     }
     result.map(|_| ())
+}
+
+/// Whether the word of space names this waiter, or another of ours that sleeps (and wakes us).
+fn is_named(dir: &Dir, me: Waiter) -> bool {
+    match Waiter::of_word(dir.space.load(Relaxed)) {
+        Some(w) => w == me || (w.is_ours() && w.is_asleep()),
+        None => false,
+    }
+}
+
+/// Several threads wait for room in one ring: the one that was woken wakes the others.
+fn wake_own(me: Waiter) {
+    fence(SeqCst); // pairs with the fence in `Waiter::fall_asleep`
+    for w in waiters::own_slots().filter(|w| *w != me && w.is_asleep()) {
+        let _ = fd::event_set(w.eventfd());
+    }
 }
 
 /// Whether a quarter of the ring is free.
@@ -126,7 +150,9 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
 pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     let told = crate::transport::peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
     if told {
-        dir.space.store(w.word(), Relaxed);
+        if !is_named(dir, w) {
+            dir.space.store(w.word(), Relaxed);
+        }
         fence(SeqCst); // pairs with the fence in `bell::after_consume`
     }
     told
@@ -145,8 +171,10 @@ fn sleep(
     events: i16,
     me: Option<Waiter>,
     timer: &mut Timer,
+    begun: bool,
     ready: impl Fn() -> bool,
 ) -> Res<Woke> {
+    crate::control::look();
     let left = timer.left();
     if left == Some(0) {
         return Err(Errno(libc::EAGAIN));
@@ -183,7 +211,7 @@ fn sleep(
     }
     if n < 0 {
         let e = crate::sys::errno();
-        if e.0 == libc::EINTR && signals::restarts() && timer.limit == 0 {
+        if e.0 == libc::EINTR && !begun && timer.limit == 0 && signals::restarts() {
             return Ok(Woke::Event);
         }
         return Err(e);
@@ -195,7 +223,7 @@ fn sleep(
 }
 
 fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
-    sleep(s, sock, events, None, timer, || false).map(|_| ())
+    sleep(s, sock, events, None, timer, false, || false).map(|_| ())
 }
 
 fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {
@@ -264,5 +292,5 @@ pub fn is_marked_end(dir: &Dir) -> bool {
 
 /// For readers of a socket that ended: nothing to wait for.
 pub fn is_over(s: &Sock) -> bool {
-    s.rx.end.load(Relaxed) == end::EOF || s.has(flag::SHUT_RD)
+    s.rx.end.load(Relaxed) >= end::FIN || s.has(flag::SHUT_RD)
 }

@@ -127,6 +127,22 @@ pub fn index() -> u32 {
     INDEX.load(Relaxed)
 }
 
+/// Start time of this process in clock ticks since boot, as in its record.
+pub fn start_time() -> u64 {
+    let r = RECORD.load(Relaxed);
+    // SAFETY: the record is in the family page, which is never unmapped.
+    if r.is_null() { proc::start_time() } else { unsafe { (*r).start.load(Relaxed) } }
+}
+
+/// Shows whether acceleration is on for this process.
+pub fn show_enabled(on: bool) {
+    let r = RECORD.load(Relaxed);
+    if !r.is_null() {
+        // SAFETY: as above.
+        unsafe { (*r).enabled.store(u32::from(on), Relaxed) };
+    }
+}
+
 /// Adds to a counter.
 #[inline]
 pub fn count(c: Counter, n: i64) {

@@ -51,6 +51,10 @@ pub mod flag {
     pub const SHADOWED: u32 = 2048;
     /// The program reads an errno of the connection later through SO_ERROR.
     pub const ERROR_PENDING: u32 = 4096;
+    /// Member of a hooked epoll set that no hooked wait has waited for: its waiter may be raw.
+    pub const UNSEEN: u32 = 16384;
+    /// The first send after a peer's death has been swallowed, as TCP swallows it.
+    pub const SWALLOWED: u32 = 32768;
     /// The last reference in this family went while the region was in use.
     pub const ENDED: u32 = 8192;
 }
@@ -226,7 +230,10 @@ pub struct Sock {
     pub rate_before: AtomicU64,
     /// The peer's socket cookie (client side).
     pub peer_cookie: AtomicU64,
-    _tail: [AtomicU64; 41],
+    /// Threads that wait for room in the ring.
+    pub writers: AtomicU32,
+    _gap3: AtomicU32,
+    _tail: [AtomicU64; 40],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);
@@ -271,6 +278,7 @@ impl Sock {
             &self.users,
             &self.error,
             &self.buffer_limit,
+            &self.writers,
         ] {
             w.store(0, Relaxed);
         }

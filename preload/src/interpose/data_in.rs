@@ -2,6 +2,7 @@
 //! relatives pass through (ESPIPE).
 
 use super::{direct, entries, hooks, one};
+use crate::engine::rx::FROM_READ;
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -11,7 +12,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::read(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe { table::io::recv(fd, s, &one(buf, n), 0, || real::read(fd, buf, n)) }),
+            Some(s) => direct(|| unsafe { table::io::recv(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n)) }),
         }
     }
 
@@ -19,7 +20,7 @@ hooks! {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             Some(s) if n <= room => direct(|| unsafe {
-                table::io::recv(fd, s, &one(buf, n), 0, || real::read(fd, buf, n))
+                table::io::recv(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n))
             }),
             // SAFETY: the program's arguments.
             _ => unsafe { real::__read_chk(fd, buf, n, room) },
@@ -30,7 +31,7 @@ hooks! {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             Some(s) if (0..=1024).contains(&n) => direct(|| unsafe {
-                table::io::recv(fd, s, entries(iov, n as usize), 0, || real::readv(fd, iov, n))
+                table::io::recv(fd, s, entries(iov, n as usize), FROM_READ, || real::readv(fd, iov, n))
             }),
             // SAFETY: the program's arguments.
             _ => unsafe { real::readv(fd, iov, n) },
@@ -156,5 +157,38 @@ hooks! {
             }
         }
         done
+    }
+
+    fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
+        if off == -1 && table::sock(fd).is_some() && flags & !NOWAIT == 0 {
+            return at_position(fd, iov, n, flags);
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::preadv2(fd, iov, n, off, flags) }
+    }
+
+    fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
+        if off == -1 && table::sock(fd).is_some() && flags & !NOWAIT == 0 {
+            return at_position(fd, iov, n, flags);
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::preadv64v2(fd, iov, n, off, flags) }
+    }
+}
+
+/// RWF_NOWAIT.
+const NOWAIT: c_int = 8;
+
+/// preadv2 with offset -1 is readv.
+fn at_position(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> ssize_t {
+    // SAFETY: an all-zero msghdr is valid; the entries are the program's.
+    unsafe {
+        if flags & NOWAIT == 0 {
+            return readv(fd, iov, n);
+        }
+        let mut msg: msghdr = std::mem::zeroed();
+        msg.msg_iov = iov.cast_mut();
+        msg.msg_iovlen = n.max(0) as usize;
+        recvmsg(fd, &mut msg, libc::MSG_DONTWAIT)
     }
 }

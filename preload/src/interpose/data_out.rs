@@ -108,6 +108,24 @@ hooks! {
         done
     }
 
+    fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
+        if off == -1 && flags == 0 && table::sock(fd).is_some() {
+            // SAFETY: the program's arguments; with offset -1 it is writev.
+            return unsafe { writev(fd, iov, n) };
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::pwritev2(fd, iov, n, off, flags) }
+    }
+
+    fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
+        if off == -1 && flags == 0 && table::sock(fd).is_some() {
+            // SAFETY: as above.
+            return unsafe { writev(fd, iov, n) };
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::pwritev64v2(fd, iov, n, off, flags) }
+    }
+
     fn sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
         // SAFETY: the program's arguments.
         unsafe { sendfile64(out, file, off, n) }

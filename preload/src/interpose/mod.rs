@@ -6,6 +6,7 @@
 mod data_in;
 mod data_out;
 mod fds;
+mod files;
 mod process;
 mod raw;
 mod readiness;

@@ -63,3 +63,43 @@ fn forget(file: *mut FILE) {
         guarded(|| life::before_close(fd));
     }
 }
+
+/// dprintf has variable arguments, which a Rust function can't take: the argument registers are kept,
+/// the socket goes to TCP, and the real function gets the call as it came.
+macro_rules! variadic {
+    ($name:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        /// # Safety
+        /// As for the function of this name in libc.
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "sub rsp, 200",
+                "mov [rsp], rdi", "mov [rsp+8], rsi", "mov [rsp+16], rdx", "mov [rsp+24], rcx",
+                "mov [rsp+32], r8", "mov [rsp+40], r9", "mov [rsp+48], rax",
+                "movups [rsp+64], xmm0", "movups [rsp+80], xmm1", "movups [rsp+96], xmm2",
+                "movups [rsp+112], xmm3", "movups [rsp+128], xmm4", "movups [rsp+144], xmm5",
+                "movups [rsp+160], xmm6", "movups [rsp+176], xmm7",
+                "call {before}",
+                "mov rdi, [rsp]", "mov rsi, [rsp+8]", "mov rdx, [rsp+16]", "mov rcx, [rsp+24]",
+                "mov r8, [rsp+32]", "mov r9, [rsp+40]", "mov rax, [rsp+48]",
+                "movups xmm0, [rsp+64]", "movups xmm1, [rsp+80]", "movups xmm2, [rsp+96]",
+                "movups xmm3, [rsp+112]", "movups xmm4, [rsp+128]", "movups xmm5, [rsp+144]",
+                "movups xmm6, [rsp+160]", "movups xmm7, [rsp+176]",
+                "add rsp, 200",
+                "mov r11, [rip + {real}]",
+                "jmp r11",
+                before = sym before_dprintf,
+                real = sym real::slot::$name,
+            )
+        }
+    };
+}
+
+variadic!(dprintf);
+variadic!(__dprintf_chk);
+
+extern "C" fn before_dprintf(fd: c_int) {
+    to_tcp(fd);
+}

@@ -5,7 +5,7 @@
 //! over DEL, ADD and MOD (redis-benchmark makes two of them per request); that is done only in sets on
 //! which a hooked wait was seen.
 
-use super::level;
+use super::{level, wait};
 use super::set::{Inner, Set, make};
 use crate::config;
 use crate::family::lock::Marker;
@@ -34,7 +34,7 @@ pub fn ctl(
             Ok((s, r)) if r == 0 => {
                 let marker = Marker::new();
                 if let (Ok(l), Some(e)) = (s.lock(&marker), event) {
-                    added(s, l.inner, fd, e);
+                    added(s, l.inner, epfd, fd, e);
                 }
                 return 0;
             }
@@ -53,6 +53,14 @@ pub fn ctl(
         _ => real(),
     };
     set.ours.store(inner.ours, Release);
+    if r == 0
+        && op != EPOLL_CTL_DEL
+        && set.sleepers.load(Relaxed) > 0
+        && let Some(w) = set.waiter()
+    {
+        // A thread that sleeps in this set must look at what changed.
+        let _ = desc::event_set(w.eventfd());
+    }
     r
 }
 
@@ -93,25 +101,31 @@ fn add(
     }
     let r = real();
     if r == 0 {
-        added(set, inner, fd, e);
+        added(set, inner, epfd, fd, e);
     }
     r
 }
 
 /// The kernel has taken a new member.
-fn added(set: &'static Set, inner: &mut Inner, fd: i32, e: epoll_event) {
+fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event) {
     if let Some(Entry::Set(nested)) = table::get(fd) {
-        nested.nested.store(1, Relaxed);
+        wait::expose(fd, nested);
     }
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
     let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
+    if let Some(s) = sock
+        && set.waited.load(Relaxed) == 0
+    {
+        s.set(flag::UNSEEN);
+    }
     if let Some(s) = sock
         && set.waited.load(Relaxed) != 0
     {
         s.set(flag::SEEN);
         if level::is_ours(s) {
             take_over(set, inner, m, s);
+            let _ = register(epfd, inner, m, set.nested.load(Relaxed) != 0);
         }
     }
     set.ours.store(inner.ours, Release);
@@ -196,6 +210,9 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
 /// A member's socket has a direction in memory: the library serves it from now on.
 pub fn take_over(set: &Set, inner: &mut Inner, m: u32, s: &Sock) {
     s.set(flag::SEEN);
+    if set.nested.load(Relaxed) != 0 {
+        s.clear(flag::SEEN);
+    }
     let mb = inner.member_mut(m);
     if !mb.ours {
         mb.ours = true;

@@ -1,9 +1,9 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
+use crate::engine::end::Verdict;
 use crate::engine::{end, rx, switch, wait};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
-use crate::transport::region::fin;
 use std::sync::atomic::Ordering::*;
 
 /// Readable.
@@ -21,32 +21,43 @@ pub const PRI: u32 = libc::EPOLLPRI as u32;
 /// EPOLLRDNORM and EPOLLWRNORM as poll(2) and epoll give them with IN and OUT when asked.
 pub const NORMS: (u32, u32) = (0x40, 0x100);
 
+/// Whether poll and select must ask here: the kernel may call the socket readable for bytes that are
+/// not the program's.
+#[inline]
+pub fn is_served(s: &Sock) -> bool {
+    s.has(flag::CAREFUL)
+}
+
 /// Whether the library, not the kernel, knows the readiness.
 #[inline]
 pub fn is_ours(s: &Sock) -> bool {
     s.rx_in_memory() || s.tx_in_memory()
 }
 
-/// Everything that is ready now.
-pub fn level(s: &Sock, sock: i32) -> u32 {
+/// Everything that is ready now. `look`: also ask the kernel's socket for its end now and then (epoll
+/// sets hear of it from the kernel's set instead).
+pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if rx::is_asked(s) {
         switch::attend(s, sock);
     }
-    let mut bits = 0;
-    let mut kernel = 0;
     let mut rx_memory = s.rx_in_memory();
+    let mut bits = 0;
+    let mut ended = Verdict::Open;
+    let mut switched = false;
     if let Some(dir) = s.rx.dir() {
-        let switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
+        switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         if switched && switch::can_follow(s, dir) {
             rx::progress(s, sock);
             rx_memory = s.rx_in_memory();
         }
         if rx_memory {
-            if dir.head.load(Acquire) != s.rx.cursor.load(Relaxed) {
-                bits |= IN;
+            let unread = rx::in_ring(s, dir);
+            if look && s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
+                rx::look_at_kernel_for_sender(s, sock, dir);
             }
-            if dir.fin.load(Relaxed) & fin::WRITE != 0 || s.rx.end.load(Relaxed) != 0 {
-                bits |= IN | RDHUP;
+            ended = end::verdict(s, dir);
+            if unread >= u64::from(s.low_water.load(Relaxed).max(1)) || (unread > 0 && ended != Verdict::Open) {
+                bits |= IN;
             }
         }
     }
@@ -54,25 +65,32 @@ pub fn level(s: &Sock, sock: i32) -> u32 {
     if tx_memory && let Some(dir) = s.tx.dir() && wait::has_room(s, dir) {
         bits |= OUT;
     }
-    if !rx_memory || !tx_memory {
+    let mut kernel = 0;
+    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory {
         let readable = kernel & IN != 0 && end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP | ERR) != 0;
-        bits |= kernel & (PRI | RDHUP) | if readable { kernel & IN } else { 0 };
+        bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
     }
+    bits |= kernel & PRI;
     if !tx_memory {
         bits |= kernel & OUT;
     }
-    bits |= kernel & (HUP | ERR);
-    if s.rx.end.load(Relaxed) > end::EOF {
-        bits |= IN | OUT | HUP | ERR | RDHUP;
+    match ended {
+        Verdict::Open => {}
+        Verdict::Eof => {
+            // What our own sending brought about shows in the kernel's socket.
+            let own = if s.rx.end.load(Relaxed) == end::RST { 0 } else { kernel & (HUP | ERR) };
+            bits |= IN | RDHUP | own | if s.has(flag::SHUT_WR) { HUP } else { 0 };
+        }
+        Verdict::Reset => bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN,
+        Verdict::Died => {
+            bits |= IN | OUT | RDHUP | HUP | if end::death_is_pending(s) { ERR } else { 0 };
+        }
     }
     if s.has(flag::SHUT_RD) {
-        bits |= IN | RDHUP;
-    }
-    if bits & RDHUP != 0 && s.has(flag::SHUT_WR) {
-        bits |= HUP;
+        bits |= IN | RDHUP | if s.has(flag::SHUT_WR) { HUP } else { 0 };
     }
     if s.has(flag::SHUT_WR) {
         bits |= OUT;

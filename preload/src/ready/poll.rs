@@ -25,7 +25,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
         match table::get(p.fd) {
             Some(Entry::Sock(s)) => {
                 s.set(flag::SEEN);
-                any |= level::is_ours(s);
+                any |= level::is_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
             Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => expose(p.fd, set),
@@ -59,7 +59,7 @@ pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset
 }
 
 fn first(fds: &[pollfd]) -> Option<&'static Sock> {
-    fds.iter().find_map(|p| table::sock(p.fd).filter(|s| level::is_ours(s)))
+    fds.iter().find_map(|p| table::sock(p.fd).filter(|s| level::is_served(s)))
 }
 
 /// Fills revents; returns how many are ready. Without the kernel's part only members in memory are
@@ -69,9 +69,9 @@ fn scan(fds: &mut [pollfd], with_kernel: bool) -> i32 {
     let mut others = false;
     for p in fds.iter_mut() {
         p.revents = 0;
-        match table::sock(p.fd).filter(|s| level::is_ours(s)) {
+        match table::sock(p.fd).filter(|s| level::is_served(s)) {
             Some(s) => {
-                let bits = level::with_norms(level::level(s, p.fd));
+                let bits = level::with_norms(level::level(s, p.fd, true));
                 let asked = (p.events as u16 as u32) | level::ERR | level::HUP;
                 p.revents = (bits & asked) as i16;
                 n += i32::from(p.revents != 0);
@@ -89,7 +89,7 @@ fn kernel_part(fds: &mut [pollfd]) -> i32 {
     let mut n = 0;
     with_copy(fds.len(), |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
-            let ours = table::sock(p.fd).is_some_and(level::is_ours);
+            let ours = table::sock(p.fd).is_some_and(level::is_served);
             *c = pollfd { fd: if ours { -1 } else { p.fd }, events: p.events, revents: 0 };
         }
         if desc::poll(copy, 0).is_ok() {
@@ -119,9 +119,10 @@ fn with_copy(n: usize, f: impl FnOnce(&mut [pollfd])) {
 
 /// Arms, looks once more, sleeps. Some: the call ends with this.
 unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Option<i32> {
+    crate::control::look();
     let me = engine_wait::thread_waiter();
     for p in fds.iter() {
-        if let Some(s) = table::sock(p.fd).filter(|s| level::is_ours(s)) {
+        if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
             prepare(s, p, me);
         }
     }
@@ -142,7 +143,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     let mut rung = false;
     with_copy(fds.len() + 1, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
-            let ours = table::sock(p.fd).filter(|s| level::is_ours(s));
+            let ours = table::sock(p.fd).filter(|s| level::is_served(s));
             let events = ours.map_or(p.events, |s| kernel_events(s, p));
             *c = pollfd { fd: p.fd, events, revents: 0 };
         }
@@ -153,7 +154,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         rung = copy[last].revents != 0;
         if r > 0 {
             for c in copy[..last].iter().filter(|c| c.revents != 0) {
-                if let Some(s) = table::sock(c.fd).filter(|s| level::is_ours(s)) {
+                if let Some(s) = table::sock(c.fd).filter(|s| level::is_served(s)) {
                     kernel_event(s, c.fd);
                 }
             }

@@ -43,7 +43,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
         match table::get(fd as i32) {
             Some(Entry::Sock(s)) => {
                 s.set(crate::family::sock::flag::SEEN);
-                any |= level::is_ours(s);
+                any |= level::is_served(s);
             }
             Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::wait::expose(fd as i32, set),
             _ => {}

@@ -28,6 +28,8 @@ pub struct Member {
     pub ghost: bool,
     /// EPOLLONESHOT has fired.
     pub spent: bool,
+    /// Its descriptor was closed, a duplicate keeps the socket open: not to be found by number.
+    pub orphan: bool,
     /// In the hot list.
     pub hot: bool,
     /// Served by the library (a direction in memory).
@@ -55,6 +57,7 @@ const NO_MEMBER: Member = Member {
     kernel: 0,
     ghost: false,
     spent: false,
+    orphan: false,
     hot: false,
     ours: false,
     seen_in: 0,
@@ -215,12 +218,26 @@ pub fn release(s: &'static Set) {
 fn sock_leaves(_sock: &Sock) {}
 
 /// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
-pub fn forget_fd(fd: i32) {
+/// A socket that lives on under another number (`twin`) stays a member that nobody can name.
+pub fn forget_fd(fd: i32, twin: Option<i32>) {
     for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
         let marker = Marker::new();
         let Ok(locked) = s.lock(&marker) else { continue };
         let i = locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
+            match twin.filter(|_| !i.member(m).ghost) {
+                Some(twin) => {
+                    i.by_fd.remove(fd as u64, m);
+                    let mb = i.member_mut(m);
+                    mb.fd = twin;
+                    mb.orphan = true;
+                }
+                None => i.drop_member(m),
+            }
+        }
+        while let Some(m) = (0..if twin.is_none() { i.used } else { 0 })
+            .find(|m| i.member(*m).orphan && i.member(*m).fd == fd)
+        {
             i.drop_member(m);
             s.ours.store(i.ours, Relaxed);
         }
@@ -316,7 +333,9 @@ impl Inner {
     /// Takes a member out.
     pub fn drop_member(&mut self, m: u32) {
         let mb = *self.member(m);
-        self.by_fd.remove(mb.fd as u64, m);
+        if !mb.orphan {
+            self.by_fd.remove(mb.fd as u64, m);
+        }
         self.by_data.remove(mb.data, m);
         self.cool(m);
         if mb.ours {

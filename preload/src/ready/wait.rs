@@ -8,7 +8,7 @@
 
 use super::ctl::{register, take_over};
 use super::set::{Inner, Set};
-use super::{ctl, level};
+use super::level;
 use crate::engine::{bell, changes, rx, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -46,7 +46,7 @@ pub struct Call {
 /// The array of `call` must be valid for writes of `max` events, the mask null or valid.
 pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     if set.waited.load(Relaxed) == 0 {
-        first_wait(set);
+        first_wait(epfd, set);
     }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
     loop {
@@ -76,20 +76,20 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     }
 }
 
-fn first_wait(set: &'static Set) {
+fn first_wait(epfd: i32, set: &'static Set) {
     set.waited.store(1, Relaxed);
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return };
     for m in 0..l.inner.used() {
         let fd = l.inner.member(m).fd;
         if fd >= 0 && let Some(s) = table::sock(fd) {
-            s.set(flag::SEEN);
-            if level::is_ours(s) {
-                take_over(set, l.inner, m, s);
+            if set.nested.load(Relaxed) == 0 {
+                s.set(flag::SEEN);
             }
         }
     }
     l.inner.changes = changes::count();
+    refresh_all(epfd, set, l.inner);
 }
 
 /// One look at everything that needs no sleep. Returns the number of events written.
@@ -237,7 +237,7 @@ fn event_of(inner: &mut Inner, m: u32) -> Option<epoll_event> {
     if mb.events & ET != 0 && !mb.fresh && is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits) {
         return None;
     }
-    let bits = level::with_norms(level::level(s, mb.fd));
+    let bits = level::with_norms(level::level(s, mb.fd, false));
     let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
     let report = if mb.events & ET != 0 {
         let head = s.rx.dir().map_or(0, |d| d.head.load(Acquire));
@@ -343,6 +343,15 @@ fn keep(inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usiz
             }
         }
         let mut e = e;
+        if !ours
+            && let Some(mb) = plain.filter(|_| !several)
+            && is_only_proof(mb.fd, e.events)
+        {
+            e.events &= !(level::IN | level::NORMS.0);
+            if e.events & !(ET | ONESHOT) == 0 {
+                continue;
+            }
+        }
         if ours {
             // The same data for members of both kinds: ask whether it can have been the other.
             let Some(mb) = plain.filter(|_| !several) else { continue };
@@ -358,6 +367,16 @@ fn keep(inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usiz
     n
 }
 
+/// The kernel calls a socket readable for the proof in its stream: not for the program.
+fn is_only_proof(fd: i32, events: u32) -> bool {
+    if events & level::IN == 0 || events & (level::RDHUP | level::HUP | level::ERR) != 0 {
+        return false;
+    }
+    let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
+    rx::progress(s, fd);
+    level::level(s, fd, false) & level::IN == 0
+}
+
 /// The kernel's socket of a member in memory has something: a doorbell, or the end.
 fn kernel_event(fd: i32, bits: u32) {
     let Some(s) = table::sock(fd) else { return };
@@ -366,6 +385,11 @@ fn kernel_event(fd: i32, bits: u32) {
     let Some(_held) = s.rx.lock.try_take(&marker) else { return };
     if !s.rx_in_memory() {
         return;
+    }
+    if !s.has(flag::SEEN) {
+        // A waiter that we do not see may need the doorbell.
+        rx::look_at_kernel_for_sender(s, fd, dir);
+        return rx::settle(s, dir, fd);
     }
     let due = dir.bells.load(Acquire) != s.bells_rx.load(Relaxed);
     if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
@@ -402,10 +426,12 @@ unsafe fn sleep(
     out: &mut [epoll_event],
     deadline: Option<u64>,
 ) -> Slept {
+    crate::control::look();
     let ours = set.ours.load(Relaxed) > 0;
     let waiter = if ours && call.timeout != Some(0) { prepare(epfd, set) } else { None };
     if let Some(w) = waiter {
         lie_down(set, w);
+        check_names(set, w);
         let n = pass(epfd, set, out);
         if n > 0 {
             get_up(set, w);
@@ -435,15 +461,15 @@ unsafe fn sleep(
     }
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return Slept::Events(k) };
-    if l.inner.ours == 0 && l.inner.changes == changes::count() && !ours {
-        return Slept::Events(k);
+    if l.inner.changes != changes::count() {
+        take_in_changes(epfd, set, l.inner);
     }
     l.inner.kernel_look = clock::ticks();
     let n = keep(l.inner, out, 0, k as usize);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..]);
     match n {
-        0 if call.timeout == Some(0) => Slept::Over,
+        0 if deadline.is_some_and(|d| d == 0 || clock::now_ns() >= d) => Slept::Over,
         0 => Slept::Again,
         n => Slept::Events(n as i32),
     }
@@ -475,14 +501,12 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
             if !named && !mb.ghost {
                 let marker = Marker::new();
                 if let Some(_held) = s.rx.lock.try_take(&marker) {
-                    if s.rx_in_memory() {
-                        bell::drain(s, dir, mb.fd);
-                    }
                     match waiter {
                         Some(w) if s.rx_in_memory() => {
+                            bell::drain(s, dir, mb.fd);
                             bell::name_waiter(s, dir, w);
                         }
-                        _ => bell::arm(s, dir),
+                        _ => rx::settle(s, dir, mb.fd),
                     }
                 }
             }
@@ -498,6 +522,24 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
         }
     }
     waiter
+}
+
+/// Another waiter may have taken a member's word meanwhile: the byte then wakes both.
+fn check_names(set: &'static Set, w: Waiter) {
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return };
+    for i in 0..l.inner.hot_len {
+        let mb = *l.inner.member(l.inner.hot(i));
+        if mb.ghost {
+            continue;
+        }
+        if let Some(s) = table::sock(mb.fd)
+            && let Some(dir) = s.rx.dir()
+            && !bell::is_named(dir, w)
+        {
+            bell::arm(s, dir);
+        }
+    }
 }
 
 /// One more thread of this set sleeps.
@@ -529,12 +571,9 @@ pub fn expose(epfd: i32, set: &'static Set) {
             continue;
         }
         let _ = register(epfd, l.inner, m, true);
-        if let Some(s) = table::sock(mb.fd)
-            && let Some(dir) = s.rx.dir()
-        {
+        if let Some(s) = table::sock(mb.fd) {
             s.clear(flag::SEEN);
-            bell::arm(s, dir);
+            rx::expose(s, mb.fd);
         }
     }
-    let _ = ctl::BELLS;
 }

@@ -1,16 +1,15 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{PATIENCE, is_due, is_local, later, learn_names, server};
-use crate::config;
+use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, server};
 use crate::engine::{shadow, switch};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
-use crate::log;
 use crate::sys::diag::{self, SocketFacts};
 use crate::sys::{Errno, Sysno, fd, net, proc};
 use crate::transport::channel::{Heard, read_one};
 use crate::transport::peers;
 use crate::transport::region::{self, setup};
+use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use smcr_proto::rendezvous::{
@@ -24,6 +23,9 @@ const TRIES: u32 = 7;
 /// Worth it: does the peer announce the library?
 pub fn begin(s: &'static Sock, sock: i32) {
     let Some((local, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
+    if !is_allowed(s) {
+        return;
+    }
     if !is_local(&remote) {
         s.note(Reason::PeerRemote);
         return later(s, u32::MAX);
@@ -63,6 +65,7 @@ fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
 }
 
 fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), Reason> {
+    control::decide_peer(f.uid)?;
     let slot = match peers::find(name) {
         Some(slot) => slot,
         None => connect(name, f.uid)?,

@@ -19,13 +19,39 @@ pub const PATIENCE_MS: u64 = 2000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    if !ask_back(s, sock, why) {
+        return true;
+    }
+    let end = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    while follow_back(s, sock) == Back::NotYet {
+        if clock::now_ns() > end {
+            return late(s, sock);
+        }
+        bell::call_peer(s, sock);
+        let mut p = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
+        let _ = fd::poll(&mut p, 1);
+    }
+    !s.rx_in_memory() || late(s, sock)
+}
+
+/// Notes that the peer did not come; false.
+pub fn late(s: &Sock, sock: i32) -> bool {
+    process::count(Counter::HandoverTimeouts, 1);
+    log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
+        "the peer did not return its direction in time");
+    false
+}
+
+/// Moves what we send to TCP, for good, and asks the peer for the same. False: nothing is left to
+/// wait for.
+pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
     let Some(dir) = s.rx.dir() else {
         switch::pin(s, sock, why);
-        return true;
+        return false;
     };
     if !s.rx_in_memory() && !s.tx_in_memory() {
         switch::pin(s, sock, why);
-        return true;
+        return false;
     }
     process::count(Counter::Handovers, 1);
     {
@@ -40,21 +66,31 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     // While doorbells may still be sent.
     bell::call_peer(s, sock);
     switch::pin(s, sock, why);
-    let end = clock::now_ns() + PATIENCE_MS * 1_000_000;
-    while s.rx_in_memory() {
-        rx::progress(s, sock);
-        if !s.rx_in_memory() {
-            break;
-        }
-        if s.rx.end.load(Relaxed) != 0 || clock::now_ns() > end {
-            process::count(Counter::HandoverTimeouts, 1);
-            log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
-                "the peer did not return its direction in time");
-            return false;
-        }
-        bell::call_peer(s, sock);
-        let mut p = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
-        let _ = fd::poll(&mut p, 1);
-    }
     true
+}
+
+/// How far the peer's direction has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// It is on TCP.
+    Done,
+    /// The peer is still to act.
+    NotYet,
+    /// It comes when the program has read what the ring still holds, or not at all.
+    Left,
+}
+
+/// After [`ask_back`]: follows the peer, and does what it asks of us, for it may want the same.
+pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
+    if rx::is_asked(s) {
+        switch::attend(s, sock);
+    }
+    if s.rx_in_memory() {
+        rx::progress(s, sock);
+    }
+    let Some(dir) = s.rx.dir().filter(|_| s.rx_in_memory()) else { return Back::Done };
+    // The peer's own way back and our request have crossed: it can't send again what it has not
+    // marked as ours (`rx::follow`).
+    let crossed = dir.ctl.load(Relaxed) & ctl::RETURN == 0;
+    if crossed || s.rx.end.load(Relaxed) != 0 { Back::Left } else { Back::NotYet }
 }

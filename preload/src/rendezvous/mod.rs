@@ -10,16 +10,17 @@ mod client;
 mod handover;
 mod listener;
 mod server;
+mod strict;
 
-pub use handover::hand_over;
+pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, late};
 pub use listener::{descriptors, forget_in_child, moved, owns};
 
-use crate::config;
 use crate::engine::switch;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net};
 use crate::transport::channel::Heard;
 use crate::transport::peers::Peer;
+use crate::{config, control};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -53,6 +54,11 @@ fn work(s: &'static Sock, sock: i32) {
         s.next_ops.store(u32::MAX, Relaxed);
     } else if crate::sys::caught(|| one_step(s, sock)).is_none() {
         later(s, u32::MAX);
+    }
+    // Bytes alone bring it here once.
+    s.tries.fetch_max(1, Relaxed);
+    if config::strict() {
+        strict::check(s, sock);
     }
     s.stepping.store(0, Release);
 }
@@ -92,6 +98,19 @@ fn may_begin(s: &Sock) -> bool {
         return false;
     }
     true
+}
+
+/// Whether settings let this connection begin; if not, it stays on TCP, whatever they say later. Its
+/// names must be known.
+fn is_allowed(s: &Sock) -> bool {
+    match control::decide(s) {
+        Ok(()) => true,
+        Err(why) => {
+            s.note(why);
+            later(s, u32::MAX);
+            false
+        }
+    }
 }
 
 /// Both ends are proved: get both directions into memory, as far as this side decides.

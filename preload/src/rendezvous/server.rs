@@ -1,15 +1,14 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{PATIENCE, is_due, is_local, later, learn_names, listener};
+use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, listener};
 use crate::engine::{rx, shadow, switch};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, process};
-use crate::log;
 use crate::sys::{fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
-use crate::{engine::bell, family::sock::role};
+use crate::{config, control, engine::bell, family::sock::role, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use smcr_proto::rendezvous::{Answer, Message, Offer, agree, announcement};
@@ -30,6 +29,9 @@ static TABLE: [Slot; EXPECTED] =
 /// Shows the peer that the library is here, if the peer can be on this host.
 pub fn announce(s: &'static Sock, sock: i32) {
     let Some((_, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
+    if !is_allowed(s) {
+        return;
+    }
     if !is_local(&remote) {
         s.note(Reason::PeerRemote);
         return later(s, u32::MAX);
@@ -114,6 +116,12 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
         fd::close(region_fd);
         return Err(Reason::NoResources);
     };
+    if let Err(reason) = may_share(s, peer.who().1) {
+        fd::close(region_fd);
+        withdraw(s, sock, reason);
+        // What we have against it is not the peer's to know in detail.
+        return Err(if reason == Reason::MaxMemory { reason } else { Reason::PeerPinned });
+    }
     let nonce = proc::random::<16>().map_err(|_| Reason::NoResources);
     let p = region::adopt(region_fd).map_err(|_| Reason::NoResources)?;
     let nonce = match nonce {
@@ -151,6 +159,25 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     r.server.store(setup::NONCE, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid, "offer taken");
     Ok(())
+}
+
+/// Settings may have changed since the announcement, and who asks is known only now.
+fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
+    control::decide(s)?;
+    control::decide_peer(uid)?;
+    match process::memory() + region::LEN as u64 > config::max_memory() {
+        true => Err(Reason::MaxMemory),
+        false => Ok(()),
+    }
+}
+
+/// Takes an announcement back: the connection stays on TCP.
+fn withdraw(s: &Sock, sock: i32, why: Reason) {
+    forget(s);
+    let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
+    s.note(why);
+    s.step.store(step::FAILED, Release);
+    later(s, u32::MAX);
 }
 
 /// Connects a record with a mapped region.

@@ -189,6 +189,15 @@ pub fn open_read(path: &std::ffi::CStr) -> Res<c_int> {
         .map(|n| n as c_int)
 }
 
+/// open(2) of a file that others may have put there: no link is followed, nothing is waited for.
+pub fn open_untrusted(path: &std::ffi::CStr) -> Res<c_int> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is NUL-terminated.
+    unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }
+        .map(|n| n as c_int)
+}
+
 /// Reads a small file whole, as much as fits.
 pub fn read_file<'a>(path: &std::ffi::CStr, buf: &'a mut [u8]) -> Res<&'a [u8]> {
     let fd = open_read(path)?;

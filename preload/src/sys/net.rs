@@ -289,6 +289,13 @@ pub fn with_addr(nr: Sysno, fd: c_int, raw: &[u8]) -> Res {
     unsafe { call(nr, [fd as usize, raw.as_ptr() as usize, raw.len(), 0, 0, 0]) }
 }
 
+/// connect(2) to nobody: the connection is reset, and the next call on the socket fails.
+pub fn disconnect(fd: c_int) -> Res {
+    let mut raw = [0u8; 16];
+    raw[..2].copy_from_slice(&(libc::AF_UNSPEC as u16).to_ne_bytes());
+    with_addr(Sysno::connect, fd, &raw)
+}
+
 /// listen(2).
 pub fn listen(fd: c_int, backlog: c_int) -> Res {
     // SAFETY: no pointers.

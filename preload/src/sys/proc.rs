@@ -77,6 +77,27 @@ pub fn name() -> [u8; 16] {
     b
 }
 
+/// File name of the program, without directories, as much as fits; the thread's name without /proc.
+pub fn program(buf: &mut [u8; 256]) -> usize {
+    let mut path = [0u8; 1024];
+    let link = c"/proc/self/exe".as_ptr() as usize;
+    let args = [libc::AT_FDCWD as usize, link, path.as_mut_ptr() as usize, path.len(), 0, 0];
+    // SAFETY: the kernel writes at most `path.len()` bytes; the path is NUL-terminated.
+    let n = unsafe { call(Sysno::readlinkat, args) }.unwrap_or(0).min(path.len());
+    let whole = path[..n].strip_suffix(b" (deleted)").unwrap_or(&path[..n]);
+    let mut own = name();
+    let file = match whole.rsplit(|b| *b == b'/').next() {
+        Some(file) if !file.is_empty() => file,
+        _ => {
+            let end = own.iter().position(|b| *b == 0).unwrap_or(own.len());
+            &mut own[..end]
+        }
+    };
+    let n = file.len().min(buf.len());
+    buf[..n].copy_from_slice(&file[..n]);
+    n
+}
+
 /// The kernel's action of a signal: handler address and flags.
 pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
     // struct kernel_sigaction on x86-64 and aarch64 (no restorer there): handler, flags, ...

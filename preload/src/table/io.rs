@@ -9,6 +9,7 @@ use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{end, rx, switch, tx};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
+use crate::table::life;
 use crate::sys::{Errno, Res, set_errno};
 use smcr_proto::reason::Reason;
 
@@ -55,6 +56,16 @@ pub unsafe fn send(
                 return rest(fd, s, bufs, source.done, flags);
             }
         }
+        if let Some(r) = left_error(s, flags) {
+            return r;
+        }
+        let len = iov.iter().map(|v| v.iov_len).sum();
+        if let Some(r) = end::answer_send(s, len) {
+            if r == Err(Errno(libc::EPIPE)) {
+                end::pipe_signal(flags);
+            }
+            return to_c(r);
+        }
         if flags & TCP_ONLY != 0 && !s.has(flag::PINNED) {
             switch::pin(s, fd, if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy });
         }
@@ -92,8 +103,26 @@ fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) ->
 fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> isize {
     match tx::rest_through_kernel(s, fd, bufs, done, flags) {
         Ok(n) => (done + n) as isize,
-        Err(_) => done as isize,
+        Err(e) => {
+            // TCP keeps the error for the next call when some bytes went.
+            s.error.store(e.0 as u32, std::sync::atomic::Ordering::Relaxed);
+            done as isize
+        }
     }
+}
+
+/// The error that a call before this one left.
+#[inline]
+fn left_error(s: &Sock, flags: i32) -> Option<isize> {
+    use std::sync::atomic::Ordering::Relaxed;
+    if s.error.load(Relaxed) == 0 {
+        return None;
+    }
+    let e = Errno(s.error.swap(0, Relaxed) as i32);
+    if e.0 == libc::EPIPE {
+        end::pipe_signal(flags);
+    }
+    Some(to_c(Err(e)))
 }
 
 /// recv(2) and its relatives.
@@ -115,6 +144,11 @@ pub unsafe fn recv(
             }
             // SAFETY: by the contract.
             let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
+            if matches!(r, Err(Errno(libc::ENOTSOCK | libc::EBADF))) {
+                // The descriptor is another file now: its close was not seen.
+                life::forget_stale(fd);
+                return real();
+            }
             if !(s.tx_in_memory() && s.rx_in_memory()) {
                 rendezvous::after_op(s, fd);
             }

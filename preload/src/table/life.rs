@@ -29,8 +29,12 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
         return None;
     }
     let s = family::take_sock().ok()?;
+    crate::control::look();
     s.reset();
     s.put(flag::NONBLOCK, nonblock);
+    if fd <= 2 {
+        switch::pin(s, fd, Reason::Stdio);
+    }
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
     s.next_ops.store(config::switch_ops(), Relaxed);
@@ -85,6 +89,11 @@ pub fn on_dup(old: i32, new: i32) {
         Some(Entry::Sock(s)) if super::has_room(new) => {
             REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
             put(new, Entry::Sock(s));
+            // Whoever arranges descriptors is the one that uses them (a child before exec).
+            s.process.store(process::index(), Relaxed);
+            if new <= 2 {
+                hand_over(s, new, Reason::Stdio); // stdin, stdout and stderr pass the hooks by
+            }
         }
         Some(Entry::Set(s)) if super::has_room(new) => {
             set::hold(s);
@@ -100,12 +109,24 @@ pub fn before_close(fd: i32) {
     if get(fd).is_none() || process::is_vfork_child() {
         return;
     }
-    set::forget_fd(fd);
+    let twin = match get(fd) {
+        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) > 1 => twin_of(fd, s),
+        _ => None,
+    };
+    set::forget_fd(fd, twin);
     match take(fd) {
         Some(Entry::Sock(s)) => release(s, Some(fd)),
         Some(Entry::Set(s)) => set::release(s),
         None => {}
     }
+}
+
+/// Another descriptor of the same socket: epoll keeps a registration until the last one goes.
+fn twin_of(fd: i32, s: &Sock) -> Option<i32> {
+    range(0, u32::MAX).find_map(|(other, e)| match e {
+        Entry::Sock(t) if other != fd && std::ptr::eq(s, t) => Some(other),
+        _ => None,
+    })
 }
 
 /// One descriptor of a record is gone; `fd` is given while the kernel still has it open.
@@ -174,6 +195,7 @@ pub fn fork_failed() {
 /// In the child: introduces itself; the parent's channels and waiters are not its own.
 pub fn in_child() {
     process::forget_tid();
+    crate::control::forget_in_child();
     waiters::forget_in_child();
     peers::forget_in_child();
     rendezvous::forget_in_child();

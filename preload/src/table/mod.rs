@@ -7,8 +7,10 @@
 //!
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
 //! - [`io`]: sending and receiving on a tracked socket;
-//! - [`options`]: socket options, fcntl and ioctl of a tracked socket.
+//! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
+//! - [`drain`]: connections that the control page wants on TCP.
 
+pub mod drain;
 pub mod io;
 pub mod life;
 pub mod options;

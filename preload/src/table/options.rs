@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{end, shadow, switch};
+use crate::engine::{end, rx, shadow, switch};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region::fin;
@@ -26,7 +26,14 @@ pub enum Set {
 }
 
 /// Before the kernel's setsockopt; `value` is the int of the option where it is one.
-pub fn before_set(s: &Sock, sock: i32, level: c_int, name: c_int, value: Option<i32>) -> Set {
+pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value: Option<i32>) -> Set {
+    // What concerns receiving needs what is unread back in the kernel's queue at once.
+    let home = |why| {
+        if !s.has(flag::PINNED) {
+            crate::table::life::hand_over(s, sock, why);
+        }
+        Set::Kernel
+    };
     let pin = |why| {
         if !s.has(flag::PINNED) {
             switch::pin(s, sock, why);
@@ -45,16 +52,16 @@ pub fn before_set(s: &Sock, sock: i32, level: c_int, name: c_int, value: Option<
             s.low_water.store(v.max(1) as u32, Relaxed);
             if s.rx_in_memory() { Set::Done } else { Set::Kernel }
         }
-        (IPPROTO_TCP, TCP_ULP) => pin(Reason::Ulp),
-        (IPPROTO_TCP, TCP_REPAIR | TCP_INQ | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => pin(Reason::TcpSpecial),
-        (SOL_SOCKET, libc::SO_PEEK_OFF) => pin(Reason::PeekOff),
+        (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
+        (IPPROTO_TCP, TCP_REPAIR | TCP_INQ | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
+        (SOL_SOCKET, libc::SO_PEEK_OFF) => home(Reason::PeekOff),
         (SOL_SOCKET, SO_ZEROCOPY) => pin(Reason::ZeroCopy),
         (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
             // The register that discovery uses is the program's now.
             s.rate_before.store(0, Relaxed);
             if s.region().is_none() { pin(Reason::Pacing) } else { Set::Kernel }
         }
-        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) => pin(Reason::TcpSpecial),
+        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) => home(Reason::TcpSpecial),
         _ => Set::Kernel,
     }
 }
@@ -91,6 +98,7 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
 pub fn get(s: &Sock, level: c_int, name: c_int) -> Option<i32> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
+            0 if end::death_is_pending(s) && end::take_death(s) => Some(libc::ECONNRESET),
             0 => None,
             e => Some(e as i32),
         },
@@ -108,10 +116,10 @@ pub fn memory_bytes(s: &Sock) -> (u64, u64) {
 }
 
 /// The kernel has taken new status flags.
-pub fn status_flags(s: &Sock, sock: i32, flags: c_int) {
+pub fn status_flags(s: &'static Sock, sock: i32, flags: c_int) {
     s.put(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
     if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
-        switch::pin(s, sock, Reason::Async);
+        crate::table::life::hand_over(s, sock, Reason::Async);
     }
 }
 
@@ -121,7 +129,10 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
         return None;
     }
     match request {
-        libc::FIONREAD => Some(end::unread(s, sock).map(|n| n as i32)),
+        libc::FIONREAD => {
+            rx::progress(s, sock);
+            Some(end::unread(s, sock).map(|n| n as i32))
+        }
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
         libc::TIOCOUTQ if s.tx_in_memory() => Some(Ok(0)),
         _ => None,
@@ -129,12 +140,12 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
 }
 
 /// The kernel has taken an ioctl.
-pub fn after_ioctl(s: &Sock, sock: i32, request: u64) {
+pub fn after_ioctl(s: &'static Sock, sock: i32, request: u64) {
     match request {
         libc::FIONBIO => shadow::learn_nonblock(s, sock),
         libc::FIOASYNC if !s.has(flag::PINNED) => {
             if fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) {
-                switch::pin(s, sock, Reason::Async);
+                crate::table::life::hand_over(s, sock, Reason::Async);
             }
         }
         _ => {}

@@ -252,10 +252,7 @@ pub fn decide(policy: &Policy, flow: &Flow<'_>) -> Result<(), Reason> {
     if let Some(rule) = policy.rules.iter().find(|rule| concerns(rule, flow)) {
         return match rule.order {
             Use::Smcr => Ok(()),
-            // The reason names the condition that a reader of the rule would look for first.
-            Use::Tcp if rule.ports.is_some() => Err(Reason::PortExcluded),
-            Use::Tcp if rule.addr.is_some() => Err(Reason::AddressExcluded),
-            Use::Tcp => Err(Reason::Disabled),
+            Use::Tcp => Err(Reason::Rule),
         };
     }
     if !policy.ports.is_empty() && !policy.ports.iter().any(|r| r.contains(flow.port)) {
@@ -354,7 +351,7 @@ mod tests {
             ),
         ]);
         assert_eq!(decide(&policy, &flow(6379)), Ok(()));
-        assert_eq!(decide(&policy, &flow(50)), Err(Reason::Disabled));
+        assert_eq!(decide(&policy, &flow(50)), Err(Reason::Rule));
         let client = Flow {
             role: Role::Client,
             ..flow(80)

@@ -153,6 +153,7 @@ mod tests {
         assert_eq!(Cdc::parse(&bytes).map(|c| c.emit()), Ok(bytes));
         assert!(Cdc::parse(&bytes[..26]).is_ok(), "26 bytes are enough");
         assert_eq!(Cdc::parse(&bytes[..25]), Err(WireError::Truncated));
+        assert_eq!(peek_token(&bytes[..25]), Err(WireError::Truncated));
         bytes[7] = 0;
         assert_eq!(Cdc::parse(&bytes), Err(WireError::Token));
         bytes[1] = 45;

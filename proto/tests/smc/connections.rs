@@ -289,6 +289,21 @@ fn an_abort_follows_the_data_that_came_before_it() {
 }
 
 #[test]
+fn a_peer_that_closed_stays_closed_and_is_told_of_no_reads() {
+    let mut conn = conn();
+    let bye = Cdc {
+        conn_flags: ConnFlags::CLOSED,
+        ..message(1, SIZE as u64, 0)
+    };
+    conn.handle_cdc(&bye).unwrap();
+    let update = conn.handle_cdc(&message(2, SIZE as u64, 0)).unwrap();
+    assert!(!update.closing && conn.is_eof());
+    conn.consume(SIZE);
+    assert_eq!(polled(&mut conn), None);
+    assert_eq!(conn.write(1, false), Err(WriteError::Reset));
+}
+
+#[test]
 fn after_shutdown_nothing_is_written() {
     let mut conn = conn();
     conn.write(10, false).unwrap();

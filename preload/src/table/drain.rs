@@ -1,0 +1,65 @@
+//! Requests of the control page to move connections to TCP (`smcrctl drain`).
+//!
+//! Called by whichever thread meets the request first, before it sleeps or polls. All connections that
+//! are meant are asked first, so that a peer that is stopped costs the patience once and not once for
+//! each connection with it.
+
+use super::{Entry, range};
+use crate::family::process;
+use crate::family::sock::{Sock, role};
+use crate::rendezvous::{self, Back};
+use crate::sys::{clock, fd, net};
+use smcr_proto::control::Target;
+use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::*;
+
+/// Moves the connections that are meant.
+pub fn drain(target: Target) {
+    let (pid, start) = (process::pid(), process::start_time());
+    let mut any = false;
+    for (fd, s) in connections() {
+        let (local, peer) = ports(s, fd);
+        if !is_drained(s) && target.concerns(pid, start, local, peer) {
+            any |= rendezvous::ask_back(s, fd, Reason::Drained);
+        }
+    }
+    if !any {
+        return;
+    }
+    let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
+    while clock::now_ns() < end {
+        let mut waits = false;
+        for (fd, s) in connections().filter(|(_, s)| is_drained(s)) {
+            waits |= rendezvous::follow_back(s, fd) == Back::NotYet;
+        }
+        if !waits {
+            return;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    for (fd, s) in connections().filter(|(_, s)| is_drained(s)) {
+        if rendezvous::follow_back(s, fd) == Back::NotYet {
+            rendezvous::late(s, fd);
+        }
+    }
+}
+
+fn connections() -> impl Iterator<Item = (i32, &'static Sock)> {
+    range(0, u32::MAX).filter_map(|(fd, e)| match e {
+        Entry::Sock(s) if [role::CLIENT, role::SERVER].contains(&s.role.load(Relaxed)) => Some((fd, s)),
+        _ => None,
+    })
+}
+
+fn is_drained(s: &Sock) -> bool {
+    s.reason.load(Relaxed) == Reason::Drained.code()
+}
+
+/// Local and peer's port; the kernel is asked if the connection was too young to be looked at.
+fn ports(s: &Sock, fd: i32) -> (u16, u16) {
+    if s.names[0].load(Acquire) != 0 {
+        return (s.names[1].load(Relaxed), s.names[2].load(Relaxed));
+    }
+    let port = |addr: crate::sys::Res<net::Addr>| addr.map_or(0, |a| a.port);
+    (port(net::local_addr(fd)), port(net::peer_addr(fd)))
+}

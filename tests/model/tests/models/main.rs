@@ -1,0 +1,11 @@
+//! The model checks; docs/readiness.md says which promise each stands for.
+
+mod careful;
+mod doorbell;
+mod gate;
+mod ring;
+mod sleep;
+mod sleepers;
+mod space;
+mod switch;
+mod unseen;

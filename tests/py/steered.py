@@ -1,0 +1,124 @@
+"""Owns: two programs that a test steers line by line over descriptor 3.
+
+  steered.py server PORT...   echoes every connection on these ports, a thread each
+  steered.py client           does what it is told:
+      open NAME PORT          connects
+      talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
+      start NAME              talks on until `stop NAME`, which answers with the rounds
+      raw NAME PORT           connects and does not read
+      close NAME
+Each command is answered by one line: "ok ..." or the name of the error."""
+import errno
+import hashlib
+import socket
+import sys
+import threading
+
+
+def get(s, size):
+    parts = []
+    while size > 0:
+        part = s.recv(min(size, 1 << 17))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def echo(s):
+    try:
+        while part := s.recv(1 << 16):
+            s.sendall(part)
+    except OSError:
+        pass
+    s.close()
+
+
+def serve(listener):
+    while True:
+        s, _ = listener.accept()
+        threading.Thread(target=echo, args=(s,), daemon=True).start()
+
+
+def data(seed, size):
+    block = b"".join(hashlib.sha256(b"%d %d" % (seed, i)).digest() for i in range(64))
+    return (block * (size // len(block) + 1))[:size]
+
+
+def talk(s, rounds, size):
+    for i in range(rounds):
+        message = data(i, size)
+        if size > 1 << 16:
+            writer = threading.Thread(target=s.sendall, args=(message,))
+            writer.start()
+            back = get(s, size)
+            writer.join()
+        else:
+            s.sendall(message)
+            back = get(s, size)
+        if back != message:
+            return "DIFFERENT"
+    return f"ok {rounds}"
+
+
+class Talker(threading.Thread):
+    def __init__(self, s, size):
+        super().__init__()
+        self.s, self.size, self.go, self.rounds, self.result = s, size, True, 0, "ok"
+
+    def run(self):
+        try:
+            while self.go:
+                message = data(self.rounds, self.size)
+                self.s.sendall(message)
+                if get(self.s, self.size) != message:
+                    self.result = "DIFFERENT"
+                    return
+                self.rounds += 1
+        except (OSError, EOFError) as e:
+            self.result = name_of(e)
+
+
+def name_of(e):
+    return errno.errorcode.get(getattr(e, "errno", None), type(e).__name__)
+
+
+def client():
+    control = socket.socket(fileno=3).makefile("rw")
+    socks, talkers = {}, {}
+    for line in control:
+        word, name, *rest = line.split()
+        numbers = [int(n) for n in rest]
+        answer = "ok"
+        try:
+            if word == "open":
+                socks[name] = socket.create_connection(("127.0.0.1", numbers[0]))
+            elif word == "talk":
+                answer = talk(socks[name], *numbers)
+            elif word == "start":
+                talkers[name] = Talker(socks[name], numbers[0] if numbers else 3000)
+                talkers[name].start()
+            elif word == "rounds":
+                answer = f"ok {talkers[name].rounds}"
+            elif word == "stop":
+                t = talkers.pop(name)
+                t.go = False
+                t.join()
+                answer = f"{t.result} {t.rounds}"
+            elif word == "close":
+                socks.pop(name).close()
+        except (OSError, EOFError) as e:
+            answer = name_of(e)
+        control.write(answer + "\n")
+        control.flush()
+
+
+if sys.argv[1] == "server":
+    for port in sys.argv[2:]:
+        one = socket.create_server(("127.0.0.1", int(port)), backlog=64)
+        threading.Thread(target=serve, args=(one,), daemon=True).start()
+    print("ready", flush=True)
+    threading.Event().wait()
+else:
+    client()

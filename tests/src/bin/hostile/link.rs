@@ -1,0 +1,373 @@
+//! Owns: a client that speaks the rendezvous by itself: look-up, channel, offer, proof, rings.
+
+use crate::region::{Region, SERVER, at};
+use anyhow::{Context, Result, bail, ensure};
+use smcr_proto::rendezvous::{MAX_MESSAGE, Message, Offer, announced, channel_name, proof_rate};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+pub const READY: u32 = 1;
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What sock_diag says of the server's socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    pub cookie: u64,
+    pub uid: u32,
+    pub pacing: u64,
+}
+
+pub struct Link {
+    pub tcp: TcpStream,
+    /// Bytes of the kernel's stream that we sent.
+    pub sent: u64,
+    pub channel: Option<OwnedFd>,
+    pub region: Region,
+    pub facts: Facts,
+    bells: Vec<OwnedFd>,
+    /// Reasons of the answers that came.
+    pub answers: Vec<Message>,
+    /// The library closed the channel.
+    pub hung_up: bool,
+}
+
+pub fn until<T>(what: &str, mut f: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Some(v) = f()? {
+            return Ok(v);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    bail!("{what}: not within the deadline")
+}
+
+/// Sends `n` bytes and reads them back: the server works, and its library takes its steps.
+pub fn echo(tcp: &mut TcpStream, n: usize) -> Result<()> {
+    let bytes: Vec<u8> = (0..n).map(|i| i as u8 ^ 0x5a).collect();
+    tcp.write_all(&bytes)?;
+    let mut back = vec![0; n];
+    tcp.read_exact(&mut back)?;
+    ensure!(back == bytes, "the echo differs");
+    Ok(())
+}
+
+pub fn connect(to: SocketAddr) -> Result<TcpStream> {
+    let tcp = TcpStream::connect(to)?;
+    tcp.set_nodelay(true)?;
+    tcp.set_read_timeout(Some(PATIENCE))?;
+    tcp.set_write_timeout(Some(PATIENCE))?;
+    Ok(tcp)
+}
+
+impl Link {
+    /// Connects and waits till the server has announced itself.
+    pub fn new(to: SocketAddr, region: Region) -> Result<Link> {
+        let mut tcp = connect(to)?;
+        let mut sent = 0;
+        let facts = until("announcement", || {
+            echo(&mut tcp, 8)?;
+            sent += 8;
+            Ok(look_up(tcp.peer_addr()?, tcp.local_addr()?)
+                .ok()
+                .filter(|f| announced(f.pacing).is_some()))
+        })?;
+        Ok(Link { tcp, sent, channel: None, region, facts, bells: vec![], answers: vec![], hung_up: false })
+    }
+
+    pub fn echo(&mut self, n: usize) -> Result<()> {
+        self.sent += n as u64;
+        echo(&mut self.tcp, n)
+    }
+
+    pub fn open_channel(&mut self) -> Result<()> {
+        let name = announced(self.facts.pacing).context("announcement")?;
+        self.channel = Some(seqpacket(&channel_name(name)[..15])?);
+        Ok(())
+    }
+
+    pub fn offer(&self, versions: (u16, u16), cookie: u64) -> Offer {
+        Offer { versions, cookie, id: 77, rate: proof_rate(self.facts.cookie << 7 | 1) }
+    }
+
+    /// Sends an offer and works on until the server took it (true), or refused or ignored it.
+    pub fn negotiate(&mut self, offer: Offer) -> Result<bool> {
+        self.open_channel()?;
+        let mut raw = [0; MAX_MESSAGE];
+        let n = Message::Offer(offer).emit(&mut raw, false);
+        self.tell(&raw[..n], &[self.region.fd.as_raw_fd()])?;
+        self.settled()
+    }
+
+    /// Works on until the server has answered an offer in one way or another.
+    pub fn settled(&mut self) -> Result<bool> {
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            self.echo(8)?;
+            self.hear();
+            if self.region.u32(SERVER).load(Acquire) == 1 {
+                return Ok(true);
+            }
+            if self.hung_up || !self.answers.is_empty() {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(false)
+    }
+
+    /// The proof in the stream, and from then on the ring.
+    pub fn prove(&mut self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while self.region.d32(0, at::CTL).load(Acquire) & READY == 0 {
+            ensure!(Instant::now() < end, "the server never became ready");
+            self.echo(8)?;
+        }
+        let mut nonce = [0; 16];
+        for i in 0..2 {
+            let part = self.region.u64(crate::region::NONCE + 8 * i).load(Relaxed);
+            nonce[8 * i..8 * i + 8].copy_from_slice(&part.to_le_bytes());
+        }
+        self.mark(1);
+        self.send_raw(&nonce)?;
+        until("proof taken", || Ok((self.region.u32(SERVER).load(Acquire) == 2).then_some(())))
+    }
+
+    /// Says that the stream goes on in the ring from here.
+    pub fn mark(&self, switch: u32) {
+        self.region.d64(0, at::AT_KERNEL + 8 * switch as usize).store(self.sent, Relaxed);
+        let head = self.region.d64(0, at::HEAD).load(Relaxed);
+        self.region.d64(0, at::AT_RING + 8 * switch as usize).store(head, Relaxed);
+        self.region.d32(0, at::SWITCH).store(switch, SeqCst);
+    }
+
+    pub fn send_raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sent += bytes.len() as u64;
+        Ok(self.tcp.write_all(bytes)?)
+    }
+
+    /// Sends through the ring.
+    pub fn ring(&mut self, bytes: &[u8]) {
+        let head = self.region.d64(0, at::HEAD).load(Relaxed);
+        self.region.put(0, head, bytes);
+        self.region.d64(0, at::HEAD).store(head + bytes.len() as u64, SeqCst);
+        self.wake();
+    }
+
+    /// Wakes the server, however it sleeps.
+    pub fn wake(&mut self) {
+        self.hear();
+        let word = self.region.d32(0, at::BELL);
+        if word.load(Relaxed) == 1 && word.compare_exchange(1, 2, SeqCst, Relaxed).is_ok() {
+            if self.tcp.write(&[0xb7]).is_ok_and(|n| n == 1) {
+                self.sent += 1;
+                self.region.d32(0, at::BELLS).fetch_add(1, SeqCst);
+            }
+            let _ = word.compare_exchange(2, 3, SeqCst, Relaxed);
+        }
+        for bell in &self.bells {
+            // SAFETY: eight bytes of ours.
+            unsafe { libc::write(bell.as_raw_fd(), 1u64.to_ne_bytes().as_ptr().cast(), 8) };
+        }
+    }
+
+    /// Waits for the echo of `want`, through whichever medium the server uses: the ring once it has
+    /// switched and the stream has been read up to the mark.
+    pub fn expect(&mut self, want: &[u8]) -> Result<()> {
+        let mut got = Vec::new();
+        self.tcp.set_nonblocking(true)?;
+        let end = Instant::now() + PATIENCE;
+        while got.len() < want.len() && Instant::now() < end {
+            let mut buf = [0; 4096];
+            match self.tcp.read(&mut buf) {
+                Ok(0) => bail!("the server closed"),
+                Ok(n) => got.extend_from_slice(&buf[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e.into()),
+            }
+            let r = &self.region;
+            if r.d32(1, at::SWITCH).load(Acquire) & 1 == 1 {
+                r.d32(1, at::PASSED).store(r.d32(1, at::SWITCH).load(Relaxed), Relaxed);
+                let (head, tail) = (r.d64(1, at::HEAD).load(Acquire), r.d64(1, at::TAIL).load(Relaxed));
+                let mut part = vec![0; (head - tail) as usize];
+                r.take(1, tail, &mut part);
+                got.extend_from_slice(&part);
+                r.d64(1, at::TAIL).store(head, SeqCst);
+            }
+            self.wake();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.tcp.set_nonblocking(false)?;
+        ensure!(got == want, "{} bytes came back, {} were sent", got.len(), want.len());
+        Ok(())
+    }
+
+    /// Whether the server's end of the TCP connection is reset or closed.
+    pub fn is_over(&mut self) -> bool {
+        let _ = self.tcp.set_nonblocking(true);
+        let mut buf = [0; 4096];
+        let over = loop {
+            match self.tcp.read(&mut buf) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(e) => break e.kind() != ErrorKind::WouldBlock,
+            }
+        };
+        let _ = self.tcp.set_nonblocking(false);
+        over
+    }
+
+    pub fn tell(&self, bytes: &[u8], fds: &[i32]) -> Result<()> {
+        let channel = self.channel.as_ref().context("channel")?.as_raw_fd();
+        let mut control = [0u64; 64];
+        let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+        // SAFETY: an all-zero msghdr is valid; all buffers live until the call returns; the control
+        // buffer has room for 100 descriptors.
+        let n = unsafe {
+            let mut msg: libc::msghdr = std::mem::zeroed();
+            msg.msg_iov = &mut iov;
+            msg.msg_iovlen = 1;
+            if !fds.is_empty() {
+                assert!(fds.len() <= 100);
+                let len = size_of_val(fds) as u32;
+                msg.msg_control = control.as_mut_ptr().cast();
+                msg.msg_controllen = libc::CMSG_SPACE(len) as usize;
+                let c = libc::CMSG_FIRSTHDR(&msg);
+                (*c).cmsg_level = libc::SOL_SOCKET;
+                (*c).cmsg_type = libc::SCM_RIGHTS;
+                (*c).cmsg_len = libc::CMSG_LEN(len) as usize;
+                std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
+            }
+            libc::sendmsg(channel, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        };
+        ensure!(n >= 0, "channel: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Takes what the server says.
+    pub fn hear(&mut self) {
+        let Some(channel) = self.channel.as_ref().map(|c| c.as_raw_fd()) else { return };
+        loop {
+            let mut raw = [0u8; MAX_MESSAGE];
+            let mut control = [0u64; 16];
+            let mut iov = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
+            // SAFETY: as in `tell`; the kernel wrote the control messages that are walked.
+            let n = unsafe {
+                let mut msg: libc::msghdr = std::mem::zeroed();
+                msg.msg_iov = &mut iov;
+                msg.msg_iovlen = 1;
+                msg.msg_control = control.as_mut_ptr().cast();
+                msg.msg_controllen = size_of_val(&control);
+                let n = libc::recvmsg(channel, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+                if n > 0 {
+                    let c = libc::CMSG_FIRSTHDR(&msg);
+                    if !c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS {
+                        let count = ((*c).cmsg_len - libc::CMSG_LEN(0) as usize) / 4;
+                        for i in 0..count {
+                            let fd = libc::CMSG_DATA(c).cast::<i32>().add(i).read_unaligned();
+                            self.bells.push(OwnedFd::from_raw_fd(fd));
+                        }
+                    }
+                }
+                n
+            };
+            match n {
+                1.. => {
+                    if let Ok((m @ Message::Answer(_), _)) = Message::parse(&raw[..n as usize]) {
+                        self.answers.push(m);
+                    }
+                }
+                0 => {
+                    self.hung_up = true;
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Connects to an abstract name.
+pub fn seqpacket(name: &[u8]) -> Result<OwnedFd> {
+    // SAFETY: sockaddr_un is plain data; the length covers what was filled in.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        ensure!(fd >= 0, "socket: {}", std::io::Error::last_os_error());
+        let fd = OwnedFd::from_raw_fd(fd);
+        let (addr, len) = abstract_address(name);
+        let r = libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len);
+        ensure!(r == 0, "connect to the channel: {}", std::io::Error::last_os_error());
+        Ok(fd)
+    }
+}
+
+pub fn abstract_address(name: &[u8]) -> (libc::sockaddr_un, u32) {
+    // SAFETY: plain data.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as u16;
+    for (to, from) in addr.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    (addr, (3 + name.len()) as u32)
+}
+
+/// Asks sock_diag for the socket with the address `own` whose peer is `peer`. The server may have
+/// an IPv6 socket for an IPv4 client.
+pub fn look_up(own: SocketAddr, peer: SocketAddr) -> Result<Facts> {
+    ask(own, peer, false).or_else(|_| ask(own, peer, true))
+}
+
+fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
+    let bytes = |a: SocketAddr| match a.ip() {
+        std::net::IpAddr::V4(ip) if mapped => ip.to_ipv6_mapped().octets(),
+        std::net::IpAddr::V4(ip) => {
+            let mut all = [0; 16];
+            all[..4].copy_from_slice(&ip.octets());
+            all
+        }
+        std::net::IpAddr::V6(ip) => ip.octets(),
+    };
+    let family = if own.is_ipv4() && !mapped { libc::AF_INET } else { libc::AF_INET6 };
+    let mut req = [0u8; 72];
+    req[..4].copy_from_slice(&72u32.to_ne_bytes());
+    req[4..6].copy_from_slice(&20u16.to_ne_bytes());
+    req[6..8].copy_from_slice(&1u16.to_ne_bytes());
+    req[16] = family as u8;
+    req[17] = libc::IPPROTO_TCP as u8;
+    req[18] = 2;
+    req[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
+    req[24..26].copy_from_slice(&own.port().to_be_bytes());
+    req[26..28].copy_from_slice(&peer.port().to_be_bytes());
+    req[28..44].copy_from_slice(&bytes(own));
+    req[44..60].copy_from_slice(&bytes(peer));
+    req[64..72].copy_from_slice(&u64::MAX.to_ne_bytes());
+    let mut msg = [0u8; 2048];
+    // SAFETY: plain system calls on buffers of ours.
+    let n = unsafe {
+        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
+        ensure!(fd >= 0, "netlink");
+        let fd = OwnedFd::from_raw_fd(fd);
+        ensure!(libc::send(fd.as_raw_fd(), req.as_ptr().cast(), 72, 0) == 72, "netlink");
+        libc::recv(fd.as_raw_fd(), msg.as_mut_ptr().cast(), msg.len(), 0)
+    };
+    let msg = msg.get(..n.max(0) as usize).context("netlink")?;
+    let u16_at = |o: usize| Some(u16::from_ne_bytes(msg.get(o..o + 2)?.try_into().ok()?));
+    let u32_at = |o: usize| Some(u32::from_ne_bytes(msg.get(o..o + 4)?.try_into().ok()?));
+    ensure!(u16_at(4) == Some(20), "no such socket");
+    let half = |o| u32_at(o).map(u64::from).context("short answer");
+    let cookie = half(60)? | half(64)? << 32;
+    let uid = u32_at(80).context("short answer")?;
+    let (mut pacing, mut off) = (u64::MAX, 88);
+    while let (Some(len @ 4..), Some(kind)) = (u16_at(off), u16_at(off + 2)) {
+        if let (2, Some(raw)) = (kind, msg.get(off + 116..off + 124)) {
+            pacing = u64::from_ne_bytes(raw.try_into()?);
+        }
+        off += usize::from(len).next_multiple_of(4);
+    }
+    Ok(Facts { cookie, uid, pacing })
+}

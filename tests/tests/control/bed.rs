@@ -1,0 +1,163 @@
+//! A steered server and client in one namespace, with a control page of their own and smcrctl.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smcr_tests::library::{self, source_dir};
+use smcr_tests::net::Net;
+use smcr_tests::process::{Ended, Load, Program, Running, eventually};
+use smcr_tests::twice::python;
+use tempfile::TempDir;
+
+/// Ports that the server listens on.
+pub const PORTS: [u16; 2] = [7000, 7001];
+
+pub fn smcrctl() -> &'static PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| match std::env::var_os("SMCR_CTL") {
+        Some(path) => path.into(),
+        None => library::build("smcr-admin", "smcrctl").expect("smcrctl"),
+    })
+}
+
+/// A directory for pages and files, and a namespace.
+pub struct Bed {
+    pub net: Net,
+    dir: TempDir,
+}
+
+impl Bed {
+    pub fn new() -> Result<Bed> {
+        let dir = TempDir::new()?;
+        for name in ["run", "home"] {
+            std::fs::create_dir(dir.path().join(name))?;
+        }
+        Ok(Bed { net: Net::new()?, dir })
+    }
+
+    pub fn page(&self) -> PathBuf {
+        self.dir.path().join("run/smcr/control")
+    }
+
+    fn home<'a>(&self, program: Program<'a>) -> Program<'a> {
+        let at = |name: &str| self.dir.path().join(name);
+        program
+            .env("XDG_RUNTIME_DIR", at("run"))
+            .env("HOME", at("home"))
+            .env("XDG_CONFIG_HOME", at("home"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+    }
+
+    /// smcrctl with the user's settings of this bed, to its end.
+    pub fn ctl(&self, args: &[&str]) -> Result<Ended> {
+        self.home(Program::new(&self.net, Load::Native, smcrctl())).args(args).run()
+    }
+
+    /// The same; it must succeed.
+    pub fn ok(&self, args: &[&str]) -> Result<String> {
+        let ended = self.ctl(args)?;
+        ensure!(ended.status.success(), "smcrctl {args:?}: {ended}");
+        Ok(ended.out)
+    }
+
+    /// A Python program of ours with the library.
+    fn program<'a>(&'a self, env: &[(&str, &str)]) -> Result<Program<'a>> {
+        let script = source_dir().join("py/steered.py");
+        let mut program = Program::new(&self.net, Load::Library, python()?).args([script]);
+        for (name, value) in env {
+            program = program.env(name, value);
+        }
+        Ok(self.home(program))
+    }
+
+    pub fn server(&self, env: &[(&str, &str)]) -> Result<Running<'_>> {
+        let server = self.program(env)?.args(["server"]).args(PORTS.map(|p| p.to_string())).start()?;
+        eventually("a server", || Ok(server.so_far().0.contains("ready")))?;
+        Ok(server)
+    }
+
+    pub fn client(&self, env: &[(&str, &str)]) -> Result<Client<'_>> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let program = self.program(env)?.args(["client"]).fd(theirs.into(), 3).start()?;
+        Ok(Client { bed: self, program, lines: RefCell::new(BufReader::new(ours)) })
+    }
+
+    /// Every connection end as `smcrctl sock --json` shows it.
+    pub fn socks(&self) -> Result<Vec<Value>> {
+        let text = self.ok(&["sock", "--json"])?;
+        let all: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        let all = all.as_array().or(all["sockets"].as_array()).context("sock --json")?;
+        let pids = self.net.pids();
+        let ours = |s: &&Value| s["pid"].as_i64().is_some_and(|p| pids.contains(&(p as i32)));
+        Ok(all.iter().filter(ours).cloned().collect())
+    }
+}
+
+/// The client that does what it is told.
+pub struct Client<'a> {
+    bed: &'a Bed,
+    pub program: Running<'a>,
+    lines: RefCell<BufReader<UnixStream>>,
+}
+
+impl Client<'_> {
+    /// One command and its answer.
+    pub fn say(&self, line: &str) -> Result<String> {
+        let mut lines = self.lines.borrow_mut();
+        writeln!(lines.get_mut(), "{line}")?;
+        let mut answer = String::new();
+        lines.read_line(&mut answer).with_context(|| format!("{line}: {:?}", self.program.so_far()))?;
+        Ok(answer.trim().into())
+    }
+
+    /// The same; the answer must be "ok ...".
+    pub fn tell(&self, line: &str) -> Result<String> {
+        let answer = self.say(line)?;
+        ensure!(answer.starts_with("ok"), "{line}: {answer}; {:?}", self.program.so_far());
+        Ok(answer)
+    }
+
+    /// Opens a connection and talks on it.
+    pub fn open(&self, name: &str, port: u16) -> Result<()> {
+        self.tell(&format!("open {name} {port}"))?;
+        self.tell(&format!("talk {name} 200 1000"))?;
+        Ok(())
+    }
+
+    /// Talks until the newest connection to `port` is in memory; the share on `lo` proves it.
+    pub fn moves_to_memory(&self, name: &str) -> Result<()> {
+        self.tell(&format!("talk {name} 300 1000"))?;
+        let before = self.bed.net.lo()?;
+        self.tell(&format!("talk {name} 300 4000"))?;
+        let bytes = (self.bed.net.lo()? - before).bytes;
+        ensure!(bytes < 2 * 300 * 4000 / 20, "{name}: {bytes} bytes on lo; {:?}", self.bed.socks()?);
+        Ok(())
+    }
+
+    /// Talks, and all of it crosses `lo`.
+    pub fn stays_on_tcp(&self, name: &str) -> Result<()> {
+        let before = self.bed.net.lo()?;
+        self.tell(&format!("talk {name} 300 4000"))?;
+        let bytes = (self.bed.net.lo()? - before).bytes;
+        ensure!(bytes >= 2 * 300 * 4000, "{name}: {bytes} bytes on lo; {:?}", self.bed.socks()?);
+        Ok(())
+    }
+
+    /// The reasons that this client's connections show, one for each.
+    pub fn reasons(&self) -> Result<Vec<String>> {
+        let mut reasons = Vec::new();
+        for s in self.bed.socks()? {
+            if s["pid"].as_i64() == Some(self.program.pid().into()) {
+                reasons.push(s["reason"]["name"].as_str().context("reason")?.to_string());
+            }
+        }
+        Ok(reasons)
+    }
+}

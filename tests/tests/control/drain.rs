@@ -1,0 +1,142 @@
+//! Draining: connections in use go back to TCP, and not a byte is lost.
+
+use anyhow::{Result, ensure};
+use smcr_tests::apps::noise;
+use smcr_tests::process::eventually;
+
+use crate::bed::Bed;
+
+/// Media and reasons of all connection ends.
+fn shown(bed: &Bed) -> Result<Vec<(String, String)>> {
+    let text = |v: &serde_json::Value| v.as_str().unwrap_or_default().to_string();
+    Ok(bed.socks()?.iter().map(|s| (text(&s["mode"]), text(&s["reason"]["name"]))).collect())
+}
+
+fn wait_for_rounds(client: &crate::bed::Client, name: &str, more: u64) -> Result<()> {
+    let rounds = |answer: String| answer.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    let from = rounds(client.tell(&format!("rounds {name}"))?);
+    eventually("rounds", || Ok(rounds(client.tell(&format!("rounds {name}"))?) >= from + more))
+}
+
+/// Both ends are busy, and both are asked at once.
+#[test]
+fn all_while_busy() -> Result<()> {
+    for round in 0..3 {
+        let bed = Bed::new()?;
+        if round > 0 {
+            bed.ok(&["enable", "--user"])?;
+        }
+        let _server = bed.server(&[])?;
+        let client = bed.client(&[])?;
+        let names = ["a", "b", "c", "d"];
+        for (i, name) in names.iter().enumerate() {
+            client.open(name, 7000)?;
+            client.moves_to_memory(name)?;
+            client.tell(&format!("start {name} {}", [10, 3000, 30_000, 120_000][i]))?;
+        }
+        wait_for_rounds(&client, "a", 500)?;
+        bed.ok(&["drain", "all", "--user"])?;
+        let now = shown(&bed)?;
+        ensure!(now.len() == 8 && now.iter().all(|s| s.0 == "tcp"), "{now:?}");
+        ensure!(now.iter().all(|s| s.1 == "drained" || s.1 == "peer-pinned"), "{now:?}");
+        for name in names {
+            wait_for_rounds(&client, name, 20)?;
+            let end = client.say(&format!("stop {name}"))?;
+            ensure!(end.starts_with("ok"), "{name}: {end}");
+            client.stays_on_tcp(name)?;
+        }
+        // The next ones are as before.
+        client.open("e", 7000)?;
+        client.moves_to_memory("e")?;
+    }
+    Ok(())
+}
+
+/// Only one end is asked, or only one port.
+#[test]
+fn one_process_or_port() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["enable", "--user"])?;
+    let server = bed.server(&[])?;
+    let client = bed.client(&[])?;
+    for (name, port) in [("a", 7000), ("b", 7001)] {
+        client.open(name, port)?;
+        client.moves_to_memory(name)?;
+        client.tell(&format!("start {name}"))?;
+    }
+    bed.ok(&["drain", "port:7001", "--user"])?;
+    wait_for_rounds(&client, "a", 300)?;
+    wait_for_rounds(&client, "b", 300)?;
+    let now = shown(&bed)?;
+    ensure!(now.iter().filter(|s| s.0 == "tcp").count() == 2, "{now:?}");
+    bed.ok(&["drain", &format!("pid:{}", server.pid()), "--user"])?;
+    wait_for_rounds(&client, "a", 300)?;
+    for name in ["a", "b"] {
+        ensure!(client.say(&format!("stop {name}"))?.starts_with("ok"));
+        client.stays_on_tcp(name)?;
+    }
+    client.open("c", 7000)?;
+    client.moves_to_memory("c")
+}
+
+/// Nobody wakes up: it is said, and done when somebody does.
+#[test]
+fn asleep() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["enable", "--user"])?;
+    let _server = bed.server(&[])?;
+    let client = bed.client(&[])?;
+    client.open("a", 7000)?;
+    client.moves_to_memory("a")?;
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ended = bed.ctl(&["drain", "all", "--user", "--timeout", "1"])?;
+    if !ended.status.success() {
+        ensure!(ended.err.contains("when they wake up") && ended.err.contains("python3"), "{ended}");
+    }
+    client.tell("talk a 10 1000")?;
+    client.stays_on_tcp("a")?;
+    let now = shown(&bed)?;
+    ensure!(now.len() == 2 && now.iter().all(|s| s.0 == "tcp"), "{now:?}");
+    Ok(())
+}
+
+/// redis with a client that pipes 25 MB through one connection meanwhile; its digest must be right.
+#[test]
+fn redis_under_load() -> Result<()> {
+    use smcr_tests::apps::Redis;
+    use smcr_tests::net::Net;
+    use smcr_tests::process::Load;
+    let mut commands = Vec::new();
+    for i in 0..20_000u64 {
+        let value = noise(i, 200 + (i as usize * 37) % 2000);
+        commands.extend(format!("*3\r\n$3\r\nSET\r\n$6\r\nk{i:05}\r\n${}\r\n", value.len()).bytes());
+        commands.extend(value);
+        commands.extend(b"\r\n");
+    }
+    let digest = |load: Load, drains: bool| -> Result<String> {
+        let net = Net::new()?;
+        let dir = tempfile::TempDir::new()?;
+        // The harness starts redis with our environment: the page of this test's own directory.
+        let redis = Redis::start_with(&net, load, &[
+            "env",
+            &format!("XDG_RUNTIME_DIR={}", dir.path().display()),
+        ])?;
+        std::thread::scope(|scope| -> Result<()> {
+            let piped = scope.spawn(|| redis.pipe(&commands));
+            while drains && !piped.is_finished() {
+                smcr_tests::process::Program::new(&net, Load::Native, crate::bed::smcrctl())
+                    .env("XDG_RUNTIME_DIR", dir.path())
+                    .env("XDG_CONFIG_HOME", dir.path())
+                    .args(["drain", &format!("pid:{}", redis.pid()), "--user", "--no-wait"])
+                    .run()?;
+            }
+            piped.join().expect("pipe")
+        })?;
+        let digest = redis.cli(&["debug", "digest"])?;
+        redis.stop()?;
+        Ok(digest)
+    };
+    let right = digest(Load::Native, false)?;
+    ensure!(digest(Load::Library, true)? == right);
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! The control pages steer running processes: settings, limits, draining, `strict`. What a connection
+//! does is seen on `lo`, what it says of itself in `smcrctl sock`.
+
+mod bed;
+mod drain;
+mod settings;
+mod strict;

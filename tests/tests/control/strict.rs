@@ -1,0 +1,47 @@
+//! `strict`: a silent fallback becomes an error; what somebody has chosen does not.
+
+use anyhow::{Result, ensure};
+
+use crate::bed::Bed;
+
+const STRICT: (&str, &str) = ("SMCR_STRICT", "1");
+
+/// Accelerated connections, a peer without the library and a rule are as without it.
+#[test]
+fn choices_are_no_errors() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["rule", "add", "--user", "use=tcp", "port=7001"])?;
+    let _server = bed.server(&[STRICT])?;
+    let client = bed.client(&[STRICT])?;
+    client.open("a", 7000)?;
+    client.moves_to_memory("a")?;
+    client.open("b", 7001)?;
+    client.stays_on_tcp("b")?;
+    let plain = bed.client(&[("LD_PRELOAD", "")])?;
+    plain.open("a", 7000)?;
+    plain.stays_on_tcp("a")?;
+    ensure!(!client.program.so_far().1.contains("strict"), "{:?}", client.program.so_far());
+    Ok(())
+}
+
+/// No room in memory: without `strict` TCP, with it an error.
+#[test]
+fn a_fallback_is_an_error() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["set", "--user", "max_memory=0"])?;
+    let _server = bed.server(&[("SMCR_MAX_MEMORY", "100")])?;
+    let client = bed.client(&[])?;
+    client.open("a", 7000)?;
+    client.stays_on_tcp("a")?;
+    bed.ok(&["set", "--user", "strict=1"])?;
+    client.tell("open b 7000")?;
+    let answer = client.say("talk b 200 1000")?;
+    ensure!(answer == "ECONNRESET", "{answer}");
+    client.tell("close b")?;
+    let err = client.program.so_far().1;
+    let lines: Vec<_> = err.lines().filter(|l| l.starts_with("smcr: strict:")).collect();
+    ensure!(lines.len() == 1 && lines[0].contains("max_memory is used up (13)"), "{err}");
+    bed.ok(&["set", "--user", "strict=0"])?;
+    client.open("c", 7000)?;
+    client.stays_on_tcp("c")
+}
