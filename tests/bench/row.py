@@ -14,7 +14,7 @@ class Row:
     def __init__(self, name, title, run, metrics, needs, off_tcp, setup, group):
         self.name, self.title, self.run, self.metrics = name, title, run, metrics
         self.needs = needs  # programs without which the row is skipped
-        self.off_tcp = off_tcp  # the payload is expected to leave TCP (else a share is only reported)
+        self.off_tcp = 0.95 if off_tcp is True else off_tcp or 0.0  # least share of payload expected off TCP
         self.setup = setup  # makes shared state once; None or a text that says why the row is skipped
         self.group = group
 

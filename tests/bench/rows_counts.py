@@ -53,7 +53,8 @@ def per_op(few, lots, ops):
 def spread(c, make, n1, n2):
     calls = per_op(make(n1), make(n2), n2 - n1)
     detail = {k: round(v, 3) for k, v in calls.items() if abs(v) >= 0.001}
-    return {"calls": round(sum(calls.values()), 4), "_detail": detail}
+    # a shorter run may by chance have more of the calls that depend on time
+    return {"calls": max(0.0, round(sum(calls.values()), 3)), "_detail": detail}
 
 
 CALLS = "system calls of both ends"

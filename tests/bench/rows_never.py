@@ -196,5 +196,5 @@ def enough_files(conns):
     return check
 
 
-row("idle10000", "10,000 idle connections", IDLE, setup=enough_files(10000), group="idle")(idle(10000))
-row("idle1000", "1,000 idle connections", IDLE, group="idle")(idle(1000))
+row("idle10000", "10,000 idle connections", IDLE, off_tcp=0.3, setup=enough_files(10000), group="idle")(idle(10000))
+row("idle1000", "1,000 idle connections", IDLE, off_tcp=0.3, group="idle")(idle(1000))

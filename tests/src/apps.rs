@@ -52,12 +52,27 @@ impl<'a> Redis<'a> {
         let port = PORT.to_string();
         let server = Program::new(net, load, line[0])
             .args(&line[1..])
-            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--protected-mode", "no"])
+            .args([
+                "--port",
+                &port,
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--protected-mode",
+                "no",
+            ])
             .args(["--appendonly", "no", "--enable-debug-command", "yes"])
             .dir(dir.path())
             .start()?;
-        let redis = Redis { net, load, server, dir };
-        net.wait_listen(PORT).with_context(|| format!("{:?}", redis.server.so_far()))?;
+        let redis = Redis {
+            net,
+            load,
+            server,
+            dir,
+        };
+        net.wait_listen(PORT)
+            .with_context(|| format!("{:?}", redis.server.so_far()))?;
         Ok(redis)
     }
 
@@ -88,9 +103,14 @@ impl<'a> Redis<'a> {
             which("redis-cli")?.display(),
             out.display()
         );
-        Program::new(self.net, self.load, "sh").args(["-c", &line]).run_ok()?;
+        Program::new(self.net, self.load, "sh")
+            .args(["-c", &line])
+            .run_ok()?;
         let mut bytes = fs::read(out)?;
-        ensure!(bytes.pop() == Some(b'\n'), "redis-cli ends its output with a newline");
+        ensure!(
+            bytes.pop() == Some(b'\n'),
+            "redis-cli ends its output with a newline"
+        );
         Ok(bytes)
     }
 
@@ -158,7 +178,10 @@ impl<'a> Nginx<'a> {
             open_to_all(&dir.path().join(name))?;
         }
         for (name, size) in FILES {
-            fs::write(dir.path().join("html").join(name), noise(*size as u64, *size))?;
+            fs::write(
+                dir.path().join("html").join(name),
+                noise(*size as u64, *size),
+            )?;
         }
         fs::write(
             dir.path().join("nginx.conf"),
@@ -192,7 +215,9 @@ impl<'a> Nginx<'a> {
     }
 
     pub fn master(&self) -> Result<i32> {
-        Ok(fs::read_to_string(self.dir.path().join("nginx.pid"))?.trim().parse()?)
+        Ok(fs::read_to_string(self.dir.path().join("nginx.pid"))?
+            .trim()
+            .parse()?)
     }
 
     pub fn log(&self) -> String {
@@ -219,18 +244,36 @@ impl<'a> Nginx<'a> {
     pub fn stop(&self) -> Result<()> {
         let master = self.master()?;
         signal(master, nix::sys::signal::Signal::SIGQUIT)?;
-        eventually("nginx ends", || Ok(!Path::new(&format!("/proc/{master}")).exists()))
+        eventually("nginx ends", || {
+            Ok(!Path::new(&format!("/proc/{master}")).exists())
+        })
     }
 }
 
 pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
-    Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)?)
+    Ok(nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        signal,
+    )?)
 }
 
 /// What wrk says: bytes read, and lines about errors.
-pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) -> Result<(u64, String)> {
+pub fn wrk(
+    net: &Net,
+    load: Load,
+    connections: u32,
+    seconds: u32,
+    path: &str,
+) -> Result<(u64, String)> {
     let out = Program::new(net, load, which("wrk")?)
-        .args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
+        .args([
+            "-t",
+            "1",
+            "-c",
+            &connections.to_string(),
+            "-d",
+            &format!("{seconds}s"),
+        ])
         .args([format!("http://127.0.0.1:{PORT}/{path}")])
         .run_ok()?;
     Ok((wrk_bytes(&out)?, out))
@@ -238,8 +281,15 @@ pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) ->
 
 /// From "  12345 requests in 2.00s, 1.50GB read".
 pub fn wrk_bytes(out: &str) -> Result<u64> {
-    let line = out.lines().find(|l| l.contains(" requests in ")).context("wrk")?;
-    let size = line.rsplit(", ").next().and_then(|s| s.strip_suffix(" read")).context("wrk")?;
+    let line = out
+        .lines()
+        .find(|l| l.contains(" requests in "))
+        .context("wrk")?;
+    let size = line
+        .rsplit(", ")
+        .next()
+        .and_then(|s| s.strip_suffix(" read"))
+        .context("wrk")?;
     let (number, unit) = size.split_at(size.len() - 2);
     let factor = match unit {
         "KB" => 1024.0,

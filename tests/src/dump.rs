@@ -18,7 +18,9 @@ fn one(text: &mut String, pid: i32) {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
     let _ = writeln!(text, "=== process {pid}: {command}");
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return;
+    };
     for thread in threads.flatten() {
         let at = thread.path().display().to_string();
         let _ = writeln!(
@@ -41,12 +43,18 @@ fn one(text: &mut String, pid: i32) {
     match gdb {
         Ok(out) if out.status.success() => {
             let frames = String::from_utf8_lossy(&out.stdout);
-            for line in frames.lines().filter(|l| l.starts_with('#') || l.starts_with("Thread")) {
+            for line in frames
+                .lines()
+                .filter(|l| l.starts_with('#') || l.starts_with("Thread"))
+            {
                 let _ = writeln!(text, "{line}");
             }
         }
         _ => {
-            let _ = writeln!(text, "(no user-space stacks: gdb is not there or was refused)");
+            let _ = writeln!(
+                text,
+                "(no user-space stacks: gdb is not there or was refused)"
+            );
         }
     }
 }

@@ -29,7 +29,10 @@ pub struct Lo {
 impl std::ops::Sub for Lo {
     type Output = Lo;
     fn sub(self, before: Lo) -> Lo {
-        Lo { bytes: self.bytes - before.bytes, packets: self.packets - before.packets }
+        Lo {
+            bytes: self.bytes - before.bytes,
+            packets: self.packets - before.packets,
+        }
     }
 }
 
@@ -41,7 +44,11 @@ impl Net {
         let uid_map = format!("0 {uid} 1\n");
         let gid_map = format!("0 {gid} 1\n");
         let mut command = Command::new("sleep");
-        command.arg("infinity").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("infinity")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         // SAFETY: the closure makes system calls on memory that the parent prepared, and nothing
         // else: no allocation, no lock.
         unsafe {
@@ -57,7 +64,9 @@ impl Net {
                 lo_up()
             });
         }
-        let holder = command.spawn().context("a network namespace (as root or with user namespaces)")?;
+        let holder = command
+            .spawn()
+            .context("a network namespace (as root or with user namespaces)")?;
         let ns = PathBuf::from(format!("/proc/{}/ns", holder.id()));
         Ok(Net {
             net: File::open(ns.join("net"))?,
@@ -87,10 +96,21 @@ impl Net {
     /// Counters of `lo` now.
     pub fn lo(&self) -> Result<Lo> {
         let text = fs::read_to_string(format!("/proc/{}/net/dev", self.holder.id()))?;
-        let line = text.lines().find_map(|l| l.trim_start().strip_prefix("lo:")).context("no lo")?;
+        let line = text
+            .lines()
+            .find_map(|l| l.trim_start().strip_prefix("lo:"))
+            .context("no lo")?;
         let mut fields = line.split_whitespace();
-        let mut next = || fields.next().and_then(|f| f.parse().ok()).context("net/dev");
-        Ok(Lo { bytes: next()?, packets: next()? })
+        let mut next = || {
+            fields
+                .next()
+                .and_then(|f| f.parse().ok())
+                .context("net/dev")
+        };
+        Ok(Lo {
+            bytes: next()?,
+            packets: next()?,
+        })
     }
 
     /// Waits till somebody listens on a TCP port here.
@@ -122,7 +142,9 @@ impl Net {
 
     /// The processes that are in this namespace, the holder left out.
     pub fn pids(&self) -> Vec<i32> {
-        let Ok(dir) = fs::read_dir("/proc") else { return Vec::new() };
+        let Ok(dir) = fs::read_dir("/proc") else {
+            return Vec::new();
+        };
         dir.flatten()
             .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
             .filter(|&pid| pid != self.holder.id() as i32)
@@ -161,7 +183,11 @@ fn die_with_parent() -> io::Result<()> {
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Writes a small file without allocating.

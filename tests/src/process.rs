@@ -39,7 +39,9 @@ impl Load {
             }
             Library => {
                 command.env("LD_PRELOAD", library::path());
-                command.env("SMCR_SWITCH_OPS", "1").env("SMCR_SWITCH_BYTES", "1");
+                command
+                    .env("SMCR_SWITCH_OPS", "1")
+                    .env("SMCR_SWITCH_BYTES", "1");
             }
         }
     }
@@ -64,7 +66,11 @@ impl<'a> Program<'a> {
         command.stdin(Stdio::null());
         load.apply(&mut command);
         net.enter(&mut command);
-        let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into();
+        let name = Path::new(&program)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into();
         Program { net, command, name }
     }
 
@@ -93,10 +99,11 @@ impl<'a> Program<'a> {
         // SAFETY: dup2 alone is called in the child; `fd` is moved into the closure and so lives as
         // long as the command.
         unsafe {
-            self.command.pre_exec(move || match libc::dup2(fd.as_raw_fd(), number) {
-                -1 => Err(std::io::Error::last_os_error()),
-                _ => Ok(()),
-            });
+            self.command
+                .pre_exec(move || match libc::dup2(fd.as_raw_fd(), number) {
+                    -1 => Err(std::io::Error::last_os_error()),
+                    _ => Ok(()),
+                });
         }
         self
     }
@@ -115,8 +122,17 @@ impl<'a> Program<'a> {
         let out = TempDir::new()?;
         self.command.stdout(File::create(out.path().join("out"))?);
         self.command.stderr(File::create(out.path().join("err"))?);
-        let child = self.command.spawn().with_context(|| format!("start {}", self.name))?;
-        Ok(Running { net: self.net, child, out, name: self.name, ended: None })
+        let child = self
+            .command
+            .spawn()
+            .with_context(|| format!("start {}", self.name))?;
+        Ok(Running {
+            net: self.net,
+            child,
+            out,
+            name: self.name,
+            ended: None,
+        })
     }
 
     /// Starts it and waits for its end.
@@ -152,7 +168,11 @@ pub struct Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}\n{}\n{}", self.name, self.status, self.out, self.err)
+        write!(
+            f,
+            "{}: {}\n{}\n{}",
+            self.name, self.status, self.out, self.err
+        )
     }
 }
 
@@ -181,7 +201,10 @@ impl Running<'_> {
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> Result<()> {
-        Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal)?)
+        Ok(nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.pid()),
+            signal,
+        )?)
     }
 
     /// Where its standard output goes.
@@ -207,7 +230,10 @@ impl Running<'_> {
             if Instant::now() > end {
                 let (out, err) = self.so_far();
                 let hung = dump::all(&self.net.pids());
-                bail!("{} did not end\n--- out\n{out}\n--- err\n{err}\n{hung}", self.name);
+                bail!(
+                    "{} did not end\n--- out\n{out}\n--- err\n{err}\n{hung}",
+                    self.name
+                );
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));

@@ -21,7 +21,11 @@ impl Share {
 
     /// At least 95 % of the payload stayed off TCP.
     pub fn ensure_off_tcp(&self, what: &str) -> Result<()> {
-        ensure!(self.payload >= 1_000_000, "{what}: {} bytes prove nothing", self.payload);
+        ensure!(
+            self.payload >= 1_000_000,
+            "{what}: {} bytes prove nothing",
+            self.payload
+        );
         if flipping() {
             return Ok(());
         }
@@ -52,7 +56,10 @@ impl Share {
 pub fn measure(net: &Net, workload: impl FnOnce() -> Result<u64>) -> Result<Share> {
     let before = net.lo()?;
     let payload = workload()?;
-    Ok(Share { payload, lo: net.lo()? - before })
+    Ok(Share {
+        payload,
+        lo: net.lo()? - before,
+    })
 }
 
 /// Runs a workload natively and under the library, each in a namespace of its own, and asserts
@@ -61,7 +68,11 @@ pub fn lo_share(what: &str, workload: impl Fn(&Net, Load) -> Result<u64>) -> Res
     for load in Load::BOTH {
         let net = Net::new()?;
         let share = measure(&net, || workload(&net, load))?;
-        println!("{what}, {load:?}: {} bytes of payload, {:.2} % on lo", share.payload, share.percent());
+        println!(
+            "{what}, {load:?}: {} bytes of payload, {:.2} % on lo",
+            share.payload,
+            share.percent()
+        );
         match load {
             Load::Native => share.ensure_on_tcp(what)?,
             Load::Library => share.ensure_off_tcp(what)?,

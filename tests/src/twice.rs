@@ -72,14 +72,22 @@ pub fn cases(source: &str) -> Result<Vec<Case>> {
 pub fn python_cases(script: &str) -> Result<Vec<Case>> {
     let program = source_dir().join("py").join(script);
     let out = Command::new(python()?).arg(&program).arg("list").output()?;
-    ensure!(out.status.success(), "{script} list: {}", String::from_utf8_lossy(&out.stderr));
+    ensure!(
+        out.status.success(),
+        "{script} list: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     Ok(parse_list(&program, &String::from_utf8_lossy(&out.stdout)))
 }
 
 /// The distribution's Python, not a wrapper script that happens to be first in PATH.
 pub fn python() -> Result<PathBuf> {
     let usual = PathBuf::from("/usr/bin/python3");
-    if usual.is_file() { Ok(usual) } else { crate::process::which("python3") }
+    if usual.is_file() {
+        Ok(usual)
+    } else {
+        crate::process::which("python3")
+    }
 }
 
 fn parse_list(program: &Path, text: &str) -> Vec<Case> {
@@ -103,7 +111,12 @@ fn parse_list(program: &Path, text: &str) -> Vec<Case> {
 /// Compiles `c/NAME.c` with the runtime of the cases.
 pub fn compile(source: &str) -> Result<PathBuf> {
     let stem = source.trim_end_matches(".c");
-    compile_with("cc", stem, &[&format!("{stem}.c"), "case.c"], &["-O1", "-g", "-pthread"])
+    compile_with(
+        "cc",
+        stem,
+        &[&format!("{stem}.c"), "case.c"],
+        &["-O1", "-g", "-pthread"],
+    )
 }
 
 /// Compiles files of `c/` into a program of that name, once in each run.
@@ -114,16 +127,30 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
     let fresh = work_dir().join(format!("{name}.{}", std::process::id()));
     let out = Command::new(cc)
         .current_dir(source_dir().join("c"))
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+        .args([
+            "-std=gnu11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+        ])
         // Bad arguments are given on purpose.
-        .args(["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread"])
+        .args([
+            "-Wno-nonnull",
+            "-Wno-stringop-overflow",
+            "-Wno-stringop-overread",
+        ])
         .args(options)
         .arg("-o")
         .arg(&fresh)
         .args(files)
         .output()
         .with_context(|| format!("{cc} is not installed"))?;
-    ensure!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+    ensure!(
+        out.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     std::fs::rename(&fresh, &program)?;
     Ok(program)
 }
@@ -131,7 +158,9 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
 impl Case {
     /// Generous; `SMCR_TESTS_DEADLINE` (seconds) shortens it for those who look for hangs.
     fn deadline(&self) -> Duration {
-        let wanted = std::env::var("SMCR_TESTS_DEADLINE").ok().and_then(|s| s.parse().ok());
+        let wanted = std::env::var("SMCR_TESTS_DEADLINE")
+            .ok()
+            .and_then(|s| s.parse().ok());
         Duration::from_secs(wanted.unwrap_or(if self.slow { 120 } else { 40 }))
     }
 
@@ -179,7 +208,9 @@ impl Case {
         };
         let a = start("a", for_a)?;
         let b = start("b", for_b)?;
-        let b = b.wait(self.deadline()).with_context(|| format!("a: {:?}", a.so_far()));
+        let b = b
+            .wait(self.deadline())
+            .with_context(|| format!("a: {:?}", a.so_far()));
         let (b, a) = (b?, a.wait(self.deadline())?);
         let lo = net.lo()? - lo_before;
 
@@ -216,10 +247,7 @@ impl Case {
     }
 
     /// The same; `prepare` changes how each end is started.
-    pub fn check_with(
-        &self,
-        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
-    ) -> Result<()> {
+    pub fn check_with(&self, prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>) -> Result<()> {
         let native = self.run_with(Ends::Neither, prepare).context("natively")?;
         self.ensure_sound(&native)?;
         let combinations: &[Ends] = if flipping() {
@@ -228,7 +256,9 @@ impl Case {
             &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly]
         };
         for &ends in combinations {
-            let got = self.run_with(ends, prepare).with_context(|| format!("library: {ends:?}"))?;
+            let got = self
+                .run_with(ends, prepare)
+                .with_context(|| format!("library: {ends:?}"))?;
             if got.transcript != native.transcript {
                 bail!(
                     "library: {ends:?}: another transcript\n{}{}",
@@ -246,18 +276,37 @@ impl Case {
     /// The native run itself must have come to its end.
     pub fn ensure_sound(&self, native: &Outcome) -> Result<()> {
         let text = &native.transcript;
-        ensure!(!text.contains(": DIED"), "natively:\n{text}{}", native.notes);
-        ensure!(!text.contains(": exit 9"), "natively:\n{text}{}", native.notes);
+        ensure!(
+            !text.contains(": DIED"),
+            "natively:\n{text}{}",
+            native.notes
+        );
+        ensure!(
+            !text.contains(": exit 9"),
+            "natively:\n{text}{}",
+            native.notes
+        );
         ensure!(self.cold || !native.warm.is_empty(), "no warm-up:\n{text}");
         Ok(())
     }
 
     fn ensure_accelerated(&self, got: &Outcome) -> Result<()> {
         for &(payload, lo) in &got.warm {
-            Share { payload, lo: Lo { bytes: lo, packets: 0 } }.ensure_off_tcp("warm-up")?;
+            Share {
+                payload,
+                lo: Lo {
+                    bytes: lo,
+                    packets: 0,
+                },
+            }
+            .ensure_off_tcp("warm-up")?;
         }
         if self.whole {
-            Share { payload: got.payload, lo: got.lo }.ensure_off_tcp("whole case")?;
+            Share {
+                payload: got.payload,
+                lo: got.lo,
+            }
+            .ensure_off_tcp("whole case")?;
         }
         Ok(())
     }

@@ -13,11 +13,17 @@ use smcr_tests::twice::{self, Case, Ends, compile_with};
 
 /// A case by its program and name.
 fn case(program: &str, name: &str) -> Result<Case> {
-    twice::cases(program)?.into_iter().find(|c| c.name == name).context("no such case")
+    twice::cases(program)?
+        .into_iter()
+        .find(|c| c.name == name)
+        .context("no such case")
 }
 
 fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    let limit = libc::rlimit {
+        rlim_cur: value,
+        rlim_max: value,
+    };
     // SAFETY: a plain system call on a local.
     match unsafe { libc::setrlimit(resource, &limit) } {
         0 => Ok(()),
@@ -29,22 +35,26 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()>
 /// no table of that size, and everything as usual.
 #[test]
 fn huge_descriptor_limit() -> Result<()> {
-    let most: u64 = std::fs::read_to_string("/proc/sys/fs/nr_open")?.trim().parse()?;
+    let most: u64 = std::fs::read_to_string("/proc/sys/fs/nr_open")?
+        .trim()
+        .parse()?;
     let mut huge = 1_073_741_816.min(most);
     let net = Net::new()?;
     let attempt = Program::new(&net, Load::Native, "true")
         .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
         .start();
     if attempt.is_err() {
-        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut now = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         // SAFETY: a plain system call on a local.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut now) };
         huge = now.rlim_max;
         println!("no more than {huge} descriptors are permitted here");
     }
-    case("stdio", "lines")?.check_with(&|p| {
-        p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
-    })?;
+    case("stdio", "lines")?
+        .check_with(&|p| p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge)))?;
     // What a program without sockets has mapped: little more than without the library.
     let mut sizes = Vec::new();
     for load in Load::BOTH {
@@ -53,12 +63,18 @@ fn huge_descriptor_limit() -> Result<()> {
             .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
             .run_ok()?;
         let size = |name: &str| -> Result<u64> {
-            let line = status.lines().find(|l| l.starts_with(name)).context("status")?;
+            let line = status
+                .lines()
+                .find(|l| l.starts_with(name))
+                .context("status")?;
             Ok(line.split_whitespace().nth(1).context("status")?.parse()?)
         };
         sizes.push(size("VmRSS:")?);
     }
-    ensure!(sizes[1] < sizes[0] + 4096, "resident KiB without and with: {sizes:?}");
+    ensure!(
+        sizes[1] < sizes[0] + 4096,
+        "resident KiB without and with: {sizes:?}"
+    );
     Ok(())
 }
 
@@ -129,7 +145,8 @@ fn no_dev_shm() -> Result<()> {
     }
     let case = case("streams", "records")?;
     let native = case.run(Ends::Neither)?;
-    let line = "umount -l /dev/shm 2>/dev/null; mount -t tmpfs -o ro none /dev/shm; exec \"$0\" \"$@\"";
+    let line =
+        "umount -l /dev/shm 2>/dev/null; mount -t tmpfs -o ro none /dev/shm; exec \"$0\" \"$@\"";
     let through = ["unshare", "-m", "sh", "-c", line].map(std::ffi::OsStr::new);
     let got = case.run_through(Ends::Both, &through)?;
     ensure!(got.transcript == native.transcript, "{}", got.transcript);
@@ -150,9 +167,13 @@ fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str])
     };
     let share = measure(&net, || {
         let server = start(server, "server")?;
-        net.wait_listen(PORT).with_context(|| format!("{:?}", server.so_far()))?;
+        net.wait_listen(PORT)
+            .with_context(|| format!("{:?}", server.so_far()))?;
         let client = start(client, "client")?.wait(DEADLINE)?;
-        ensure!(client.status.success() && client.out == "whole\n", "{client}");
+        ensure!(
+            client.status.success() && client.out == "whole\n",
+            "{client}"
+        );
         let server = server.wait(DEADLINE)?;
         ensure!(server.status.success(), "{server}");
         Ok(8_000_000)
@@ -165,7 +186,10 @@ fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str])
 fn programs_that_it_cannot_help() -> Result<()> {
     let dynamic = compile_with("cc", "plain", &["plain.c"], &["-O1"])?;
     let percent = transfer(&dynamic, &dynamic, &[])?;
-    ensure!(percent <= 5, "the dynamic one is accelerated: {percent} % on lo");
+    ensure!(
+        percent <= 5,
+        "the dynamic one is accelerated: {percent} % on lo"
+    );
 
     let fixed = compile_with("cc", "plain-static", &["plain.c"], &["-O1", "-static"])?;
     which("musl-gcc")?;
@@ -188,7 +212,12 @@ fn setuid_programs() -> Result<()> {
     }
     let plain = compile_with("cc", "plain-setuid", &["plain.c"], &["-O1"])?;
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o4755))?;
-    let as_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
+    let as_user = [
+        "setpriv",
+        "--reuid=12345",
+        "--regid=12345",
+        "--clear-groups",
+    ];
     let percent = transfer(&plain, &plain, &as_user)?;
     ensure!(percent >= 100, "setuid: {percent} % on lo");
     // The library from /etc/ld.so.preload would be loaded nevertheless: SMCR must stay inert then.
@@ -210,10 +239,18 @@ fn go_programs() -> Result<()> {
         .arg(&program)
         .arg("plain.go")
         .output()?;
-    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    ensure!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
     drop(net);
     let dynamic = compile_with("cc", "plain-for-go", &["plain.c"], &["-O1"])?;
-    for (server, client) in [(&program, &program), (&program, &dynamic), (&dynamic, &program)] {
+    for (server, client) in [
+        (&program, &program),
+        (&program, &dynamic),
+        (&dynamic, &program),
+    ] {
         transfer(server, client, &[])?;
     }
     Ok(())
@@ -225,12 +262,20 @@ fn no_socket_no_trace() -> Result<()> {
     let net = Net::new()?;
     let mut seen = Vec::new();
     for load in Load::BOTH {
-        seen.push(Program::new(&net, load, "ls").args(["/proc/self/fd"]).run_ok()?);
         seen.push(
-            Program::new(&net, load, "sh").args(["-c", "grep Threads /proc/self/status"]).run_ok()?,
+            Program::new(&net, load, "ls")
+                .args(["/proc/self/fd"])
+                .run_ok()?,
         );
         seen.push(
-            Program::new(&net, load, "sh").args(["-c", "grep -c memfd /proc/self/maps; true"]).run_ok()?,
+            Program::new(&net, load, "sh")
+                .args(["-c", "grep Threads /proc/self/status"])
+                .run_ok()?,
+        );
+        seen.push(
+            Program::new(&net, load, "sh")
+                .args(["-c", "grep -c memfd /proc/self/maps; true"])
+                .run_ok()?,
         );
     }
     ensure!(seen[..3] == seen[3..], "{seen:?}");
@@ -243,7 +288,9 @@ fn nothing_stays_behind() -> Result<()> {
     let left = || -> Result<Vec<String>> {
         let mut names = Vec::new();
         for dir in ["/dev/shm", "/run", "/var/tmp"] {
-            let Ok(entries) = std::fs::read_dir(dir) else { continue };
+            let Ok(entries) = std::fs::read_dir(dir) else {
+                continue;
+            };
             names.extend(entries.flatten().map(|e| e.path().display().to_string()));
         }
         names.push(std::env::temp_dir().display().to_string());

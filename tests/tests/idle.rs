@@ -16,8 +16,12 @@ fn used(pid: i32) -> Result<(u64, u64)> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let at = thread?.path();
         let stat = fs::read_to_string(at.join("stat"))?;
-        let fields: Vec<&str> =
-            stat.rsplit(") ").next().context("stat")?.split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit(") ")
+            .next()
+            .context("stat")?
+            .split_whitespace()
+            .collect();
         ticks += fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         for line in fs::read_to_string(at.join("status"))?.lines() {
             if line.contains("ctxt_switches") {
@@ -44,7 +48,11 @@ fn idle_programs_use_nothing() -> Result<()> {
         }
         for (name, program) in &all[all.len() - 2..] {
             eventually(name, || {
-                ensure!(!program.so_far().0.contains("DIED"), "{:?}", program.so_far());
+                ensure!(
+                    !program.so_far().0.contains("DIED"),
+                    "{:?}",
+                    program.so_far()
+                );
                 Ok(program.so_far().0.contains("idle"))
             })?;
         }
@@ -53,7 +61,10 @@ fn idle_programs_use_nothing() -> Result<()> {
     }
     // Long enough for every spin and every timer of a transition to be over.
     std::thread::sleep(Duration::from_secs(3));
-    let before: Vec<_> = all.iter().map(|(_, p)| used(p.pid())).collect::<Result<_>>()?;
+    let before: Vec<_> = all
+        .iter()
+        .map(|(_, p)| used(p.pid()))
+        .collect::<Result<_>>()?;
     let lo_before: Vec<_> = nets.iter().map(|n| n.lo()).collect::<Result<_>>()?;
     std::thread::sleep(Duration::from_secs(10));
     let mut busy = String::new();

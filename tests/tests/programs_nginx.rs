@@ -11,19 +11,25 @@ use smcr_tests::process::{Load, Program, eventually, which};
 use smcr_tests::share::{lo_share, measure};
 
 fn ensure_no_errors(out: &str) -> Result<()> {
-    ensure!(!out.contains("Socket errors") && !out.contains("Non-2xx"), "{out}");
+    ensure!(
+        !out.contains("Socket errors") && !out.contains("Non-2xx"),
+        "{out}"
+    );
     Ok(())
 }
 
 fn keep_alive(workers: u32, sendfile: &'static str) -> Result<()> {
     for path in ["1k", "64k"] {
-        lo_share(&format!("nginx {workers} sendfile {sendfile} {path}"), |net, load| {
-            let nginx = Nginx::start(net, load, workers, sendfile)?;
-            let (payload, out) = wrk(net, load, 16, 2, path)?;
-            ensure_no_errors(&out)?;
-            nginx.stop()?;
-            Ok(payload)
-        })?;
+        lo_share(
+            &format!("nginx {workers} sendfile {sendfile} {path}"),
+            |net, load| {
+                let nginx = Nginx::start(net, load, workers, sendfile)?;
+                let (payload, out) = wrk(net, load, 16, 2, path)?;
+                ensure_no_errors(&out)?;
+                nginx.stop()?;
+                Ok(payload)
+            },
+        )?;
     }
     Ok(())
 }
@@ -73,7 +79,14 @@ fn curl_fetches_whole_files() -> Result<()> {
             }
             let url = format!("http://127.0.0.1:{PORT}/64k");
             let out = Program::new(net, load, which("curl")?)
-                .args(["-sS", "--fail", "-o", "/dev/null", "-w", "%{size_download} "])
+                .args([
+                    "-sS",
+                    "--fail",
+                    "-o",
+                    "/dev/null",
+                    "-w",
+                    "%{size_download} ",
+                ])
                 .args((0..100).map(|_| url.as_str()))
                 .run_ok()?;
             ensure!(out.split_whitespace().count() >= 1, "{out}");
@@ -99,7 +112,10 @@ fn reload_under_load() -> Result<()> {
             nginx.fetch("20m")?;
         }
         let ended = traffic.wait(LONG)?;
-        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+        ensure!(
+            ended.status.success() && !ended.out.contains("Non-2xx"),
+            "{ended}"
+        );
         let payload = wrk_bytes(&ended.out)? + 3 * (20 << 20);
         nginx.stop()?;
         Ok(payload)
@@ -129,13 +145,18 @@ fn upgrade_under_load() -> Result<()> {
             nginx.fetch("64k")?;
         }
         signal(old, Signal::SIGQUIT)?;
-        eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))?;
+        eventually("the old master ends", || {
+            Ok(!Path::new(&format!("/proc/{old}")).exists())
+        })?;
         for _ in 0..10 {
             nginx.fetch("64k")?;
         }
         nginx.fetch("20m")?;
         let ended = traffic.wait(LONG)?;
-        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+        ensure!(
+            ended.status.success() && !ended.out.contains("Non-2xx"),
+            "{ended}"
+        );
         ensure!(wrk_bytes(&ended.out)? > 0, "{ended}");
         nginx.stop()?;
     }

@@ -15,7 +15,9 @@ use tempfile::TempDir;
 /// Runs iperf3 against a server for one test; the bytes that were received.
 fn iperf3(net: &Net, load: Load, args: &[&str]) -> Result<u64> {
     let port = PORT.to_string();
-    let server = Program::new(net, load, which("iperf3")?).args(["-s", "-1", "-p", &port]).start()?;
+    let server = Program::new(net, load, which("iperf3")?)
+        .args(["-s", "-1", "-p", &port])
+        .start()?;
     net.wait_listen(PORT)?;
     let out = Program::new(net, load, which("iperf3")?)
         .args(["-c", "127.0.0.1", "-J", "-p", &port])
@@ -36,20 +38,32 @@ fn iperf3_forward() -> Result<()> {
 
 #[test]
 fn iperf3_reverse() -> Result<()> {
-    lo_share("iperf3 -R", |net, load| iperf3(net, load, &["-n", "1G", "-R"]))
+    lo_share("iperf3 -R", |net, load| {
+        iperf3(net, load, &["-n", "1G", "-R"])
+    })
 }
 
 #[test]
 fn iperf3_parallel() -> Result<()> {
-    lo_share("iperf3 -P 4", |net, load| iperf3(net, load, &["-n", "1G", "-P", "4"]))?;
-    lo_share("iperf3 -P 4 -R", |net, load| iperf3(net, load, &["-n", "1G", "-P", "4", "-R"]))
+    lo_share("iperf3 -P 4", |net, load| {
+        iperf3(net, load, &["-n", "1G", "-P", "4"])
+    })?;
+    lo_share("iperf3 -P 4 -R", |net, load| {
+        iperf3(net, load, &["-n", "1G", "-P", "4", "-R"])
+    })
 }
 
 #[test]
 fn iperf3_both_ways_and_small_blocks() -> Result<()> {
-    lo_share("iperf3 --bidir", |net, load| iperf3(net, load, &["-t", "1", "--bidir"]))?;
-    lo_share("iperf3 -l 200", |net, load| iperf3(net, load, &["-n", "40M", "-l", "200"]))?;
-    lo_share("iperf3 -Z", |net, load| iperf3(net, load, &["-n", "500M", "-Z"]))
+    lo_share("iperf3 --bidir", |net, load| {
+        iperf3(net, load, &["-t", "1", "--bidir"])
+    })?;
+    lo_share("iperf3 -l 200", |net, load| {
+        iperf3(net, load, &["-n", "40M", "-l", "200"])
+    })?;
+    lo_share("iperf3 -Z", |net, load| {
+        iperf3(net, load, &["-n", "500M", "-Z"])
+    })
 }
 
 const SIZE: usize = 64 << 20;
@@ -76,8 +90,16 @@ fn netcat_half_close() -> Result<()> {
         // The files go with the programs: read them before they are dropped.
         let (mut server, mut client) = (server, client);
         smcr_tests::process::eventually("both end", || Ok(server.gone()? && client.gone()?))?;
-        ensure!(fs::read(client.out_file())? == back, "client: {:?}", client.so_far().1);
-        ensure!(fs::read(got_there)? == there, "server: {:?}", server.so_far().1);
+        ensure!(
+            fs::read(client.out_file())? == back,
+            "client: {:?}",
+            client.so_far().1
+        );
+        ensure!(
+            fs::read(got_there)? == there,
+            "server: {:?}",
+            server.so_far().1
+        );
         Ok(2 * SIZE as u64)
     })
 }
@@ -98,7 +120,11 @@ fn socat_echo() -> Result<()> {
             .stdin(File::open(dir.path().join("there"))?)
             .start()?;
         smcr_tests::process::eventually("socat ends", || client.gone())?;
-        ensure!(fs::read(client.out_file())? == there, "{:?}", client.so_far().1);
+        ensure!(
+            fs::read(client.out_file())? == there,
+            "{:?}",
+            client.so_far().1
+        );
         let ended = server.wait(LONG)?;
         ensure!(ended.status.success(), "{ended}");
         Ok(2 * SIZE as u64)
@@ -111,12 +137,18 @@ fn socat_forks_and_executes() -> Result<()> {
     for load in Load::BOTH {
         let net = Net::new()?;
         let _server = Program::new(&net, load, which("socat")?)
-            .args([&format!("TCP6-LISTEN:{PORT},reuseaddr,fork,ipv6only=0"), "EXEC:sha256sum"])
+            .args([
+                &format!("TCP6-LISTEN:{PORT},reuseaddr,fork,ipv6only=0"),
+                "EXEC:sha256sum",
+            ])
             .start()?;
         net.wait_listen(PORT)?;
         let dir = TempDir::new()?;
         let mut sums = Vec::new();
-        for (i, to) in ["TCP4:127.0.0.1", "TCP6:[::1]", "TCP4:127.0.0.2"].iter().enumerate() {
+        for (i, to) in ["TCP4:127.0.0.1", "TCP6:[::1]", "TCP4:127.0.0.2"]
+            .iter()
+            .enumerate()
+        {
             let file = dir.path().join("data");
             fs::write(&file, noise(i as u64, 5 << 20))?;
             let wanted = Program::new(&net, Load::Native, "sha256sum")
@@ -139,9 +171,24 @@ fn socat_forks_and_executes() -> Result<()> {
 fn memcached() -> Result<()> {
     lo_share("memcached", |net, load| {
         let port = PORT.to_string();
-        let user = if nix::unistd::geteuid().is_root() { &["-u", "nobody"][..] } else { &[] };
+        let user = if nix::unistd::geteuid().is_root() {
+            &["-u", "nobody"][..]
+        } else {
+            &[]
+        };
         let server = Program::new(net, load, which("memcached")?)
-            .args(["-l", "127.0.0.1", "-p", &port, "-t", "2", "-U", "0", "-m", "200"])
+            .args([
+                "-l",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-t",
+                "2",
+                "-U",
+                "0",
+                "-m",
+                "200",
+            ])
             .args(user)
             .start()?;
         net.wait_listen(PORT)?;

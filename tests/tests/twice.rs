@@ -7,7 +7,27 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use smcr_tests::twice::{self, Case, Ends};
 
 /// Sources in `c/`, one subject each.
-const PROGRAMS: &[&str] = &["calls", "flags", "flow", "close", "options", "signals", "epoll", "epoll_more", "polling", "rawwait", "fds", "children", "handover", "stdio", "threads", "death", "streams", "addresses", "sandbox"];
+const PROGRAMS: &[&str] = &[
+    "calls",
+    "flags",
+    "flow",
+    "close",
+    "options",
+    "signals",
+    "epoll",
+    "epoll_more",
+    "polling",
+    "rawwait",
+    "fds",
+    "children",
+    "handover",
+    "stdio",
+    "threads",
+    "death",
+    "streams",
+    "addresses",
+    "sandbox",
+];
 /// Scripts in `py/`.
 const SCRIPTS: &[&str] = &["echo.py"];
 
@@ -19,16 +39,22 @@ fn main() -> Result<()> {
         add(&mut trials, program, twice::cases(program)?, native_only);
     }
     for script in SCRIPTS {
-        add(&mut trials, script.trim_end_matches(".py"), twice::python_cases(script)?, native_only);
+        add(
+            &mut trials,
+            script.trim_end_matches(".py"),
+            twice::python_cases(script)?,
+            native_only,
+        );
     }
     libtest_mimic::run(&arguments, trials).exit()
 }
 
 fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bool) {
     for case in cases {
-        trials.push(Trial::test(format!("{program}::{}", case.name), move || {
-            check(&case, native_only).map_err(|e| Failed::from(format!("{e:#}")))
-        }));
+        trials.push(Trial::test(
+            format!("{program}::{}", case.name),
+            move || check(&case, native_only).map_err(|e| Failed::from(format!("{e:#}"))),
+        ));
     }
 }
 

@@ -97,7 +97,12 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
         Verdict::Open => None,
         Verdict::Eof => Some(Step::End),
         Verdict::Reset => {
-            // The kernel's own answer, which takes the error.
+            // The kernel's own answer, which takes the error; doorbells before it are not data.
+            bell::drain(s, dir, sock);
+            match s.error.swap(0, Relaxed) {
+                0 => {}
+                e => return Some(Step::Failed(Errno(e as i32))),
+            }
             let mut b = [0u8; 1];
             let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
             match net::recv_slice(sock, &mut b, flags) {
@@ -155,6 +160,9 @@ pub fn before_shutdown(s: &Sock, how: i32) {
 pub fn before_close(s: &Sock, sock: i32) {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     let mut marks = fin::WRITE | fin::CLOSED;
+    if s.has(flag::LINGER0) {
+        marks |= fin::LINGER0;
+    }
     // Doorbells on their way to this very descriptor must not meet its next owner.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     for _ in 0..1 << 16 {

@@ -75,6 +75,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
                 switch::attend(s, sock);
                 continue;
             }
+            Step::Empty if got >= enough && !peek && got > 0 => return Ok(got),
             Step::Empty => {}
             Step::End => return Ok(got),
             Step::Failed(e) if got == 0 => return Err(e),
@@ -248,7 +249,7 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
             let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
             s.rx.seen.store(head, Relaxed);
             // Frozen for a hand-over: what is unread comes again through TCP.
-            let frozen = dir.ctl.load(Relaxed) & ctl::RETURN != 0;
+            let frozen = dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::TAKEN) != 0;
             if dir.switch.load(Acquire) == passed {
                 return Source::Ring(if frozen { 0 } else { n });
             }
@@ -377,6 +378,19 @@ fn from_tcp(
     limit: u64,
 ) -> Step {
     let there = match fd::unread(sock) {
+        // At an urgent mark the kernel counts nothing beyond it: look instead.
+        Ok(0) => {
+            let mut b = [0u8; 2048];
+            match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+                Ok(0) => {
+                    end::found(s, end::FIN);
+                    return Step::End;
+                }
+                Ok(n) => n,
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
+                Err(e) => return Step::Failed(e),
+            }
+        }
         Ok(n) => n,
         Err(e) => return Step::Failed(e),
     };
@@ -393,20 +407,8 @@ fn from_tcp(
     };
     let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
     if n == 0 {
-        if there > 0 && limit == 0 {
-            // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
-            return Step::Empty;
-        }
-        let mut b = [0u8; 1];
-        return match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-            Ok(0) => {
-                end::found(s, end::FIN);
-                Step::End
-            }
-            Ok(_) => Step::Moved(0),
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => Step::Empty,
-            Err(e) => Step::Failed(e),
-        };
+        // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
+        return if limit == 0 { Step::Empty } else { Step::Moved(0) };
     }
     let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
     let got = bufs.with_parts(from, n, |part| {

@@ -259,6 +259,12 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) {
     if !s.tx_in_memory() {
         return;
     }
+    let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {
+        (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)
+    });
+    if claimed.is_err() {
+        return; // taken back: the consumer reads on from the ring
+    }
     let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
     let size = s.tx.size.load(Relaxed) as usize;
     if smcr_proto::cursor::readable(to, from, size).is_none() {
@@ -507,7 +513,7 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::TCP, Release);
     changes::note(s);
-    dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+    dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
     // Whoever sleeps on this side next must hear of the next switch.
     bell::arm(s, dir);
     fence(SeqCst);
@@ -527,6 +533,14 @@ pub fn abandon(s: &Sock, why: Reason) {
     s.note(why);
     s.set_state(State::Tcp);
     s.clear(flag::CAREFUL);
+}
+
+/// The peer did not answer a request to return: reading goes on in the ring. False: it has just
+/// taken the request.
+pub fn take_back_request(dir: &Dir) -> bool {
+    dir.ctl
+        .fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN))
+        .is_ok()
 }
 
 /// Keeps a connection on TCP from now on, for a reason; directions in memory come back.

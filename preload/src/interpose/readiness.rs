@@ -59,7 +59,8 @@ hooks! {
 
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         match table::set(ep) {
-            Some(set) if max > 0 && !events.is_null() => {
+            // SAFETY: the program's pointer, null or valid.
+            Some(set) if max > 0 && !events.is_null() && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
                 // SAFETY: the program's arguments.
@@ -93,7 +94,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                Some(a) if is_sound(timeout) && polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
                 _ => real::ppoll(fds, n, timeout, mask),
             }
         }
@@ -111,7 +112,9 @@ hooks! {
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
-        if n <= 0 || !selects::concerns(n, &sets) {
+        // SAFETY: the program's pointer, null or valid.
+        let sound = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+        if n <= 0 || !sound || !selects::concerns(n, &sets) {
             // SAFETY: the program's arguments.
             return unsafe { real::select(n, r, w, e, timeout) };
         }
@@ -135,7 +138,8 @@ hooks! {
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
-        if n <= 0 || !selects::concerns(n, &sets) {
+        // SAFETY: the program's pointer, null or valid.
+        if n <= 0 || !unsafe { is_sound(timeout) } || !selects::concerns(n, &sets) {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
         }
@@ -146,6 +150,15 @@ hooks! {
 
 fn millis(timeout: c_int) -> Option<u64> {
     (timeout >= 0).then(|| timeout as u64 * 1_000_000)
+}
+
+/// Whether the kernel would take this time (else it says EINVAL).
+///
+/// # Safety
+/// Null or valid.
+unsafe fn is_sound(t: *const timespec) -> bool {
+    // SAFETY: by the contract.
+    unsafe { t.as_ref() }.is_none_or(|t| t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec))
 }
 
 /// # Safety

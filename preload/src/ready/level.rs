@@ -66,14 +66,17 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         bits |= OUT;
     }
     let mut kernel = 0;
-    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset {
+    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset || s.has(flag::PINNED) {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory {
-        let readable = kernel & IN != 0 && end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP | ERR) != 0;
+        let readable = kernel & IN != 0 && (end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);
         bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
     }
     bits |= kernel & PRI;
+    if s.has(flag::PINNED) && ended == Verdict::Open {
+        bits |= kernel & ERR; // completions in the error queue
+    }
     if !tx_memory {
         bits |= kernel & OUT;
     }

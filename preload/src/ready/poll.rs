@@ -129,6 +129,16 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if let Some(w) = me {
         w.fall_asleep();
     }
+    for p in fds.iter() {
+        // Another waiter may have taken the word meanwhile: the byte then wakes both.
+        if let (Some(w), Some(s)) = (me, table::sock(p.fd))
+            && let Some(dir) = s.rx.dir()
+            && s.rx_in_memory()
+            && !bell::is_named(dir, w)
+        {
+            bell::arm(s, dir);
+        }
+    }
     if scan(fds, false) > 0 {
         if let Some(w) = me {
             w.wake_up();
@@ -170,6 +180,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     match r {
         -1 => Some(-1),
         0 => Some(scan(fds, true)), // the time is over
+        _ if left == Some(0) => Some(scan(fds, true)),
         _ => None,
     }
 }
@@ -202,18 +213,22 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) {
 /// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what
 /// the program asked.
 fn kernel_events(s: &Sock, p: &pollfd) -> i16 {
-    let mut events = libc::POLLRDHUP;
-    if p.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
-        events |= libc::POLLIN;
+    if !s.rx_in_memory() {
+        let out = if s.tx_in_memory() { libc::POLLOUT | libc::POLLWRNORM } else { 0 };
+        return p.events & !out;
+    }
+    let mut events = p.events & libc::POLLPRI;
+    // The end was found already: its events would come for ever.
+    if s.rx.end.load(Relaxed) == 0 {
+        events |= p.events & libc::POLLRDHUP;
+        if p.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
+            events |= libc::POLLIN;
+        }
     }
     if !s.tx_in_memory() {
-        events |= p.events & libc::POLLOUT;
+        events |= p.events & (libc::POLLOUT | libc::POLLWRNORM);
     }
-    // The end was found already: its events would come for ever.
-    if s.rx.end.load(Relaxed) != 0 {
-        events = 0;
-    }
-    events | (p.events & libc::POLLPRI)
+    events
 }
 
 fn kernel_event(s: &Sock, sock: i32) {

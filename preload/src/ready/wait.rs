@@ -54,6 +54,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
         let n = pass(epfd, set, out);
         if n > 0 {
+            wake_next(set);
             return n as i32;
         }
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
@@ -63,16 +64,31 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
                 n = pass(epfd, set, out);
                 n > 0
             }) {
+                wake_next(set);
                 return n as i32;
             }
         }
         // SAFETY: by the contract.
         match unsafe { sleep(epfd, set, call, out, deadline) } {
-            Slept::Events(n) => return n,
+            Slept::Events(n) => {
+                wake_next(set);
+                return n;
+            }
             Slept::Again => {}
             Slept::Over => return 0,
             Slept::Failed => return -1,
         }
+    }
+}
+
+/// Level-triggered events are told to every thread that waits: the next one looks for itself, as in
+/// the kernel, where the event stays in the ready list.
+#[inline]
+fn wake_next(set: &Set) {
+    if set.sleepers.load(Relaxed) > 0
+        && let Some(w) = set.waiter()
+    {
+        let _ = desc::event_set(w.eventfd());
     }
 }
 
@@ -107,24 +123,19 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
     if inner.ours == 0 {
         return 0; // the kernel alone knows
     }
-    let mut n = look(set, inner, out);
+    let mut n = 0;
     let now = clock::ticks();
-    if n < out.len() && now.wrapping_sub(inner.kernel_look) > clock::ticks_of_us(50) {
+    if now.wrapping_sub(inner.kernel_look) > clock::ticks_of_us(50) {
         inner.kernel_look = now;
-        // SAFETY: the rest of the array.
-        let k = unsafe {
-            desc::epoll_wait(epfd, out.as_mut_ptr().add(n), (out.len() - n) as i32, 0)
-        };
+        // SAFETY: the program's array.
+        let k = unsafe { desc::epoll_wait(epfd, out.as_mut_ptr(), out.len() as i32, 0) };
         if let Ok(k) = k
             && k > 0
         {
-            n = keep(inner, out, n, k);
-            if n == 0 {
-                n = look(set, inner, out);
-            }
+            n = keep(set, inner, out, 0, k);
         }
     }
-    n
+    n + look(set, inner, &mut out[n..])
 }
 
 /// Sockets that changed their medium become ours, or the kernel's again.
@@ -312,11 +323,17 @@ fn wait_is_over(s: &Sock) -> bool {
 
 /// Kernel events in `out[at..at + k]`: those of members in memory make them hot and go, the others
 /// stay. Returns the new number of events.
-fn keep(inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
+fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
         if e.u64 == BELL {
+            // Taken by this thread; those that sleep need a ring of their own for what comes next.
+            if set.sleepers.load(Relaxed) > 0
+                && let Some(w) = set.waiter()
+            {
+                w.sleep_on();
+            }
             continue;
         }
         let mut ours = false;
@@ -465,7 +482,7 @@ unsafe fn sleep(
         take_in_changes(epfd, set, l.inner);
     }
     l.inner.kernel_look = clock::ticks();
-    let n = keep(l.inner, out, 0, k as usize);
+    let n = keep(set, l.inner, out, 0, k as usize);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..]);
     match n {

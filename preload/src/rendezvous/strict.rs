@@ -23,6 +23,7 @@ pub fn check(s: &'static Sock, sock: i32) {
         reason.code()
     ));
     s.set(flag::PINNED);
+    s.step.store(step::FAILED, Relaxed);
     let _ = net::disconnect(sock);
 }
 
@@ -33,7 +34,8 @@ fn is_given_up(s: &Sock, reason: Reason) -> bool {
     }
     match s.step.load(Relaxed) {
         step::IDLE => reason == Reason::MaxMemory || s.next_ops.load(Relaxed) == u32::MAX,
-        step::FAILED => true,
+        // Pinned: refused already, or the program has chosen.
+        step::FAILED => !s.has(flag::PINNED),
         _ => s.has(flag::PINNED),
     }
 }

@@ -105,7 +105,8 @@ fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> isize {
         Ok(n) => (done + n) as isize,
         Err(e) => {
             // TCP keeps the error for the next call when some bytes went.
-            s.error.store(e.0 as u32, std::sync::atomic::Ordering::Relaxed);
+            let order = std::sync::atomic::Ordering::Relaxed;
+            let _ = s.error.compare_exchange(0, e.0 as u32, order, order);
             done as isize
         }
     }

@@ -98,6 +98,8 @@ pub mod ctl {
     pub const RETURN: u32 = 2;
     /// The consumer stays on TCP.
     pub const PINNED: u32 = 4;
+    /// The producer has taken the request and is about to switch; the consumer can't take it back.
+    pub const TAKEN: u32 = 8;
 }
 
 /// The header page.

@@ -70,7 +70,10 @@ impl Waiter {
     #[inline]
     pub fn fall_asleep(self) {
         if let Some(w) = word_of(self.slot()) {
-            w.store(w.load(Relaxed) | 1, Relaxed);
+            // A new number even if others of the same waiter sleep already: a peer rings once per
+            // number, and an earlier ring may have been taken by a thread that did not sleep.
+            let v = w.load(Relaxed);
+            w.store(if v & 1 == 0 { v.wrapping_add(1) } else { v.wrapping_add(2) }, Relaxed);
         }
         // Pairs with the fence in `engine::bell::after_publish`: either the peer sees the odd word,
         // or we see its cursor in the look that follows.

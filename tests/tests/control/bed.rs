@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use smcr_tests::library::{self, source_dir};
 use smcr_tests::net::Net;
-use smcr_tests::process::{Ended, Load, Program, Running, eventually};
+use smcr_tests::process::{Ended, Load, Program, Running, eventually, flipping};
 use smcr_tests::twice::python;
 use tempfile::TempDir;
 
@@ -137,6 +137,9 @@ impl Client<'_> {
         let before = self.bed.net.lo()?;
         self.tell(&format!("talk {name} 300 4000"))?;
         let bytes = (self.bed.net.lo()? - before).bytes;
+        if flipping() {
+            return Ok(());
+        }
         ensure!(bytes < 2 * 300 * 4000 / 20, "{name}: {bytes} bytes on lo; {:?}", self.bed.socks()?);
         Ok(())
     }

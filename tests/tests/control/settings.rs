@@ -89,7 +89,8 @@ fn addresses_and_modes() -> Result<()> {
 fn rules() -> Result<()> {
     for rule in ["program=python3*", "role=client", "role=server", "role=server port=7000"] {
         let bed = Bed::new()?;
-        bed.ok(&["rule", "add", "--user", "use=tcp", rule.split(' ').next().unwrap_or(rule)])?;
+        let words = ["rule", "add", "--user", "use=tcp"].into_iter().chain(rule.split(' '));
+        bed.ok(&words.collect::<Vec<_>>())?;
         let _server = bed.server(&[])?;
         let client = bed.client(&[])?;
         client.open("a", 7000)?;

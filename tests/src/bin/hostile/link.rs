@@ -18,7 +18,6 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     pub cookie: u64,
-    pub uid: u32,
     pub pacing: u64,
 }
 
@@ -162,6 +161,9 @@ impl Link {
     /// Wakes the server, however it sleeps.
     pub fn wake(&mut self) {
         self.hear();
+        if self.region.d32(0, at::SWITCH).load(Relaxed) & 1 == 0 {
+            return; // a byte would be payload
+        }
         let word = self.region.d32(0, at::BELL);
         if word.load(Relaxed) == 1 && word.compare_exchange(1, 2, SeqCst, Relaxed).is_ok() {
             if self.tcp.write(&[0xb7]).is_ok_and(|n| n == 1) {
@@ -203,7 +205,7 @@ impl Link {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.tcp.set_nonblocking(false)?;
-        ensure!(got == want, "{} bytes came back, {} were sent", got.len(), want.len());
+        ensure!(got == want, "{} bytes came back, {} were sent; the first: {:?}", got.len(), want.len(), &got[..got.len().min(8)]);
         Ok(())
     }
 
@@ -361,7 +363,6 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
     ensure!(u16_at(4) == Some(20), "no such socket");
     let half = |o| u32_at(o).map(u64::from).context("short answer");
     let cookie = half(60)? | half(64)? << 32;
-    let uid = u32_at(80).context("short answer")?;
     let (mut pacing, mut off) = (u64::MAX, 88);
     while let (Some(len @ 4..), Some(kind)) = (u16_at(off), u16_at(off + 2)) {
         if let (2, Some(raw)) = (kind, msg.get(off + 116..off + 124)) {
@@ -369,5 +370,5 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
         }
         off += usize::from(len).next_multiple_of(4);
     }
-    Ok(Facts { cookie, uid, pacing })
+    Ok(Facts { cookie, pacing })
 }

@@ -19,9 +19,7 @@ pub mod at {
     pub const TAIL: usize = 64;
     pub const BELL: usize = 128;
     pub const BELLS: usize = 132;
-    pub const SPACE: usize = 192;
     pub const SWITCH: usize = 256;
-    pub const FIN: usize = 260;
     pub const AT_KERNEL: usize = 320;
     pub const AT_RING: usize = 352;
     pub const PASSED: usize = 384;
