@@ -33,6 +33,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
         return; // a set-uid program: inert
     }
     sys::clock::start();
+    sys::proc::start();
     engine::spin::start();
     rendezvous::start();
     control::on_drain(table::drain::drain);

@@ -138,6 +138,7 @@ table! {
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     fork() -> pid_t = -1;
+    vfork() -> pid_t = -1;
     _Fork() -> pid_t = -1;
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
     execv(path: *const c_char, argv: *const *const c_char) -> c_int = -1;

@@ -167,13 +167,19 @@ def main():
     o.secs = o.secs or (0.5 if o.quick else 2.0)
     out_dir = os.path.abspath(o.out)
     os.makedirs(out_dir, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, interrupted)
     work = tempfile.mkdtemp(prefix="smcr-bench-")
     os.chmod(work, 0o711)
     try:
         return run(o, rows, sweeps, work, out_dir)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def interrupted(_signal, _frame):
+    """Ends the run after the sample at hand was taken down; the report has the rows so far."""
+    raise KeyboardInterrupt
 
 
 def say(text):

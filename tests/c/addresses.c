@@ -293,6 +293,37 @@ static void pool_b(void) {
     meet();
 }
 
+/* TCP_DEFER_ACCEPT, and data in the SYN (TCP Fast Open, where the kernel has it on). */
+static void deferred_a(void) {
+    int l = listen_on(PORT);
+    sol_int(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, 5);
+    int queue = 5;
+    setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN, &queue, sizeof queue);
+    meet();
+    for (int i = 0; i < 3; i++) {
+        int fd = accept_from(l);
+        say("%zu %.5s", get(fd, buf, 5), buf);
+        warm(fd);
+        echo_until_end(fd);
+    }
+}
+static void deferred_b(void) {
+    struct place p = place("127.0.0.1", PORT);
+    meet();
+    for (int i = 0; i < 3; i++) {
+        int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        if (i == 0) {
+            MUST(connect(fd, (void *)&p.at, p.len));
+            put(fd, "hello", 5);
+        } else {
+            R(sendto(fd, "hello", 5, MSG_FASTOPEN, (void *)&p.at, p.len));
+        }
+        warm(fd);
+        echo(fd, "echo", i);
+        close(fd);
+    }
+}
+
 /* A socket connected to itself (simultaneous open of one). */
 static void itself_a(void) {
     struct place p = place("127.0.0.1", PORT + 5);
@@ -348,6 +379,7 @@ const struct test tests[] = {{"any_v4", any4_a, any4_b, 0},
                              {"refused", refused_a, refused_b, 0},
                              {"late_accept", late_accept_a, late_accept_b, 0},
                              {"thread_pool", pool_a, pool_b, 0},
+                             {"deferred", deferred_a, deferred_b, COLD},
                              {"itself", itself_a, itself_b, COLD},
                              {"connected_again", again_a, again_b, 0},
                              {0}};

@@ -128,7 +128,7 @@ static void unseen_a(void) {
             R(raw(SYS_close_range, fd, fd, 0, 0, 0, 0));
         else {
             int null = MUST(open("/dev/null", O_RDWR));
-            R(raw(SYS_dup3, null, fd, 0, 0, 0, 0) == fd);
+            R(syscall(SYS_dup3, null, fd, 0) == fd);
             close(null);
             R(write(fd, "to null", 7));
             R(read(fd, buf, 10));

@@ -198,6 +198,17 @@ static void executed_a(void) {
     } else if (!strcmp(role, "rest")) {
         got(10, buf, 20000, 10000, 5);
         R(send(10, "thanks", 6, 0));
+    } else if (!strcmp(role, "accept")) { /* a listener under 10, as systemd hands one over */
+        int fd = accept_from(10);
+        say("%zu", get(fd, buf, 5));
+        for (int i = 0; i < 300; i++) {
+            fill(buf, 3000, i, 6);
+            put(fd, buf, 3000);
+            if (get(fd, buf + 3000, 3000) != 3000 || memcmp(buf, buf + 3000, 3000))
+                die("echo");
+        }
+        R(shutdown(fd, SHUT_WR));
+        R(recv(fd, buf, 1, 0));
     } else if (!strcmp(role, "closed")) {
         R(fcntl(10, F_GETFD));
     }
@@ -223,6 +234,45 @@ static void exec_unread_a(void) {
     MUST(dup2(fd, 10));
     close(fd);
     exec_self("rest", without());
+}
+static void exec_listener(char **env) {
+    int l = listen_on(PORT);
+    MUST(dup2(l, 10));
+    close(l);
+    meet();
+    settle(); /* the connection is in the backlog by now */
+    exec_self("accept", env);
+}
+static void listener_with_a(void) { exec_listener(environ); }
+static void listener_without_a(void) { exec_listener(without()); }
+static void listener_b(void) {
+    meet();
+    int fd = dial(PORT);
+    put(fd, "early", 5);
+    echo_until_end(fd);
+}
+/* daemon() while connections are open: the parent exits at once. */
+static void daemon_a(void) {
+    int fd = conn(), over[2];
+    echo(fd, "before", 1);
+    MUST(pipe(over));
+    pid_t child = fork(); /* the harness waits for this process, so a child becomes the daemon */
+    if (child == 0) {
+        close(over[0]);
+        if (daemon(1, 1) < 0)
+            die("daemon");
+        echo(fd, "daemon", 2);
+        put_stream(fd, 2 * MIB, 3);
+        R(shutdown(fd, SHUT_WR));
+        get_stream(fd, 2 * MIB, 3);
+        R(recv(fd, buf, 1, 0));
+        exit(0);
+    }
+    close(over[1]);
+    close(fd);
+    wait_for(child);
+    say("%zd", read(over[0], buf, 1));
+    meet();
 }
 static void exec_cloexec_a(void) {
     int fd = conn();
@@ -337,6 +387,9 @@ const struct test tests[] = {{"pass", pass_a, pass_b, 0},
                              {"exec_unread", exec_unread_a, pass_unread_b, 0},
                              {"exec_cloexec", exec_cloexec_a, exec_cloexec_b, 0},
                              {"fork_exec_cat", exec_fork_a, exec_fork_b, 0},
+                             {"listener_with", listener_with_a, listener_b, COLD},
+                             {"listener_without", listener_without_a, listener_b, COLD},
+                             {"daemon", daemon_a, pass_b, 0},
                              {"posix_spawn", spawn_a, spawn_b, 0},
                              {"inetd", inetd_a, inetd_b, COLD},
                              {"executed", executed_a, executed_a, COLD},

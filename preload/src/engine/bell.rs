@@ -18,7 +18,7 @@
 
 use super::end;
 use crate::family::process::count;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::sys::net;
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
@@ -213,7 +213,7 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     if now == word && dir.bell.load(Relaxed) == word {
         return true;
     }
-    let told = peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
+    let told = !s.has(flag::SHARED) && peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
     if !told {
         arm(s, dir);
         return false;
@@ -224,6 +224,9 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     // that the word is not its own (`is_named`).
     fence(SeqCst);
     if Waiter::of_word(now).is_some_and(|o| o != w && o.is_asleep()) {
+        // From now on the byte, which wakes everybody: one of several waiters that names itself alone
+        // and then goes away would leave the others asleep.
+        s.set(flag::SHARED);
         arm(s, dir);
         return false;
     }

@@ -241,6 +241,12 @@ pub fn hostile(s: &Sock, sock: i32) {
 
 /// Bytes that FIONREAD shall report.
 pub fn unread(s: &Sock, sock: i32) -> Res {
+    if let Some(dir) = s.rx.dir()
+        && s.rx_in_memory()
+        && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
+    {
+        return Ok(rx::in_ring(s, dir) as usize);
+    }
     let kernel = crate::sys::fd::unread(sock)?;
     let Some(dir) = s.rx.dir() else { return Ok(kernel) };
     let ring = || rx::in_ring(s, dir) as usize;

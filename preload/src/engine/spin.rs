@@ -20,6 +20,10 @@ use smcr_proto::page::Counter;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
+/// Yields per wait: where the peer is the only other thread of the processor one is enough; more only
+/// burn time when the scheduler prefers a busy neighbour or gives the processor straight back.
+const YIELDS: u32 = 3;
+
 thread_local! {
     static NO_SPIN_UNTIL: Cell<u64> = const { Cell::new(0) };
     static NO_SPIN_FOR: Cell<u32> = const { Cell::new(0) };
@@ -95,7 +99,7 @@ fn yielding(start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     }
     let long = clock::ticks_of_us(100);
     let mut last = start;
-    loop {
+    for _ in 0..YIELDS {
         if ready() {
             return true;
         }
@@ -114,6 +118,9 @@ fn yielding(start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
         }
         last = now;
     }
+    // The scheduler gave the processor to somebody else, or straight back.
+    back_off(&NO_YIELD_UNTIL, &NO_YIELD_FOR, last, 64_000);
+    false
 }
 
 fn back_off(
@@ -185,15 +192,9 @@ pub fn start() {
 fn is_single_cpu() -> bool {
     match CPUS.load(Relaxed) {
         0 => {
-            // SAFETY: the set is large enough for its size.
-            let n = unsafe {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) == 0 {
-                    libc::CPU_COUNT(&set).max(1) as u32
-                } else {
-                    2
-                }
-            };
+            // Online processors, not this process's affinity: two ends pinned to one each have two.
+            // SAFETY: a constant argument.
+            let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as u32;
             CPUS.store(n, Relaxed);
             n == 1
         }

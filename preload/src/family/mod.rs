@@ -59,8 +59,14 @@ pub fn set_descriptor(fd: i32) {
 
 #[cold]
 fn make() -> Res<*mut u8> {
-    // One thread makes it; another that comes meanwhile does without (its socket stays on TCP).
+    // One thread makes it; another that comes meanwhile waits for it.
     if MAKING.swap(1, AcqRel) != 0 {
+        for _ in 0..10_000 {
+            if let Some(base) = base() {
+                return Ok(base);
+            }
+            sys::proc::yield_now();
+        }
         return Err(Errno(libc::EAGAIN));
     }
     let made = (|| {
@@ -90,9 +96,10 @@ fn make() -> Res<*mut u8> {
     put(header::SOCK_CAP, SOCK_CAP as u32);
     // Written last: a reader that sees the magic sees a header.
     at::<AtomicU64>(p, header::MAGIC).store(u64::from_le_bytes(page::MAGIC), Release);
-    FD.store(sys::fd::park(fd), Relaxed);
-    BASE.store(p, Release);
+    FD.store(fd, Relaxed);
     process::register(p);
+    BASE.store(p, Release);
+    FD.store(sys::fd::park(fd), Relaxed);
     MAKING.store(0, Release);
     Ok(p)
 }

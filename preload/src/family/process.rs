@@ -8,7 +8,7 @@ use super::{PROC_CAP, PROC_OFF, at};
 use crate::sys::{mem, proc};
 use smcr_proto::page::{self, Counter, process as field};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 const COUNTERS: usize = (page::process::LEN - field::COUNTERS) / 8;
 
@@ -104,10 +104,14 @@ pub fn is_new_child() -> bool {
     !page.is_null() && unsafe { &*page }.load(Relaxed) == 0
 }
 
-/// Whether the caller runs in a vfork child: the memory is the parent's, the pid is not.
+/// vfork(2) was called in this process (a byte that the hook sets before the real call).
+pub static SMCR_VFORK_USED: AtomicU8 = AtomicU8::new(0);
+
+/// Whether the caller runs in a vfork child: the memory is the parent's, the pid is not. Costs a
+/// system call only in processes that have called vfork.
 pub fn is_vfork_child() -> bool {
     let page = WIPED.load(Relaxed);
-    if page.is_null() {
+    if page.is_null() || SMCR_VFORK_USED.load(Relaxed) == 0 {
         return false;
     }
     // SAFETY: as above.

@@ -53,6 +53,8 @@ pub mod flag {
     pub const ERROR_PENDING: u32 = 4096;
     /// Member of a hooked epoll set that no hooked wait has waited for: its waiter may be raw.
     pub const UNSEEN: u32 = 16384;
+    /// Several waiters slept on it at once: only the doorbell byte wakes them all.
+    pub const SHARED: u32 = 65536;
     /// The first send after a peer's death has been swallowed, as TCP swallows it.
     pub const SWALLOWED: u32 = 32768;
     /// The last reference in this family went while the region was in use.

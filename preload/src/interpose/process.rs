@@ -96,3 +96,19 @@ fn after_fork(pid: pid_t) {
         _ => {}
     });
 }
+
+/// vfork returns twice in one frame, so the hook is a jump: it notes that the process uses vfork (from
+/// then on the table asks whether it runs in such a child) and goes on in the real function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+/// # Safety
+/// As for the function of this name in libc.
+pub unsafe extern "C" fn vfork() {
+    core::arch::naked_asm!(
+        "mov byte ptr [rip + {mark}], 1",
+        "jmp qword ptr [rip + {real}]",
+        mark = sym crate::family::process::SMCR_VFORK_USED,
+        real = sym real::slot::vfork,
+    )
+}

@@ -59,13 +59,33 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
 pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
     let n = n.max(0) as usize;
     let count = (0..n).filter(|fd| sets.iter().any(|b| b.has(*fd))).count();
-    let bytes = (count.max(1)) * size_of::<pollfd>();
+    let mut small = [pollfd { fd: -1, events: 0, revents: 0 }; 64];
+    if count <= small.len() {
+        // SAFETY: by the contract.
+        return unsafe { with_array(n, &mut small[..count], sets, timeout, mask) };
+    }
+    let bytes = count * size_of::<pollfd>();
     let Ok(p) = mem::map_private(bytes) else {
         crate::sys::set_errno(crate::sys::Errno(libc::ENOMEM));
         return -1;
     };
     // SAFETY: a fresh private mapping of `count` entries; zero bytes are valid.
     let fds: &mut [pollfd] = unsafe { std::slice::from_raw_parts_mut(p.cast(), count) };
+    // SAFETY: by the contract.
+    let result = unsafe { with_array(n, fds, sets, timeout, mask) };
+    mem::unmap(p, bytes);
+    result
+}
+
+/// # Safety
+/// `mask` must be null or valid.
+unsafe fn with_array(
+    n: usize,
+    fds: &mut [pollfd],
+    sets: &[Bits; 3],
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
     let mut at = 0;
     for fd in 0..n {
         let events = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
@@ -82,9 +102,7 @@ pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *cons
     }
     // SAFETY: by the contract.
     let r = unsafe { poll::poll(fds, timeout, mask) };
-    let result = finish(fds, sets, r);
-    mem::unmap(p, bytes);
-    result
+    finish(fds, sets, r)
 }
 
 /// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like).

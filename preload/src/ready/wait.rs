@@ -561,6 +561,9 @@ fn check_names(set: &'static Set, w: Waiter) {
 
 /// One more thread of this set sleeps.
 fn lie_down(set: &Set, w: Waiter) {
+    let marker = Marker::new();
+    // Count and word change together: else one thread's waking could hide another's falling asleep.
+    let _held = set.lock(&marker);
     set.sleepers.fetch_add(1, AcqRel);
     w.fall_asleep();
 }
@@ -568,6 +571,8 @@ fn lie_down(set: &Set, w: Waiter) {
 /// A thread is awake again; while others sleep the word says so, with a new number, so that the next
 /// arrival wakes one of them.
 fn get_up(set: &Set, w: Waiter) {
+    let marker = Marker::new();
+    let _held = set.lock(&marker);
     if set.sleepers.fetch_sub(1, AcqRel) > 1 {
         w.sleep_on();
     } else {

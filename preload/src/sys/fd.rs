@@ -4,12 +4,24 @@ use super::{Errno, Res, Sysno, call};
 use libc::{c_int, c_void};
 
 /// Lowest number for descriptors of our own: above what select(2) and most programs use.
-const PARK: usize = 1024;
+const PARK: c_int = 1024;
+/// The same in a process with several threads: there the kernel waits for all processors (10 ms)
+/// when a number beyond the present table is taken, and a table holds 64 at least.
+const PARK_LOW: c_int = 48;
 
-/// Moves an own descriptor out of the program's way (to [`PARK`] or above where the limit allows).
+/// Moves an own descriptor out of the program's way, as far as that costs nothing.
 pub fn park(fd: c_int) -> c_int {
-    for min in [PARK, 512, 192, 64] {
-        if let Ok(high) = dup_from(fd, min as c_int) {
+    let several = super::proc::has_threads();
+    if several && fd >= PARK_LOW {
+        return fd;
+    }
+    let places = if several { &[PARK_LOW][..] } else { &[PARK, 512, 192, PARK_LOW][..] };
+    for min in places {
+        if let Ok(high) = dup_from(fd, *min) {
+            if several && high >= 64 && fd < 64 {
+                close(high);
+                return fd;
+            }
             close(fd);
             return high;
         }

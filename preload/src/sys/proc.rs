@@ -41,6 +41,22 @@ pub fn raise(signal: libc::c_int) {
     };
 }
 
+static SINGLE: std::sync::atomic::AtomicPtr<u8> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+
+/// Finds glibc's mark of a process without threads; called by the constructor.
+pub fn start() {
+    // SAFETY: a NUL-terminated name; the symbol is a byte of glibc (2.32 and later).
+    let p = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE.store(p.cast(), std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Whether the process has, or had, more than one thread.
+pub fn has_threads() -> bool {
+    let p = SINGLE.load(std::sync::atomic::Ordering::Relaxed);
+    // SAFETY: null or glibc's byte, written by glibc only.
+    p.is_null() || unsafe { p.read_volatile() } == 0
+}
+
 /// sched_yield(2).
 pub fn yield_now() {
     // SAFETY: no pointers.

@@ -130,7 +130,9 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
     }
     match request {
         libc::FIONREAD => {
-            rx::progress(s, sock);
+            if s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed)) {
+                rx::progress(s, sock);
+            }
             Some(end::unread(s, sock).map(|n| n as i32))
         }
         // What is in the ring has arrived, as TCP's acknowledged bytes have.

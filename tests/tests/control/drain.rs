@@ -127,7 +127,8 @@ fn redis_under_load() -> Result<()> {
         ])?;
         std::thread::scope(|scope| -> Result<()> {
             let pipes = if drains { 12 } else { 1 };
-            let piped = scope.spawn(|| (0..pipes).try_for_each(|_| redis.pipe(&commands)));
+            let (redis, commands) = (&redis, &commands);
+            let piped = scope.spawn(move || (0..pipes).try_for_each(|_| redis.pipe(commands)));
             while drains && !piped.is_finished() {
                 smcr_tests::process::Program::new(&net, Load::Native, crate::bed::smcrctl())
                     .env("XDG_RUNTIME_DIR", dir.path())
