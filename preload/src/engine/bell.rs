@@ -190,8 +190,11 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
             // The error was taken here: the program gets it from SO_ERROR or its next call.
             Err(e) => {
-                s.error.store(e.0 as u32, Relaxed);
-                return end::found(s, end::RST);
+                end::found(s, end::RST);
+                if !end::is_reset_for_bell(s, dir) {
+                    s.error.store(e.0 as u32, Relaxed);
+                }
+                return;
             }
         }
     }

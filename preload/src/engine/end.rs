@@ -135,9 +135,15 @@ fn was_ours(s: &Sock) -> bool {
     s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 
-/// Whether the peer had read all that we put into its ring.
+/// Whether the peer had read all that we put into its ring, and nothing of ours went through TCP
+/// since: what lay unread there we can't know, but the kernel does.
 fn left_nothing(s: &Sock) -> bool {
-    s.tx.dir().is_none_or(|d| d.tail.load(Acquire) == s.tx.cursor.load(Relaxed))
+    let through_tcp = s.tx.tcp.load(Relaxed) as u32 != s.tx.waiter.load(Relaxed);
+    s.tx.dir().is_none_or(|d| {
+        let followed = d.passed.load(Acquire) >= s.tx.switches.load(Relaxed) & !1;
+        let read = d.tail.load(Acquire) == s.tx.cursor.load(Relaxed);
+        read && followed && (s.tx_in_memory() || !through_tcp)
+    })
 }
 
 /// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.

@@ -166,7 +166,9 @@ fn send_proof(s: &Sock, sock: i32) -> Result<(), Errno> {
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
-    if let Some(dir) = s.tx.dir().filter(|d| d.ctl.load(Acquire) & ctl::RETURN != 0) {
+    // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
+    let asks = |d: &&Dir| d.ctl.load(Acquire) & ctl::RETURN != 0 && !s.has(flag::SHUT_WR);
+    if let Some(dir) = s.tx.dir().filter(asks) {
         return give_back(s, sock, dir);
     }
     let marker = Marker::new();
@@ -206,6 +208,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
         _ => FIRST_HOLD.saturating_mul(made.min(64)),
     };
     s.tx.hold.store(hold, Relaxed);
+    s.tx.waiter.store(s.tx.tcp.load(Relaxed) as u32, Relaxed);
     process::count(Counter::SwitchTxTcp, 1);
     match why {
         Spill::UnseenWriter => s.note(Reason::UnseenWriter),
@@ -236,7 +239,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
 pub fn attend(s: &Sock, sock: i32) {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     let wishes = dir.ctl.load(Acquire);
-    if wishes & ctl::RETURN != 0 {
+    if wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR) {
         if !s.has(flag::PINNED) {
             s.note(Reason::PeerPinned);
         }

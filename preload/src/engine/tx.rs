@@ -141,7 +141,8 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
     let want = source.left();
     let used = head.wrapping_sub(s.tx.seen.load(Relaxed)) as usize;
     let mut free = size - used.min(size);
-    if free < want || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
+    let limited = s.buffer_limit.load(Relaxed) != 0;
+    if free < want || limited || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
         let Some((f, z)) = look_at_tail(s, dir, head, size) else {
             drop(held);
             end::hostile(s, sock);

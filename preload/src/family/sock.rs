@@ -131,7 +131,8 @@ pub struct Half {
     pub looked: AtomicU64,
     /// Spin budget learned for waits in this direction (ticks).
     pub spin: AtomicU32,
-    /// Receiving: last doorbell word that a waiter of ours stored.
+    /// Receiving: last doorbell word that a waiter of ours stored. Sending: `tcp` (low half) when the
+    /// direction last moved back to TCP.
     pub waiter: AtomicU32,
     _pad: [AtomicU32; 2],
 }

@@ -8,6 +8,7 @@
 use super::{level, wait};
 use super::set::{Inner, Set, make};
 use crate::config;
+use crate::engine::rx;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::{Errno, Res, fd as desc};
@@ -118,6 +119,9 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         && set.waited.load(Relaxed) == 0
     {
         s.set(flag::UNSEEN);
+        if !s.has(flag::SEEN) {
+            rx::expose(s, fd);
+        }
     }
     if let Some(s) = sock
         && set.waited.load(Relaxed) != 0

@@ -589,10 +589,12 @@ pub fn expose(epfd: i32, set: &'static Set) {
     let Ok(l) = set.lock(&marker) else { return };
     for m in 0..l.inner.used() {
         let mb = *l.inner.member(m);
-        if mb.fd < 0 || !mb.ours {
+        if mb.fd < 0 {
             continue;
         }
-        let _ = register(epfd, l.inner, m, true);
+        if mb.ours {
+            let _ = register(epfd, l.inner, m, true);
+        }
         if let Some(s) = table::sock(mb.fd) {
             s.clear(flag::SEEN);
             rx::expose(s, mb.fd);

@@ -9,7 +9,7 @@ use crate::family::process;
 use crate::family::sock::Sock;
 use crate::log;
 use crate::sys::{clock, fd};
-use crate::transport::region::ctl;
+use crate::transport::region::{ctl, fin};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -35,7 +35,7 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
 }
 
 /// Notes that the peer did not come; false.
-pub fn late(s: &Sock, sock: i32) -> bool {
+fn late(s: &Sock, sock: i32) -> bool {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
@@ -88,9 +88,28 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     if s.rx_in_memory() {
         rx::progress(s, sock);
     }
-    let Some(dir) = s.rx.dir().filter(|_| s.rx_in_memory()) else { return Back::Done };
-    // The peer's own way back and our request have crossed: it can't send again what it has not
-    // marked as ours (`rx::follow`).
-    let crossed = dir.ctl.load(Relaxed) & ctl::RETURN == 0;
-    if crossed || s.rx.end.load(Relaxed) != 0 { Back::Left } else { Back::NotYet }
+    let Some(dir) = s.rx.dir() else { return Back::Done };
+    {
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            rx::look_at_kernel(s, sock, dir);
+        }
+    }
+    if !s.rx_in_memory() {
+        return Back::Done;
+    }
+    let ctl = dir.ctl.load(Acquire);
+    // The peer's own way back and our request have crossed (`rx::follow`).
+    let crossed = ctl & (ctl::RETURN | ctl::TAKEN) == 0;
+    // An end that has said its last word sends nothing again: the ring is ours to read.
+    let ended = s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
+    if crossed || (ended && switch::take_back_request(dir)) { Back::Left } else { Back::NotYet }
+}
+
+/// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
+pub fn read_on(s: &'static Sock, sock: i32) {
+    late(s, sock);
+    if let Some(dir) = s.rx.dir() {
+        switch::take_back_request(dir);
+    }
 }

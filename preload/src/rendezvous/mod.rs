@@ -12,7 +12,7 @@ mod listener;
 mod server;
 mod strict;
 
-pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, late};
+pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
 pub use listener::{descriptors, forget_in_child, moved, owns};
 
 use crate::engine::switch;

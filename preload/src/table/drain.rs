@@ -39,7 +39,7 @@ pub fn drain(target: Target) {
     }
     for (fd, s) in connections().filter(|(_, s)| is_drained(s)) {
         if rendezvous::follow_back(s, fd) == Back::NotYet {
-            rendezvous::late(s, fd);
+            rendezvous::read_on(s, fd);
         }
     }
 }

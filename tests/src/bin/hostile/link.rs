@@ -76,7 +76,16 @@ impl Link {
                 .ok()
                 .filter(|f| announced(f.pacing).is_some()))
         })?;
-        Ok(Link { tcp, sent, channel: None, region, facts, bells: vec![], answers: vec![], hung_up: false })
+        Ok(Link {
+            tcp,
+            sent,
+            channel: None,
+            region,
+            facts,
+            bells: vec![],
+            answers: vec![],
+            hung_up: false,
+        })
     }
 
     pub fn echo(&mut self, n: usize) -> Result<()> {
@@ -91,7 +100,12 @@ impl Link {
     }
 
     pub fn offer(&self, versions: (u16, u16), cookie: u64) -> Offer {
-        Offer { versions, cookie, id: 77, rate: proof_rate(self.facts.cookie << 7 | 1) }
+        Offer {
+            versions,
+            cookie,
+            id: 77,
+            rate: proof_rate(self.facts.cookie << 7 | 1),
+        }
     }
 
     /// Sends an offer and works on until the server took it (true), or refused or ignored it.
@@ -134,14 +148,20 @@ impl Link {
         }
         self.mark(1);
         self.send_raw(&nonce)?;
-        until("proof taken", || Ok((self.region.u32(SERVER).load(Acquire) == 2).then_some(())))
+        until("proof taken", || {
+            Ok((self.region.u32(SERVER).load(Acquire) == 2).then_some(()))
+        })
     }
 
     /// Says that the stream goes on in the ring from here.
     pub fn mark(&self, switch: u32) {
-        self.region.d64(0, at::AT_KERNEL + 8 * switch as usize).store(self.sent, Relaxed);
+        self.region
+            .d64(0, at::AT_KERNEL + 8 * switch as usize)
+            .store(self.sent, Relaxed);
         let head = self.region.d64(0, at::HEAD).load(Relaxed);
-        self.region.d64(0, at::AT_RING + 8 * switch as usize).store(head, Relaxed);
+        self.region
+            .d64(0, at::AT_RING + 8 * switch as usize)
+            .store(head, Relaxed);
         self.region.d32(0, at::SWITCH).store(switch, SeqCst);
     }
 
@@ -154,7 +174,9 @@ impl Link {
     pub fn ring(&mut self, bytes: &[u8]) {
         let head = self.region.d64(0, at::HEAD).load(Relaxed);
         self.region.put(0, head, bytes);
-        self.region.d64(0, at::HEAD).store(head + bytes.len() as u64, SeqCst);
+        self.region
+            .d64(0, at::HEAD)
+            .store(head + bytes.len() as u64, SeqCst);
         self.wake();
     }
 
@@ -194,8 +216,12 @@ impl Link {
             }
             let r = &self.region;
             if r.d32(1, at::SWITCH).load(Acquire) & 1 == 1 {
-                r.d32(1, at::PASSED).store(r.d32(1, at::SWITCH).load(Relaxed), Relaxed);
-                let (head, tail) = (r.d64(1, at::HEAD).load(Acquire), r.d64(1, at::TAIL).load(Relaxed));
+                r.d32(1, at::PASSED)
+                    .store(r.d32(1, at::SWITCH).load(Relaxed), Relaxed);
+                let (head, tail) = (
+                    r.d64(1, at::HEAD).load(Acquire),
+                    r.d64(1, at::TAIL).load(Relaxed),
+                );
                 let mut part = vec![0; (head - tail) as usize];
                 r.take(1, tail, &mut part);
                 got.extend_from_slice(&part);
@@ -205,7 +231,13 @@ impl Link {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.tcp.set_nonblocking(false)?;
-        ensure!(got == want, "{} bytes came back, {} were sent; the first: {:?}", got.len(), want.len(), &got[..got.len().min(8)]);
+        ensure!(
+            got == want,
+            "{} bytes came back, {} were sent; the first: {:?}",
+            got.len(),
+            want.len(),
+            &got[..got.len().min(8)]
+        );
         Ok(())
     }
 
@@ -227,7 +259,10 @@ impl Link {
     pub fn tell(&self, bytes: &[u8], fds: &[i32]) -> Result<()> {
         let channel = self.channel.as_ref().context("channel")?.as_raw_fd();
         let mut control = [0u64; 64];
-        let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+        let mut iov = libc::iovec {
+            iov_base: bytes.as_ptr() as *mut _,
+            iov_len: bytes.len(),
+        };
         // SAFETY: an all-zero msghdr is valid; all buffers live until the call returns; the control
         // buffer has room for 100 descriptors.
         let n = unsafe {
@@ -253,11 +288,16 @@ impl Link {
 
     /// Takes what the server says.
     pub fn hear(&mut self) {
-        let Some(channel) = self.channel.as_ref().map(|c| c.as_raw_fd()) else { return };
+        let Some(channel) = self.channel.as_ref().map(|c| c.as_raw_fd()) else {
+            return;
+        };
         loop {
             let mut raw = [0u8; MAX_MESSAGE];
             let mut control = [0u64; 16];
-            let mut iov = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
+            let mut iov = libc::iovec {
+                iov_base: raw.as_mut_ptr().cast(),
+                iov_len: raw.len(),
+            };
             // SAFETY: as in `tell`; the kernel wrote the control messages that are walked.
             let n = unsafe {
                 let mut msg: libc::msghdr = std::mem::zeroed();
@@ -265,7 +305,11 @@ impl Link {
                 msg.msg_iovlen = 1;
                 msg.msg_control = control.as_mut_ptr().cast();
                 msg.msg_controllen = size_of_val(&control);
-                let n = libc::recvmsg(channel, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+                let n = libc::recvmsg(
+                    channel,
+                    &mut msg,
+                    libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
+                );
                 if n > 0 {
                     let c = libc::CMSG_FIRSTHDR(&msg);
                     if !c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS {
@@ -303,7 +347,11 @@ pub fn seqpacket(name: &[u8]) -> Result<OwnedFd> {
         let fd = OwnedFd::from_raw_fd(fd);
         let (addr, len) = abstract_address(name);
         let r = libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len);
-        ensure!(r == 0, "connect to the channel: {}", std::io::Error::last_os_error());
+        ensure!(
+            r == 0,
+            "connect to the channel: {}",
+            std::io::Error::last_os_error()
+        );
         Ok(fd)
     }
 }
@@ -334,7 +382,11 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
         }
         std::net::IpAddr::V6(ip) => ip.octets(),
     };
-    let family = if own.is_ipv4() && !mapped { libc::AF_INET } else { libc::AF_INET6 };
+    let family = if own.is_ipv4() && !mapped {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
     let mut req = [0u8; 72];
     req[..4].copy_from_slice(&72u32.to_ne_bytes());
     req[4..6].copy_from_slice(&20u16.to_ne_bytes());
@@ -351,10 +403,17 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
     let mut msg = [0u8; 2048];
     // SAFETY: plain system calls on buffers of ours.
     let n = unsafe {
-        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
+        let fd = libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            libc::NETLINK_SOCK_DIAG,
+        );
         ensure!(fd >= 0, "netlink");
         let fd = OwnedFd::from_raw_fd(fd);
-        ensure!(libc::send(fd.as_raw_fd(), req.as_ptr().cast(), 72, 0) == 72, "netlink");
+        ensure!(
+            libc::send(fd.as_raw_fd(), req.as_ptr().cast(), 72, 0) == 72,
+            "netlink"
+        );
         libc::recv(fd.as_raw_fd(), msg.as_mut_ptr().cast(), msg.len(), 0)
     };
     let msg = msg.get(..n.max(0) as usize).context("netlink")?;

@@ -16,9 +16,19 @@ use std::sync::atomic::Ordering::*;
 fn set_pacing(tcp: &TcpStream, rate: u64) -> Result<()> {
     // SAFETY: eight bytes of ours.
     let r = unsafe {
-        libc::setsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, (&raw const rate).cast(), 8)
+        libc::setsockopt(
+            tcp.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const rate).cast(),
+            8,
+        )
     };
-    ensure!(r == 0, "SO_MAX_PACING_RATE: {}", std::io::Error::last_os_error());
+    ensure!(
+        r == 0,
+        "SO_MAX_PACING_RATE: {}",
+        std::io::Error::last_os_error()
+    );
     Ok(())
 }
 
@@ -27,7 +37,9 @@ fn set_pacing(tcp: &TcpStream, rate: u64) -> Result<()> {
 pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
     let victim: SocketAddr = args.first().context("victim")?.parse()?;
     let facts = until("announcement on the foreign connection", || {
-        Ok(look_up(server, victim).ok().filter(|f| announced(f.pacing).is_some()))
+        Ok(look_up(server, victim)
+            .ok()
+            .filter(|f| announced(f.pacing).is_some()))
     })?;
     let mut link = Link::new(server, Region::new(Kind::Right)?)?;
     let offer = Offer {
@@ -49,8 +61,14 @@ pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
         r.d64(0, at::AT_KERNEL + 8).store(at_kernel, SeqCst);
         r.d32(0, at::SWITCH).store(1, SeqCst);
         at_kernel += 1000;
-        ensure!(r.d64(1, at::HEAD).load(Acquire) == 0, "payload of a foreign connection came here");
-        ensure!(r.u32(SERVER).load(Acquire) != 2, "proved without being the other end");
+        ensure!(
+            r.d64(1, at::HEAD).load(Acquire) == 0,
+            "payload of a foreign connection came here"
+        );
+        ensure!(
+            r.u32(SERVER).load(Acquire) != 2,
+            "proved without being the other end"
+        );
         let gone = look_up(server, victim).is_err();
         Ok(gone.then_some(()))
     })?;
@@ -86,7 +104,11 @@ pub fn silent(at: SocketAddr, args: &[String]) -> Result<()> {
     let how = args.first().context("how")?.clone();
     let name = u64::from(std::process::id()) << 8 | 7;
     let listener = TcpListener::bind(at)?;
-    let channel = if how == "nowhere" { None } else { Some(listen_channel(name, &how)?) };
+    let channel = if how == "nowhere" {
+        None
+    } else {
+        Some(listen_channel(name, &how)?)
+    };
     let (mut tcp, _) = listener.accept()?;
     set_pacing(&tcp, announcement(name))?;
     tcp.set_nodelay(true)?;
@@ -110,11 +132,15 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         let fd = OwnedFd::from_raw_fd(fd);
-        ensure!(libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) == 0, "bind");
+        ensure!(
+            libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) == 0,
+            "bind"
+        );
         if how == "nobody" {
             let child = libc::fork();
             if child == 0 {
-                let failed = libc::setresuid(65534, 65534, 65534) != 0 || libc::listen(fd.as_raw_fd(), 5) != 0;
+                let failed = libc::setresuid(65534, 65534, 65534) != 0
+                    || libc::listen(fd.as_raw_fd(), 5) != 0;
                 libc::_exit(i32::from(failed));
             }
             let mut status = 0;
@@ -130,12 +156,20 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
 fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
     loop {
         // SAFETY: plain system calls.
-        let peer = unsafe { libc::accept(channel.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
+        let peer = unsafe {
+            libc::accept(
+                channel.as_raw_fd(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
         ensure!(peer >= 0, "accept");
         // SAFETY: fresh.
         let peer = unsafe { OwnedFd::from_raw_fd(peer) };
         let (raw, fds) = receive(&peer)?;
-        let Ok((Message::Offer(offer), _)) = Message::parse(&raw) else { bail!("no offer") };
+        let Ok((Message::Offer(offer), _)) = Message::parse(&raw) else {
+            bail!("no offer")
+        };
         println!("offer for {:x}", offer.cookie);
         match how {
             "hangup" => continue,
@@ -143,7 +177,14 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                 for n in 0..50usize {
                     let junk = vec![n as u8; 1 + n];
                     // SAFETY: a buffer of ours.
-                    unsafe { libc::send(peer.as_raw_fd(), junk.as_ptr().cast(), junk.len(), libc::MSG_NOSIGNAL) };
+                    unsafe {
+                        libc::send(
+                            peer.as_raw_fd(),
+                            junk.as_ptr().cast(),
+                            junk.len(),
+                            libc::MSG_NOSIGNAL,
+                        )
+                    };
                 }
             }
             "lie" => {
@@ -153,7 +194,10 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                 unsafe {
                     let p = libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_SHARED, fd, 0);
                     ensure!(p != libc::MAP_FAILED, "mmap");
-                    (*p.cast::<u8>().add(SERVER).cast::<std::sync::atomic::AtomicU32>()).store(1, SeqCst);
+                    (*p.cast::<u8>()
+                        .add(SERVER)
+                        .cast::<std::sync::atomic::AtomicU32>())
+                    .store(1, SeqCst);
                 }
             }
             _ => {}
@@ -165,7 +209,10 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
 fn receive(channel: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut raw = [0u8; MAX_MESSAGE];
     let mut control = [0u64; 16];
-    let mut iov = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
+    let mut iov = libc::iovec {
+        iov_base: raw.as_mut_ptr().cast(),
+        iov_len: raw.len(),
+    };
     let mut fds = Vec::new();
     // SAFETY: buffers of ours live until the call returns; the kernel wrote what is walked.
     let n = unsafe {
@@ -178,7 +225,9 @@ fn receive(channel: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let c = libc::CMSG_FIRSTHDR(&msg);
         if n > 0 && !c.is_null() {
             for i in 0..((*c).cmsg_len - libc::CMSG_LEN(0) as usize) / 4 {
-                fds.push(OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<i32>().add(i).read_unaligned()));
+                fds.push(OwnedFd::from_raw_fd(
+                    libc::CMSG_DATA(c).cast::<i32>().add(i).read_unaligned(),
+                ));
             }
         }
         n

@@ -1,0 +1,72 @@
+/* Owns: a client that exchanges bytes with an echo server when it is told to, and checks them.
+ *   talker ADDRESS PORT [LOCAL-PORT]
+ * For each line on standard input, a number, it exchanges so many bytes in pieces of 1 to 4096 and
+ * prints "whole"; "DIFFERENT" or an error ends it. Ends with 0 at the end of the input. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static uint32_t state = 12345;
+static uint32_t roll(void) { return (state = state * 1664525 + 1013904223) >> 8; }
+
+static int open_to(const char *address, int port, int local) {
+    int six = strchr(address, ':') != NULL;
+    struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    struct sockaddr_in a4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+    if (local) {
+        struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons(local)};
+        own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (bind(fd, (void *)&own, sizeof own))
+            return -1;
+    }
+    if (six ? inet_pton(AF_INET6, address, &a6.sin6_addr) : inet_pton(AF_INET, address, &a4.sin_addr))
+        if (!connect(fd, six ? (void *)&a6 : (void *)&a4, six ? sizeof a6 : sizeof a4))
+            return fd;
+    return -1;
+}
+
+static int exchange(int fd, long bytes) {
+    static unsigned char there[4096], back[4096];
+    while (bytes > 0) {
+        long n = roll() % sizeof there + 1;
+        n = n < bytes ? n : bytes;
+        for (long i = 0; i < n; i++)
+            there[i] = roll();
+        for (long o = 0, m; o < n; o += m)
+            if ((m = send(fd, there + o, n - o, MSG_NOSIGNAL)) <= 0)
+                return perror("send"), 1;
+        for (long o = 0, m; o < n; o += m) {
+            struct pollfd p = {fd, POLLIN, 0};
+            if (poll(&p, 1, 30000) != 1)
+                return puts("SILENT"), 1;
+            if ((m = recv(fd, back + o, n - o, 0)) <= 0)
+                return perror("recv"), 1;
+        }
+        if (memcmp(there, back, n))
+            return puts("DIFFERENT"), 1;
+        bytes -= n;
+    }
+    puts("whole");
+    fflush(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3)
+        return 2;
+    int fd = open_to(argv[1], atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
+    if (fd < 0)
+        return perror("connect"), 3;
+    char line[64];
+    while (fgets(line, sizeof line, stdin))
+        if (exchange(fd, atol(line)))
+            return 4;
+    return 0;
+}

@@ -1,0 +1,186 @@
+//! What the tests with hostile peers share: the echo server, clients that talk when told to, the
+//! program that breaks the rules, and what `smcrctl sock` says of a process.
+#![allow(dead_code)] // each test program uses a part
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use smcr_tests::apps::PORT;
+use smcr_tests::library;
+use smcr_tests::net::Net;
+use smcr_tests::process::{DEADLINE, Load, Program, Running, eventually};
+use smcr_tests::twice::compile_with;
+
+fn compiled(name: &str) -> Result<PathBuf> {
+    compile_with(
+        "cc",
+        name,
+        &[&format!("{name}.c")],
+        &["-O1", "-g", "-pthread"],
+    )
+}
+
+/// Starts `echo_many` in a mode, on addresses (none: [::]).
+pub fn server<'a>(net: &'a Net, load: Load, mode: &str, address: &[&str]) -> Result<Running<'a>> {
+    let running = Program::new(net, load, compiled("echo_many")?)
+        .args([mode, &PORT.to_string()])
+        .args(address)
+        .start()?;
+    net.wait_listen(PORT)
+        .with_context(|| format!("{:?}", running.so_far()))?;
+    Ok(running)
+}
+
+/// A client that exchanges bytes when it is told to.
+pub struct Talker<'a> {
+    running: Running<'a>,
+    to: std::io::PipeWriter,
+    told: usize,
+}
+
+impl<'a> Talker<'a> {
+    pub fn start(net: &'a Net, load: Load, args: &[&str]) -> Result<Talker<'a>> {
+        Talker::start_through(net, load, &[], args)
+    }
+
+    /// `before` is a program that starts the client, with its arguments.
+    pub fn start_through(
+        net: &'a Net,
+        load: Load,
+        before: &[&str],
+        args: &[&str],
+    ) -> Result<Talker<'a>> {
+        let talker = compiled("talker")?;
+        let mut line: Vec<&str> = before.to_vec();
+        line.push(talker.to_str().context("path")?);
+        line.extend(args);
+        let (from, to) = std::io::pipe()?;
+        let running = Program::new(net, load, line[0])
+            .args(&line[1..])
+            .stdin(from)
+            .start()?;
+        Ok(Talker {
+            running,
+            to,
+            told: 0,
+        })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.running.pid()
+    }
+
+    /// Begins to exchange so many bytes.
+    pub fn begin(&mut self, bytes: usize) -> Result<()> {
+        self.told += 1;
+        Ok(writeln!(self.to, "{bytes}")?)
+    }
+
+    /// Waits till all that was begun is whole.
+    pub fn finish(&mut self) -> Result<()> {
+        eventually("exchange", || {
+            ensure!(!self.running.gone()?, "{:?}", self.running.so_far());
+            Ok(self.running.so_far().0.matches("whole\n").count() == self.told)
+        })
+        .with_context(|| format!("{:?}", self.running.so_far()))
+    }
+
+    pub fn exchange(&mut self, bytes: usize) -> Result<()> {
+        self.begin(bytes)?;
+        self.finish()
+    }
+
+    /// What the library says of its connection.
+    pub fn connection(&self) -> Result<Value> {
+        let mut all = connections(self.pid())?;
+        all.retain(|c| c["role"] == "client");
+        ensure!(all.len() == 1, "{all:?}");
+        Ok(all.remove(0))
+    }
+
+    /// Exchanges until the connection is accelerated, and a megabyte more.
+    pub fn ensure_accelerated(&mut self) -> Result<Value> {
+        for _ in 0..50 {
+            self.exchange(20_000)?;
+            if self.connection()?["state"] == "ACCELERATED" {
+                break;
+            }
+        }
+        self.exchange(1_000_000)?;
+        let c = self.connection()?;
+        ensure!(c["state"] == "ACCELERATED", "{c}");
+        // The bytes themselves: nearly all through memory.
+        let memory = c["tx"]["producer"].as_u64().context("producer")?;
+        ensure!(memory >= 1_000_000, "{c}");
+        Ok(c)
+    }
+
+    /// Exchanges much, and is on TCP afterwards for this reason.
+    pub fn ensure_on_tcp(&mut self, reason: &str) -> Result<()> {
+        for _ in 0..12 {
+            self.exchange(200_000)?;
+        }
+        let c = self.connection()?;
+        ensure!(c["reason"]["name"] == reason, "not {reason}: {c}");
+        ensure!(c["tx"]["producer"] == 0 && c["rx"]["consumer"] == 0, "{c}");
+        Ok(())
+    }
+
+    /// Ends it; it must have found everything right.
+    pub fn end(self) -> Result<()> {
+        drop(self.to);
+        let ended = self.running.wait(DEADLINE)?;
+        ensure!(ended.status.success(), "{ended}");
+        Ok(())
+    }
+}
+
+/// The connections of a process as `smcrctl sock` shows them.
+pub fn connections(pid: i32) -> Result<Vec<Value>> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    let program = FOUND.get_or_init(|| library::build("smcr-admin", "smcrctl").expect("smcrctl"));
+    let out = Command::new(program)
+        .args(["sock", "--json"])
+        .env_remove("LD_PRELOAD")
+        .output()?;
+    ensure!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let all: Vec<Value> = serde_json::from_slice(&out.stdout)?;
+    Ok(all.into_iter().filter(|c| c["pid"] == pid).collect())
+}
+
+/// The program that breaks the rules, natively.
+pub fn hostile<'a>(net: &'a Net, args: &[&str]) -> Program<'a> {
+    Program::new(net, Load::Native, env!("CARGO_BIN_EXE_hostile")).args(args)
+}
+
+/// Runs it to its end, which must be a good one.
+pub fn attack(net: &Net, args: &[&str]) -> Result<String> {
+    let ended = hostile(net, args)
+        .env("RUST_BACKTRACE", "0")
+        .start()?
+        .wait(DEADLINE * 2)?;
+    ensure!(ended.status.success(), "{ended}");
+    Ok(ended.out)
+}
+
+/// The server's address for IPv4 clients.
+pub fn here() -> String {
+    format!("127.0.0.1:{PORT}")
+}
+
+/// The tests that need several uids are left out for ordinary users.
+pub fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("left out: needs root");
+    }
+    root
+}
