@@ -106,7 +106,7 @@ package() { # package FOLDER ALLOWED...: which of our own packages its Cargo.tom
     done < <(awk '/^\[/ { on = ($0 ~ /dependencies/) } on && /^smcr-[a-z]+/ { sub(/[ .=].*/, ""); print }' "$folder/Cargo.toml")
 }
 package proto
-package bpf
+package bpf smcr-proto
 package preload smcr-proto
 package admin smcr-proto smcr-bpf
 package tests smcr-proto smcr-bpf

@@ -26,6 +26,7 @@ mod explain;
 mod fail;
 mod family;
 mod generate;
+mod handshake;
 mod library;
 mod linkgroup;
 mod mapping;

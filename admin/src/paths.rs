@@ -57,6 +57,11 @@ impl Places {
         Places { root }
     }
 
+    /// Whether `--root` was given.
+    pub fn is_elsewhere(&self) -> bool {
+        self.root.is_some()
+    }
+
     /// A path of the host, below `--root` if that was given.
     pub fn of_host(&self, path: &str) -> PathBuf {
         match &self.root {

@@ -11,6 +11,7 @@ use crate::cli::{PortRange, Rules, Scope, SetArgs, Ueid, UnsetArgs};
 use crate::config::{self, Editor};
 use crate::effective::Effective;
 use crate::fail::usage;
+use crate::handshake;
 use crate::out;
 use crate::paths::{Owner, Places};
 use crate::ports;
@@ -167,17 +168,16 @@ pub fn enable(places: &Places, scope: Scope, on: bool) -> anyhow::Result<()> {
     let owner = settings.owner.word();
     if on {
         out::print(&format!("enabled for the {owner}, for new connections\n"))?;
-        if settings.owner == Owner::Host {
-            out::note(
-                "note: this version does not mark connections by the SMC TCP option (eBPF); \
-                 connections between processes of this host do not need it",
-            );
-        }
-        return Ok(());
+    } else {
+        out::print(&format!(
+            "disabled for the {owner}, for new connections; smcrctl drain moves the live ones to TCP\n"
+        ))?;
     }
-    out::print(&format!(
-        "disabled for the {owner}, for new connections; smcrctl drain moves the live ones to TCP\n"
-    ))
+    // Below --root is the image of another machine, whose kernel is not this one.
+    if settings.owner == Owner::Host && !places.is_elsewhere() {
+        handshake::switch(on)?;
+    }
+    Ok(())
 }
 
 pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {

@@ -9,13 +9,14 @@
 //! neither clang nor a kernel header is needed to build or to run it. See `README.md` beside this crate.
 #![deny(missing_docs)]
 
-pub mod abi;
 mod cgroup;
 mod error;
 mod install;
 mod link;
 
 pub use cgroup::root as cgroup_root;
+/// The private socket options.
+pub use smcr_proto::handshake as abi;
 pub use error::Error;
 pub use install::{Counters, Enabled, Pins, Shape, State, Status};
 

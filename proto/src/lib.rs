@@ -7,6 +7,7 @@
 //! From the outside in:
 //! - [`page`]: the page by which a process shows its sockets and counters to `smcrctl`;
 //! - [`control`]: the page by which users and root steer running processes, and its policy;
+//! - [`handshake`]: the socket options that mark a handshake with the SMC TCP option;
 //! - [`reason`]: the numbered reasons why a connection is on TCP;
 //! - [`rendezvous`]: the messages by which two processes of one host find and prove each other;
 //! - [`cursor`]: arithmetic of the shared-memory rings, and the check of what a peer claims;
@@ -17,6 +18,7 @@
 
 pub mod control;
 pub mod cursor;
+pub mod handshake;
 pub mod page;
 pub mod reason;
 pub mod rendezvous;

@@ -181,7 +181,7 @@ def idle(conns):
 IDLE = [
     Metric("rss_kib", "KiB", "low", ("delta", 8), "RSS of both ends per connection"),
     Metric("pss_kib", "KiB", "low", None, "PSS of both ends per connection"),
-    Metric("fds", "", "low", ("delta", 0.01), "open files of both ends per connection"),
+    Metric("fds", "", "low", ("delta", 0.05), "open files of both ends per connection"),
     Metric("setup_us", "us", "low", None, "set-up and 20 rounds, per connection"),
     Metric("ticks", "ticks", "low", ("max", 0), "CPU ticks while idle"),
     Metric("switches", "", "low", ("max", 0), "context switches while idle"),

@@ -7,6 +7,7 @@ import pwd
 import re
 import signal
 import subprocess
+import time
 
 from proc import Failed, Proc, free_port, wait_listening
 from row import from_hist, ratio, row, which
@@ -229,7 +230,13 @@ def pg_start(env, accel, keep):
              accel=accel, user=pg_user(), deadline=120)
     keep.append(p)
     wait_listening(p, port)
-    return port
+    # it listens before it has recovered from the last stop
+    for _ in range(200):
+        with Proc(env, [pg_bin("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]) as ask:
+            if not ask.result(allow=(0, 1, 2)) and ask.p.returncode == 0:
+                return port
+        time.sleep(0.05)
+    raise Failed("PostgreSQL does not get ready: %s" % p.errors())
 
 
 def pgbench_argv(port, *more):
@@ -237,7 +244,7 @@ def pgbench_argv(port, *more):
 
 
 def pg_setup(env):
-    if not (pg_bin("initdb") and pg_bin("pgbench") and pg_bin("postgres")):
+    if not (all(pg_bin(n) for n in ("initdb", "pgbench", "postgres", "pg_isready"))):
         return "PostgreSQL is not installed"
     d = os.path.join(env.workdir, "pg")
     if os.path.exists(d):

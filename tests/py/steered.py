@@ -5,7 +5,9 @@
       open NAME PORT          connects
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
       start NAME              talks on until `stop NAME`, which answers with the rounds
-      raw NAME PORT           connects and does not read
+      put NAME SIZE           sends and does not read
+      end NAME                shuts its sending side down
+      fetch NAME SIZE         reads the echo of that, and the end if there was one
       close NAME
 Each command is answered by one line: "ok ..." or the name of the error."""
 import errno
@@ -106,6 +108,15 @@ def client():
                 t.go = False
                 t.join()
                 answer = f"{t.result} {t.rounds}"
+            elif word == "put":
+                socks[name].sendall(data(0, numbers[0]))
+            elif word == "end":
+                socks[name].shutdown(socket.SHUT_WR)
+            elif word == "fetch":
+                if get(socks[name], numbers[0]) != data(0, numbers[0]):
+                    answer = "DIFFERENT"
+                elif len(numbers) > 1 and socks[name].recv(1):
+                    answer = "NO END"
             elif word == "close":
                 socks.pop(name).close()
         except (OSError, EOFError) as e:

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -305,5 +304,5 @@ fn open_to_all(dir: &Path) -> Result<()> {
     Ok(fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?)
 }
 
-/// A generous time for a program that does much.
-pub const LONG: Duration = Duration::from_secs(120);
+/// For programs that move much.
+pub use crate::process::DEADLINE as LONG;

@@ -222,13 +222,13 @@ impl Running<'_> {
         (self.text("out"), self.text("err"))
     }
 
-    /// Waits for its end.
-    pub fn wait(mut self, deadline: Duration) -> Result<Ended> {
+    /// Waits for its end; its files stay.
+    pub fn await_end(&mut self, deadline: Duration) -> Result<()> {
         let end = Instant::now() + deadline;
         let mut pause = Duration::from_micros(500);
         while !self.gone()? {
             if Instant::now() > end {
-                let (out, err) = self.so_far();
+                let (out, err) = (brief(self.text("out")), brief(self.text("err")));
                 let hung = dump::all(&self.net.pids());
                 bail!(
                     "{} did not end\n--- out\n{out}\n--- err\n{err}\n{hung}",
@@ -238,6 +238,12 @@ impl Running<'_> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self, deadline: Duration) -> Result<Ended> {
+        self.await_end(deadline)?;
         Ok(Ended {
             name: self.name.clone(),
             status: self.ended.context("ended")?,
@@ -259,6 +265,15 @@ impl Drop for Running<'_> {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// Not more than a screen of it: some programs give out data.
+fn brief(text: String) -> String {
+    if text.len() < 5000 {
+        text
+    } else {
+        format!("({} bytes)", text.len())
     }
 }
 

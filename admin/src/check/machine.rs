@@ -5,10 +5,12 @@ use std::path::Path;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
+use smcr_bpf::State;
+
 use super::{Finding, Grade, diag};
 use crate::effective::Effective;
 use crate::paths::Places;
-use crate::{bench, device, library, out, procfs};
+use crate::{bench, device, handshake, library, out, procfs};
 
 /// Below this, RDMA has little memory to pin.
 const LITTLE_MEMLOCK: u64 = 64 << 20;
@@ -25,12 +27,20 @@ pub fn check(places: &Places) -> Vec<Finding> {
         seccomp(),
         memlock(),
         devices(places),
-        Finding::new(
-            Grade::Info,
-            "smc option",
-            "this version does not mark connections by the SMC TCP option (eBPF); connections of one host do not need it",
-        ),
+        smc_option(),
     ]
+}
+
+/// The eBPF programs. Connections of one host do not need them, so their absence is no fault.
+fn smc_option() -> Finding {
+    let status = smcr_bpf::status();
+    let finding = |grade, text: String| Finding::new(grade, "smc option", text);
+    let text = handshake::describe(&status);
+    match status.state {
+        State::Enabled | State::Unreadable => finding(Grade::Good, text),
+        State::Absent => finding(Grade::Info, text).mend("smcrctl enable, as root"),
+        State::Partial | State::Outdated => finding(Grade::Bad, text).mend("smcrctl enable, as root"),
+    }
 }
 
 fn the_library() -> Finding {

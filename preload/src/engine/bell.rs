@@ -7,13 +7,14 @@
 //! | 0 | consumer | nothing: the consumer looks by itself |
 //! | waiter | consumer | looks at that waiter's sleep word; asleep: its eventfd, once per sleep |
 //! | ARMED | consumer | moves it to RINGING, sends one byte on the TCP connection, moves it to RUNG |
+//! | EACH | consumer | sends one byte at every publish: the consumer's waiter is unseen and may be edge-triggered |
 //! | RINGING, RUNG | producer | nothing: a byte is on its way or unread |
 //!
 //! Word of space (`Dir::space`): 0 or a waiter; TCP bytes are never used for it, so an end that waits
 //! for space and has no eventfd to be woken by moves its direction to TCP instead.
 //!
 //! Invariant (hazard 6): while the consumer is *unseen* (its waiter may be one that we never see),
-//! the word is ARMED, RINGING or RUNG at every moment, so data never lies in the ring without a
+//! the word is EACH, ARMED, RINGING or RUNG at every moment, so data never lies in the ring without a
 //! doorbell byte that was sent after it or is about to be.
 
 use super::end;
@@ -33,6 +34,8 @@ pub const ARMED: u32 = 1;
 pub const RINGING: u32 = 2;
 /// Producer has sent it.
 pub const RUNG: u32 = 3;
+/// Consumer asks for a byte at every arrival: its waiter may be edge-triggered and unseen.
+pub const EACH: u32 = 4;
 /// Bit of `Half::gate`: no doorbell byte may be sent (the stream carries payload).
 pub const CLOSED: u32 = 1 << 31;
 
@@ -56,6 +59,8 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
         if ring_waiter(peer, w, &s.tx.rung) == Rang::Unknown {
             ring_tcp(s, dir, sock);
         }
+    } else if word == EACH {
+        ring_tcp(s, dir, sock);
     } else if word == ARMED
         && dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok()
     {
@@ -208,6 +213,13 @@ pub fn arm(s: &Sock, dir: &Dir) {
     fence(SeqCst);
 }
 
+/// Arms the doorbell byte for every arrival.
+pub fn arm_each(s: &Sock, dir: &Dir) {
+    s.rx.waiter.store(EACH, Relaxed);
+    dir.bell.store(EACH, Relaxed);
+    fence(SeqCst); // as in `arm`
+}
+
 /// Names a waiter in the doorbell word; false if the peer can't be told its eventfd, or another
 /// waiter sleeps on this connection (then the byte is armed, which wakes everybody).
 pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
@@ -240,5 +252,5 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
 #[inline]
 pub fn is_named(dir: &Dir, w: Waiter) -> bool {
     let word = dir.bell.load(Relaxed);
-    word == w.word() || (ARMED..=RUNG).contains(&word)
+    word == w.word() || (ARMED..=EACH).contains(&word)
 }

@@ -78,7 +78,7 @@ pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
         RST => Verdict::Reset,
         FIN | FIN_RST => {
             let died = marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0;
-            if marks & fin::RESET != 0 || (died && !left_nothing(s)) {
+            if marks & fin::RESET != 0 || (died && !ring_was_read(s)) {
                 Verdict::Died
             } else {
                 Verdict::Eof
@@ -135,12 +135,17 @@ fn was_ours(s: &Sock) -> bool {
     s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 
+/// Whether the peer had read all that we put into its ring.
+fn ring_was_read(s: &Sock) -> bool {
+    s.tx.dir().is_none_or(|d| d.tail.load(Acquire) == s.tx.cursor.load(Relaxed))
+}
+
 /// Whether the peer had read all that we put into its ring, and nothing of ours went through TCP
 /// since: what lay unread there we can't know, but the kernel does.
 fn left_nothing(s: &Sock) -> bool {
     let through_tcp = s.tx.tcp.load(Relaxed) as u32 != s.tx.waiter.load(Relaxed);
     s.tx.dir().is_none_or(|d| {
-        let followed = d.passed.load(Acquire) >= s.tx.switches.load(Relaxed) & !1;
+        let followed = d.passed.load(Acquire) + 1 >= s.tx.switches.load(Relaxed);
         let read = d.tail.load(Acquire) == s.tx.cursor.load(Relaxed);
         read && followed && (s.tx_in_memory() || !through_tcp)
     })

@@ -137,7 +137,7 @@ pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
     // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
     // comes later rings again.
     let known = dir.bells.load(Acquire);
-    bell::arm(s, dir);
+    bell::arm_each(s, dir);
     if s.rx_in_memory() && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
         bell::drain_to(s, dir, sock, known);
     }
@@ -197,7 +197,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     drop(held);
     let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
     if let Some(dir) = s.rx.dir()
-        && dir.bell.load(Relaxed) == bell::RUNG
+        && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
         && flags & libc::MSG_PEEK == 0
         && !s.has(flag::SEEN)
         && matches!(step, Step::Moved(_))

@@ -102,7 +102,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     let proof = s.role.load(Relaxed) == role::CLIENT && made == 0;
     shadow::accelerate(s, sock);
     // A full send queue would cut the proof: come again when it has room.
-    if proof && crate::sys::fd::unacked(sock).is_ok_and(|n| n > 4096) {
+    if proof && !net::has_room(sock) {
         return false;
     }
     // From here on the accepting side can't give up: it waits for the proof.

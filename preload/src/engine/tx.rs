@@ -92,7 +92,7 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
                 }
             }
             Step::Full if nonblock => {
-                if done == 0 && !s.has(flag::SEEN) {
+                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN) {
                     // Nobody that we see waits for room, so nobody could be woken (hazard 5).
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
                     return (0, Step::Kernel);
@@ -128,13 +128,13 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
         return Step::Kernel;
     }
     // A peer that died without a mark shows in the kernel only.
-    if wait::is_time_to_look(&s.rx.looked) {
+    if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
         rx::look_at_kernel_for_sender(s, sock, back);
-        if s.rx.end.load(Relaxed) != 0 {
-            drop(held);
-            switch::spill(s, sock, switch::Spill::HalfClosed);
-            return Step::Kernel;
-        }
+    }
+    if s.rx.end.load(Relaxed) != 0 {
+        drop(held);
+        switch::spill(s, sock, switch::Spill::HalfClosed);
+        return Step::Kernel;
     }
     let mut size = s.tx.size.load(Relaxed) as usize;
     let head = s.tx.cursor.load(Relaxed);

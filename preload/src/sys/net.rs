@@ -50,6 +50,16 @@ pub fn set_opt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Res 
     }
 }
 
+/// Whether the send buffer takes a few bytes for certain: SO_MEMINFO's queued bytes against its
+/// limit, with a page to spare.
+pub fn has_room(fd: c_int) -> bool {
+    const SO_MEMINFO: c_int = 55;
+    const SNDBUF: usize = 3;
+    const WMEM_QUEUED: usize = 5;
+    let info = get_opt::<[u32; 9]>(fd, libc::SOL_SOCKET, SO_MEMINFO);
+    info.is_ok_and(|m| m[WMEM_QUEUED].saturating_add(8192) < m[SNDBUF])
+}
+
 /// The socket's cookie: unique in its network namespace while the system runs.
 pub fn cookie(fd: c_int) -> Res<u64> {
     get_opt(fd, libc::SOL_SOCKET, SO_COOKIE)

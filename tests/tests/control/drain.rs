@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use smcr_tests::apps::noise;
-use smcr_tests::process::eventually;
+use smcr_tests::process::{eventually, flipping};
 
 use crate::bed::Bed;
 
@@ -42,7 +42,8 @@ fn all_while_busy() -> Result<()> {
             Ok(now.len() == 8 && now.iter().all(|s| s.0 == "tcp"))
         })?;
         let now = shown(&bed)?;
-        ensure!(now.iter().all(|s| s.1 == "drained" || s.1 == "peer-pinned"), "{now:?}");
+        let told = |s: &(String, String)| s.1 == "drained" || s.1 == "peer-pinned";
+        ensure!(flipping() || now.iter().all(told), "{now:?}");
         for name in names {
             wait_for_rounds(&client, name, 20)?;
             let end = client.say(&format!("stop {name}"))?;
@@ -95,8 +96,10 @@ fn asleep() -> Result<()> {
     std::thread::sleep(std::time::Duration::from_millis(300));
     let target = format!("pid:{}", server.pid());
     let ended = bed.ctl(&["drain", &target, "--user", "--timeout", "1"])?;
-    ensure!(!ended.status.success(), "{ended}");
-    ensure!(ended.err.contains("when they wake up: python3"), "{ended}");
+    if !flipping() {
+        ensure!(!ended.status.success(), "{ended}");
+        ensure!(ended.err.contains("when they wake up: python3"), "{ended}");
+    }
     client.tell("talk a 10 1000")?;
     client.stays_on_tcp("a")?;
     let now = shown(&bed)?;
@@ -104,7 +107,47 @@ fn asleep() -> Result<()> {
     Ok(())
 }
 
-/// redis with clients that pipe 25 MB each, one after the other; its digest must be right.
+/// What lies unread in the ring is not lost, whether the peer is there, or has closed already.
+#[test]
+fn unread_data() -> Result<()> {
+    for ended in [false, true] {
+        let bed = Bed::new()?;
+        bed.ok(&["enable", "--user"])?;
+        let _server = bed.server(&[])?;
+        let client = bed.client(&[])?;
+        client.open("a", 7000)?;
+        client.moves_to_memory("a")?;
+        client.tell("put a 30000")?;
+        if ended {
+            client.tell("end a")?;
+            eventually("the server's close", || Ok(bed.socks()?.len() == 1))?;
+        } else {
+            // What the server has sent and the client has not read.
+            let sum = |s: &serde_json::Value, way: &str, cursor: &str| -> i64 {
+                [cursor, "tcp_bytes"].iter().filter_map(|n| s[way][n].as_i64()).sum()
+            };
+            eventually("the echo", || {
+                let socks = bed.socks()?;
+                let of = |role| socks.iter().find(|s| s["role"] == role);
+                let (Some(s), Some(c)) = (of("server"), of("client")) else { return Ok(false) };
+                Ok(sum(s, "tx", "producer") - sum(c, "rx", "consumer") == 30_000)
+            })?;
+        }
+        let target = format!("pid:{}", client.program.pid());
+        bed.ok(&["drain", &target, "--user", "--no-wait"])?;
+        client.tell("open b 7000")?; // it looks at the page
+        client.tell(if ended { "fetch a 30000 0" } else { "fetch a 30000" })?;
+        let now = shown(&bed)?;
+        ensure!(now.iter().any(|s| s.1 == "drained"), "{now:?}");
+        if !ended {
+            client.stays_on_tcp("a")?;
+        }
+        client.moves_to_memory("b")?;
+    }
+    Ok(())
+}
+
+/// redis with clients that pipe 200 MB each, one after the other; its digest must be right.
 #[test]
 fn redis_under_load() -> Result<()> {
     use smcr_tests::apps::Redis;
@@ -126,9 +169,10 @@ fn redis_under_load() -> Result<()> {
             &format!("XDG_RUNTIME_DIR={}", dir.path().display()),
         ])?;
         std::thread::scope(|scope| -> Result<()> {
-            let pipes = if drains { 12 } else { 1 };
-            let (redis, commands) = (&redis, &commands);
-            let piped = scope.spawn(move || (0..pipes).try_for_each(|_| redis.pipe(commands)));
+            // The same keys again and again, so that smcrctl comes in time.
+            let (redis, much) = (&redis, commands.repeat(if drains { 8 } else { 1 }));
+            let pipes = if drains { 3 } else { 1 };
+            let piped = scope.spawn(move || (0..pipes).try_for_each(|_| redis.pipe(&much)));
             while drains && !piped.is_finished() {
                 smcr_tests::process::Program::new(&net, Load::Native, crate::bed::smcrctl())
                     .env("XDG_RUNTIME_DIR", dir.path())
@@ -145,7 +189,7 @@ fn redis_under_load() -> Result<()> {
                 .run_ok()?;
             let stats: serde_json::Value = serde_json::from_str(&text)?;
             let [moved, late] = ["handovers", "handover_timeouts"].map(|c| &stats["totals"][c]);
-            ensure!(moved.as_u64() > Some(0) && late.as_u64() == Some(0), "{text}");
+            ensure!((moved.as_u64() > Some(0) || flipping()) && late.as_u64() == Some(0), "{text}");
         }
         let digest = redis.cli(&["debug", "digest"])?;
         redis.stop()?;

@@ -69,7 +69,8 @@ pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
             r.u32(SERVER).load(Acquire) != 2,
             "proved without being the other end"
         );
-        let gone = look_up(server, victim).is_err();
+        // The kernel names the listener when the connection is gone.
+        let gone = look_up(server, victim).map_or(true, |f| f.cookie != facts.cookie);
         Ok(gone.then_some(()))
     })?;
     ensure!(r.u64(NONCE).load(Relaxed) != 0 || !taken);
@@ -112,8 +113,11 @@ pub fn silent(at: SocketAddr, args: &[String]) -> Result<()> {
     let (mut tcp, _) = listener.accept()?;
     set_pacing(&tcp, announcement(name))?;
     tcp.set_nodelay(true)?;
-    if let Some(channel) = channel.filter(|_| how != "mute" && how != "nobody") {
-        let how = how.clone();
+    let answers = how != "mute" && how != "nobody";
+    if let Some(channel) = &channel
+        && answers
+    {
+        let (channel, how) = (channel.try_clone()?, how.clone());
         std::thread::spawn(move || answer(&channel, &how));
     }
     let mut buf = vec![0; 65536];
@@ -140,14 +144,14 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
             let child = libc::fork();
             if child == 0 {
                 let failed = libc::setresuid(65534, 65534, 65534) != 0
-                    || libc::listen(fd.as_raw_fd(), 5) != 0;
+                    || libc::listen(fd.as_raw_fd(), 100) != 0;
                 libc::_exit(i32::from(failed));
             }
             let mut status = 0;
             libc::waitpid(child, &mut status, 0);
             ensure!(status == 0, "listen as nobody");
         } else {
-            ensure!(libc::listen(fd.as_raw_fd(), 5) == 0, "listen");
+            ensure!(libc::listen(fd.as_raw_fd(), 100) == 0, "listen");
         }
         Ok(fd)
     }

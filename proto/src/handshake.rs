@@ -1,4 +1,5 @@
-//! The private socket options, as the programs and the library agree on them.
+//! The private socket options by which a process has its handshakes marked with the SMC TCP option, as
+//! the eBPF programs (`bpf/smcr.bpf.c`), their loader and the library agree on them.
 //!
 //! | | | |
 //! |---|---|---|
