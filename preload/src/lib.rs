@@ -12,13 +12,13 @@ pub mod control;
 pub mod engine;
 pub mod family;
 pub mod interpose;
+pub mod layout;
 pub mod log;
 pub mod ready;
 pub mod real;
 pub mod rendezvous;
 pub mod sys;
 pub mod table;
-pub mod threads;
 pub mod transport;
 
 use libc::{c_char, c_int};

@@ -16,5 +16,6 @@ pub mod shadow;
 pub mod signals;
 pub mod spin;
 pub mod switch;
+pub mod threads;
 pub mod tx;
 pub mod wait;

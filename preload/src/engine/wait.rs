@@ -255,7 +255,7 @@ pub fn thread_waiter() -> Option<Waiter> {
     match waiters::take() {
         Ok(w) => {
             WAITER.set(Some(w));
-            crate::threads::at_exit();
+            super::threads::at_exit();
             Some(w)
         }
         Err(_) => {

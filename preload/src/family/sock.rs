@@ -6,7 +6,7 @@
 //! a copy that we publish, never what we compute with.
 
 use super::lock::Lock;
-use crate::transport::region::{Dir, RegionHeader};
+use crate::layout::{Dir, RegionHeader};
 use smcr_proto::page::{self, State, socket as field};
 use smcr_proto::reason::Reason;
 use std::mem::offset_of;

@@ -34,7 +34,7 @@ hooks! {
     }
 
     fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-        match table::set(ep) {
+        match table::epoll_set(ep) {
             Some(set) if max > 0 && !events.is_null() => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask: std::ptr::null() };
                 // SAFETY: the program's arguments.
@@ -46,7 +46,7 @@ hooks! {
     }
 
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        match table::set(ep) {
+        match table::epoll_set(ep) {
             Some(set) if max > 0 && !events.is_null() => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask };
                 // SAFETY: the program's arguments.
@@ -58,7 +58,7 @@ hooks! {
     }
 
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match table::set(ep) {
+        match table::epoll_set(ep) {
             // SAFETY: the program's pointer, null or valid.
             Some(set) if max > 0 && !events.is_null() && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.

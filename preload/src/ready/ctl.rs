@@ -6,7 +6,7 @@
 //! which a hooked wait was seen.
 
 use super::{level, wait};
-use super::set::{Inner, Set, make};
+use crate::table::set::{Inner, Set, make};
 use crate::config;
 use crate::engine::rx;
 use crate::family::lock::Marker;
@@ -29,7 +29,7 @@ pub fn ctl(
     event: Option<epoll_event>,
     real: impl Fn() -> i32,
 ) -> i32 {
-    let set = match table::set(epfd) {
+    let set = match table::epoll_set(epfd) {
         Some(s) => s,
         None if op == EPOLL_CTL_ADD && config::enabled() && fd != epfd => match begin(epfd, &real) {
             Ok((s, r)) if r == 0 => {

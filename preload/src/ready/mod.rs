@@ -1,14 +1,12 @@
 //! Readiness: epoll, poll and select over sockets in memory, on TCP, and all other descriptors.
 //!
 //! The kernel's own registrations stay: they wake for TCP, for doorbells and for waiters that the
-//! library never sees. On top of them [`set`] keeps what a hooked epoll set knows of its members,
+//! library never sees. On top of them `table::set` keeps what a hooked epoll set knows of its members,
 //! [`ctl`] and [`wait`] are epoll_ctl and epoll_wait, [`poll`] and [`select`] their elders, and
 //! [`level`] says what is ready now, for all of them.
 
 pub mod ctl;
-pub mod index;
 pub mod level;
 pub mod poll;
 pub mod select;
-pub mod set;
 pub mod wait;

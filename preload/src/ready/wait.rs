@@ -7,7 +7,7 @@
 //! twice.
 
 use super::ctl::{register, take_over};
-use super::set::{Inner, Set};
+use crate::table::set::{Inner, Set};
 use super::level;
 use crate::engine::{bell, changes, rx, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;

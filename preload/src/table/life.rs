@@ -9,7 +9,7 @@ use super::{Entry, get, put, range, take};
 use crate::engine::{end, switch};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, process};
-use crate::ready::set;
+use crate::table::set;
 use crate::rendezvous;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};

@@ -7,16 +7,19 @@
 //!
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
 //! - [`io`]: sending and receiving on a tracked socket;
+//! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`drain`]: connections that the control page wants on TCP.
 
 pub mod drain;
+pub mod index;
 pub mod io;
 pub mod life;
 pub mod options;
+pub mod set;
 
 use crate::family::sock::Sock;
-use crate::ready::set::Set;
+use set::Set;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Descriptors that can be tracked.
@@ -68,7 +71,7 @@ fn decode(p: *mut u8) -> Option<Entry> {
 
 /// The epoll set behind a descriptor.
 #[inline]
-pub fn set(fd: i32) -> Option<&'static Set> {
+pub fn epoll_set(fd: i32) -> Option<&'static Set> {
     match get(fd)? {
         Entry::Set(s) => Some(s),
         Entry::Sock(_) => None,

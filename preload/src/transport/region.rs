@@ -6,10 +6,10 @@
 
 use crate::family::process;
 use crate::sys::{self, Errno, Res, mem};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
-/// Bytes before the first ring.
-pub const HEADER: usize = 4096;
+pub use crate::layout::{Dir, HEADER, RegionHeader, ctl, fin, setup};
+
 /// Largest ring, and the room kept for each (pages that are never touched cost nothing).
 pub const RING_MAX: usize = 256 * 1024;
 /// Smallest ring.
@@ -18,118 +18,6 @@ pub const RING_MIN: usize = 4096;
 pub const LEN: usize = HEADER + 2 * RING_MAX;
 /// "SMCRSHM" and the layout version.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x01");
-
-/// One direction. The producer owns lines 0, 4 and 5, the consumer lines 1 and 6.
-#[repr(C, align(64))]
-pub struct Dir {
-    /// Bytes ever put in. Release by the producer, Acquire by the consumer.
-    pub head: AtomicU64,
-    /// Position that stands for offset 0; changes only while the ring is empty.
-    pub base: AtomicU64,
-    /// Ring size in effect, a power of two; changes only while the ring is empty.
-    pub size: AtomicU32,
-    /// CPU that the producer last ran on.
-    pub producer_cpu: AtomicU32,
-    _p0: [AtomicU64; 5],
-    /// Bytes ever taken out. Release by the consumer, Acquire by the producer.
-    pub tail: AtomicU64,
-    /// CPU that the consumer last ran on.
-    pub consumer_cpu: AtomicU32,
-    _p1: [AtomicU32; 13],
-    /// Doorbell word for arriving data: the consumer arms, the producer rings (`engine::bell`).
-    pub bell: AtomicU32,
-    /// Doorbell bytes that the producer has put into the TCP stream.
-    pub bells: AtomicU32,
-    _p2: [AtomicU64; 7],
-    /// Doorbell word for space: the producer waits, the consumer rings.
-    pub space: AtomicU32,
-    _p3: [AtomicU32; 15],
-    /// Switches that the producer has made; odd = the stream goes on in the ring.
-    pub switch: AtomicU32,
-    /// [`fin`] bits.
-    pub fin: AtomicU32,
-    _p4: [AtomicU64; 7],
-    /// Kernel stream position of switch number n, at n modulo [`RECORDS`].
-    at_kernel: [AtomicU64; RECORDS],
-    /// Ring position of switch number n.
-    at_ring: [AtomicU64; RECORDS],
-    /// Switches that the consumer has followed.
-    pub passed: AtomicU32,
-    /// [`ctl`] bits.
-    pub ctl: AtomicU32,
-    /// Position at which the consumer froze, for a return that it asked for.
-    pub frozen: AtomicU64,
-    _p5: [AtomicU64; 6],
-}
-
-/// Switches that a producer may be ahead of its consumer, at most: one to memory that was not
-/// followed yet and one back.
-const RECORDS: usize = 4;
-
-impl Dir {
-    /// Kernel stream position of switch number `n`.
-    pub fn at_kernel(&self, n: u32) -> &AtomicU64 {
-        &self.at_kernel[n as usize % RECORDS]
-    }
-
-    /// Ring position of switch number `n`.
-    pub fn at_ring(&self, n: u32) -> &AtomicU64 {
-        &self.at_ring[n as usize % RECORDS]
-    }
-}
-
-/// Bits of [`Dir::fin`], set by the producer before it tells the kernel.
-pub mod fin {
-    /// shutdown(SHUT_WR) or an orderly close: nothing follows.
-    pub const WRITE: u32 = 1;
-    /// The producer's end is closed altogether.
-    pub const CLOSED: u32 = 2;
-    /// It closed with unread data: the connection is reset.
-    pub const RESET: u32 = 4;
-    /// SO_LINGER zero: an exit without close resets.
-    pub const LINGER0: u32 = 8;
-}
-
-/// Bits of [`Dir::ctl`], set by the consumer.
-pub mod ctl {
-    /// Reads are careful: the producer may switch to memory.
-    pub const READY: u32 = 1;
-    /// The consumer asks the producer to go on through TCP and to send again what is unread.
-    pub const RETURN: u32 = 2;
-    /// The consumer stays on TCP.
-    pub const PINNED: u32 = 4;
-    /// The producer has taken the request and is about to switch; the consumer can't take it back.
-    pub const TAKEN: u32 = 8;
-}
-
-/// The header page.
-#[repr(C, align(64))]
-pub struct RegionHeader {
-    magic: AtomicU64,
-    /// Set-up, written by the accepting side: [`setup`].
-    pub server: AtomicU32,
-    _pad: AtomicU32,
-    /// Nonce that the connecting side must put into the stream.
-    pub nonce: [AtomicU64; 2],
-    _gap: [AtomicU64; 4],
-    /// 0: connecting side to accepting side; 1: back.
-    pub dirs: [Dir; 2],
-}
-
-/// Values of [`RegionHeader::server`].
-pub mod setup {
-    /// The nonce is on the socket and in the header.
-    pub const NONCE: u32 = 1;
-    /// The connecting side is proved.
-    pub const PROVED: u32 = 2;
-    /// Refused.
-    pub const REFUSED: u32 = 3;
-    /// The connecting side is about to put the nonce into the stream.
-    pub const COMMITTED: u32 = 4;
-}
-
-const _: () = assert!(size_of::<Dir>() == 448);
-const _: () = assert!(size_of::<RegionHeader>() <= HEADER);
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed).
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {

@@ -97,31 +97,27 @@ fn a_set_with_two_threads_in_two_steps() {
 /// How a reader makes sure that it is woken.
 #[derive(Clone, Copy)]
 struct Reading {
-    /// It says "asleep" before it names itself, under the lock, so that others see it.
-    asleep_first: bool,
-    /// With another sleeper, armed or named, the byte is armed, which wakes all.
-    respects_armed: bool,
+    /// A reader that finds another one asleep under the name that it takes over makes the connection
+    /// shared: from then on the byte is armed, which wakes everybody.
+    shares: bool,
+    /// A reader that has said "asleep" looks whether the word still names it.
+    looks_again: bool,
+    /// A reader without a waiter of its own arms the byte...
+    first_has_waiter: bool,
+    /// ...and makes the connection shared by that.
+    byte_shares: bool,
 }
 
 const ARMED: u32 = 9;
 
 struct Sock {
-    /// Head, and tail as the readers of the process share it, under the receiving lock.
-    lock: Mutex<State>,
+    /// What a reader stored last, and whether the connection is shared; under the receiving lock.
+    lock: Mutex<(u32, bool)>,
     head: AtomicU32,
     word: AtomicU32,
-    sleep: [AtomicU32; 3],
-    eventfd: [EventFd; 3],
+    sleep: [AtomicU32; 2],
+    eventfd: [EventFd; 2],
     byte: AtomicU32,
-}
-
-#[derive(Default)]
-struct State {
-    tail: u32,
-    /// What a reader stored last.
-    waiter: u32,
-    /// Readers that sleep.
-    asleep: u32,
 }
 
 impl Sock {
@@ -129,9 +125,7 @@ impl Sock {
         self.head.store(head, Release);
         fence(SeqCst);
         match self.word.load(Relaxed) {
-            ARMED => {
-                self.byte.store(1, Release);
-            }
+            ARMED => self.byte.store(1, Release),
             0 => {}
             w => {
                 let w = w as usize - 1;
@@ -142,37 +136,66 @@ impl Sock {
         }
     }
 
-    /// Names the reader or arms the byte, and says "asleep"; true: nothing to read, it sleeps.
-    fn lie_down(&self, me: usize, r: Reading) -> bool {
-        let tail;
-        {
-            let mut s = self.lock.lock().unwrap();
-            if r.asleep_first {
-                self.sleep[me].store(1, Relaxed);
-            }
-            let other = match s.waiter {
-                0 => false,
-                ARMED => r.respects_armed && s.asleep > 0,
-                w => w as usize - 1 != me && self.sleep[w as usize - 1].load(Relaxed) & 1 != 0,
-            };
-            let word = if other { ARMED } else { me as u32 + 1 };
-            s.waiter = word;
-            s.asleep += 1;
-            self.word.swap(word, Relaxed);
-            tail = s.tail;
-        }
-        self.sleep[me].store(1, Relaxed);
+    fn arm(&self, stored: &mut (u32, bool)) -> bool {
+        stored.0 = ARMED;
+        self.word.swap(ARMED, Relaxed);
         fence(SeqCst);
-        self.head.load(Acquire) == tail
+        false
     }
 
-    fn will_wake(&self, me: usize) -> bool {
-        self.byte.load(Acquire) != 0 || self.eventfd[me].wakes()
+    /// `bell::name_waiter`, with the lock held.
+    fn name(&self, me: usize, r: Reading) -> bool {
+        let mut stored = self.lock.lock().unwrap();
+        let (now, word) = (stored.0, me as u32 + 1);
+        if now == word && self.word.load(Relaxed) == word {
+            return true;
+        }
+        if me == 0 && !r.first_has_waiter {
+            stored.1 |= r.byte_shares;
+            return self.arm(&mut stored);
+        }
+        if stored.1 {
+            return self.arm(&mut stored);
+        }
+        stored.0 = word;
+        self.word.swap(word, Relaxed);
+        fence(SeqCst);
+        let other = now != 0 && now != ARMED && now != word;
+        if r.shares && other && self.sleep[now as usize - 1].load(Relaxed) & 1 != 0 {
+            stored.1 = true;
+            return self.arm(&mut stored);
+        }
+        true
+    }
+
+    fn is_named(&self, me: usize) -> bool {
+        let word = self.word.load(Relaxed);
+        word == me as u32 + 1 || word == ARMED
+    }
+
+    /// Some(named): sleeps.
+    fn lie_down(&self, me: usize, r: Reading) -> Option<bool> {
+        for _ in 0..3 {
+            let named = self.name(me, r);
+            if named {
+                self.sleep[me].fetch_add(1, Relaxed);
+                fence(SeqCst);
+            }
+            let go_on =
+                self.head.load(Acquire) != 0 || (named && r.looks_again && !self.is_named(me));
+            if !go_on {
+                return Some(named);
+            }
+            if named {
+                self.sleep[me].fetch_add(1, Relaxed);
+            }
+        }
+        None
     }
 }
 
-/// `readers` threads lie down one after the other or together, the last one is ended by a signal
-/// and goes away; then data arrives. The first one must be woken.
+/// Two readers lie down; the second is ended by a signal, perhaps comes again, and goes away. Then
+/// data arrives: the first must be woken.
 fn readers(r: Reading, again: bool) -> impl Fn() + Sync + Send + 'static {
     move || {
         let sock = Arc::new(Sock {
@@ -187,25 +210,27 @@ fn readers(r: Reading, again: bool) -> impl Fn() + Sync + Send + 'static {
             let sock = sock.clone();
             thread::spawn(move || {
                 for _ in 0..=u32::from(again) {
-                    sock.lie_down(1, r);
-                    sock.lock.lock().unwrap().asleep -= 1;
-                    sock.sleep[1].store(2, Relaxed);
+                    if sock.lie_down(1, r) == Some(true) {
+                        sock.sleep[1].fetch_add(1, Relaxed);
+                    }
                 }
             })
         };
         let asleep = sock.lie_down(0, r);
         second.join().unwrap();
         sock.publish(1);
-        assert!(
-            !asleep || sock.will_wake(0),
-            "a reader sleeps and another is named"
-        );
+        if let Some(named) = asleep {
+            let rung = sock.byte.load(Acquire) != 0 || (named && sock.eventfd[0].wakes());
+            assert!(rung, "a reader sleeps and another is named");
+        }
     }
 }
 
 const RIGHT: Reading = Reading {
-    asleep_first: true,
-    respects_armed: true,
+    shares: true,
+    looks_again: true,
+    first_has_waiter: true,
+    byte_shares: true,
 };
 
 #[test]
@@ -218,14 +243,25 @@ fn two_readers_one_comes_again() {
     holds(readers(RIGHT, true));
 }
 
+#[test]
+fn two_readers_one_without_a_waiter() {
+    holds(readers(
+        Reading {
+            first_has_waiter: false,
+            ..RIGHT
+        },
+        true,
+    ));
+}
+
 /// The first has named itself but does not say "asleep" yet: the second names itself over it.
 #[test]
-fn a_reader_that_names_itself_first() {
+fn a_reader_that_does_not_look_whether_it_is_named() {
     breaks(
-        "asleep before named",
+        "look again",
         readers(
             Reading {
-                asleep_first: false,
+                looks_again: false,
                 ..RIGHT
             },
             false,
@@ -233,17 +269,27 @@ fn a_reader_that_names_itself_first() {
     );
 }
 
-/// Both sleep on the byte; one of them comes again and names itself alone.
 #[test]
-fn a_reader_that_names_itself_over_the_byte() {
+fn a_reader_that_takes_over_a_sleepers_name() {
     breaks(
-        "armed for others",
+        "shared",
         readers(
             Reading {
-                respects_armed: false,
+                shares: false,
                 ..RIGHT
             },
-            true,
+            false,
         ),
     );
+}
+
+/// One sleeps on the byte because it has no waiter; the other names itself over it.
+#[test]
+fn a_reader_that_names_itself_over_the_byte() {
+    let r = Reading {
+        first_has_waiter: false,
+        byte_shares: false,
+        ..RIGHT
+    };
+    breaks("the byte shares", readers(r, false));
 }

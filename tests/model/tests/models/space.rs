@@ -14,34 +14,44 @@ struct Rules {
     producer_fence: bool,
     consumer_fence: bool,
     looks_again: bool,
-    /// A second writer finds the word taken and goes through TCP instead of overwriting it.
-    respects_other: bool,
+    /// A writer that finds another one named and asleep leaves the word; whoever wakes up while
+    /// others wait wakes them.
+    passes_on: bool,
+    /// A writer that relies on another's name looks, once asleep, whether that one still is.
+    looks_at_name: bool,
 }
 
-const AS_IT_SHOULD_BE: Rules = Rules {
+const AS_IT_IS: Rules = Rules {
     producer_fence: true,
     consumer_fence: true,
     looks_again: true,
-    respects_other: true,
+    passes_on: true,
+    looks_at_name: true,
 };
 
 struct Dir {
     head: AtomicU32,
     tail: AtomicU32,
     space: AtomicU32,
+    /// Writers that wait; private to the sending family.
+    writers: AtomicU32,
+    sleep: [AtomicU32; 2],
     eventfd: [EventFd; 2],
 }
 
 impl Dir {
-    /// The consumer takes one, publishes, and rings whoever waits.
+    /// The consumer takes one, publishes, and rings whoever is named and sleeps.
     fn take_one(&self, tail: u32, r: Rules) {
         self.tail.store(tail, Release);
         if r.consumer_fence {
             fence(SeqCst);
         }
-        let word = self.space.load(Relaxed);
-        if word != 0 && self.head.load(Relaxed) - tail < SIZE {
-            self.eventfd[word as usize - 1].ring();
+        let word = self.space.load(Relaxed) as usize;
+        if word != 0
+            && self.head.load(Relaxed) - tail < SIZE
+            && self.sleep[word - 1].load(Relaxed) & 1 != 0
+        {
+            self.eventfd[word - 1].ring();
         }
     }
 
@@ -49,19 +59,39 @@ impl Dir {
         self.head.load(Relaxed) - self.tail.load(Acquire) < SIZE
     }
 
-    /// True: sleeps until its eventfd rings.
-    fn wait_for_room(&self, me: u32, r: Rules) -> bool {
-        if r.respects_other {
-            if self.space.compare_exchange(0, me, AcqRel, Relaxed).is_err() {
-                return false;
-            }
-        } else {
-            self.space.swap(me, Relaxed);
+    fn is_named(&self, me: usize) -> bool {
+        match self.space.load(Relaxed) as usize {
+            0 => false,
+            w => w == me + 1 || self.sleep[w - 1].load(Relaxed) & 1 != 0,
         }
+    }
+
+    /// True: sleeps until its eventfd rings.
+    fn wait_for_room(&self, me: usize, r: Rules) -> bool {
+        if !self.is_named(me) {
+            self.space.swap(me as u32 + 1, Relaxed);
+        }
+        fence(SeqCst);
+        self.writers.fetch_add(1, AcqRel);
+        self.sleep[me].fetch_add(1, Relaxed);
         if r.producer_fence {
             fence(SeqCst);
         }
-        !(r.looks_again && self.has_room())
+        let go_on = (r.looks_again && self.has_room()) || (r.looks_at_name && !self.is_named(me));
+        if go_on {
+            self.wakes_up(me, r);
+        }
+        !go_on
+    }
+
+    fn wakes_up(&self, me: usize, r: Rules) {
+        self.sleep[me].fetch_add(1, Relaxed);
+        if self.writers.fetch_sub(1, AcqRel) > 1 && r.passes_on {
+            fence(SeqCst);
+            if self.sleep[1 - me].load(Relaxed) & 1 != 0 {
+                self.eventfd[1 - me].ring();
+            }
+        }
     }
 }
 
@@ -71,52 +101,54 @@ fn model(r: Rules, writers: u32) -> impl Fn() + Sync + Send + 'static {
             head: AtomicU32::new(SIZE),
             tail: AtomicU32::new(0),
             space: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            sleep: [AtomicU32::new(0), AtomicU32::new(0)],
             eventfd: [EventFd::new(), EventFd::new()],
         });
         let consumer = {
             let dir = dir.clone();
-            thread::spawn(move || (1..=SIZE).for_each(|tail| dir.take_one(tail, r)))
+            thread::spawn(move || dir.take_one(1, r))
         };
         let second = (writers == 2).then(|| {
             let dir = dir.clone();
-            thread::spawn(move || dir.wait_for_room(2, r))
+            thread::spawn(move || dir.wait_for_room(1, r))
         });
-        let first = dir.wait_for_room(1, r);
-        let second = second.map(|t| t.join().unwrap());
+        let mut asleep = [dir.wait_for_room(0, r), false];
+        if let Some(second) = second {
+            asleep[1] = second.join().unwrap();
+        }
         consumer.join().unwrap();
-        assert!(
-            !first || dir.eventfd[0].wakes(),
-            "the first writer sleeps beside an empty ring"
-        );
-        assert!(
-            second != Some(true) || dir.eventfd[1].wakes(),
-            "the second writer sleeps beside an empty ring"
+        // Whoever is rung wakes up, and may ring the other.
+        for me in [0, 1, 0] {
+            if asleep[me] && dir.eventfd[me].wakes() {
+                asleep[me] = false;
+                dir.wakes_up(me, r);
+            }
+        }
+        assert_eq!(
+            asleep, [false; 2],
+            "a writer sleeps beside a ring with room"
         );
     }
 }
 
 #[test]
 fn no_wake_up_is_lost() {
-    holds(model(AS_IT_SHOULD_BE, 1));
+    holds(model(AS_IT_IS, 1));
 }
 
 #[test]
 fn two_writers() {
-    holds(model(AS_IT_SHOULD_BE, 2));
+    holds(model(AS_IT_IS, 2));
 }
 
 #[test]
 fn without_the_producers_fence() {
-    breaks(
-        "producer's fence",
-        model(
-            Rules {
-                producer_fence: false,
-                ..AS_IT_SHOULD_BE
-            },
-            1,
-        ),
-    );
+    let r = Rules {
+        producer_fence: false,
+        ..AS_IT_IS
+    };
+    breaks("producer's fence", model(r, 1));
 }
 
 #[test]
@@ -126,7 +158,7 @@ fn without_the_consumers_fence() {
         model(
             Rules {
                 consumer_fence: false,
-                ..AS_IT_SHOULD_BE
+                ..AS_IT_IS
             },
             1,
         ),
@@ -140,7 +172,7 @@ fn without_the_second_look() {
         model(
             Rules {
                 looks_again: false,
-                ..AS_IT_SHOULD_BE
+                ..AS_IT_IS
             },
             1,
         ),
@@ -148,13 +180,27 @@ fn without_the_second_look() {
 }
 
 #[test]
-fn two_writers_that_overwrite_each_other() {
+fn two_writers_without_passing_on() {
     breaks(
-        "one word, two writers",
+        "pass on",
         model(
             Rules {
-                respects_other: false,
-                ..AS_IT_SHOULD_BE
+                passes_on: false,
+                ..AS_IT_IS
+            },
+            2,
+        ),
+    );
+}
+
+#[test]
+fn two_writers_that_trust_the_others_name() {
+    breaks(
+        "look at the name",
+        model(
+            Rules {
+                looks_at_name: false,
+                ..AS_IT_IS
             },
             2,
         ),

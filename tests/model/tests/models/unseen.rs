@@ -92,7 +92,11 @@ impl Reader {
         if self.how != How::TakesLast {
             self.take(due);
         }
-        let word = if self.how == How::Disarms { LOOKING } else { ARMED };
+        let word = if self.how == How::Disarms {
+            LOOKING
+        } else {
+            ARMED
+        };
         self.dir.bell.swap(word, Relaxed);
         fence(SeqCst);
         if self.how != How::Blindly && self.dir.head.load(Acquire) != self.tail {
@@ -124,7 +128,13 @@ impl Reader {
 }
 
 /// The program reads up to `n` messages at a time; what it does in between is its way of waiting.
-fn model(when: When, how: How, wait: Wait, n: u32, messages: u32) -> impl Fn() + Sync + Send + 'static {
+fn model(
+    when: When,
+    how: How,
+    wait: Wait,
+    n: u32,
+    messages: u32,
+) -> impl Fn() + Sync + Send + 'static {
     move || {
         let dir = Arc::new(Dir {
             head: AtomicU32::new(0),
@@ -136,7 +146,13 @@ fn model(when: When, how: How, wait: Wait, n: u32, messages: u32) -> impl Fn() +
             let dir = dir.clone();
             thread::spawn(move || (1..=messages).for_each(|head| dir.publish(head)))
         };
-        let mut reader = Reader { dir: dir.clone(), tail: 0, taken: 0, when, how };
+        let mut reader = Reader {
+            dir: dir.clone(),
+            tail: 0,
+            taken: 0,
+            when,
+            how,
+        };
         let mut seen = 0;
         // Each round: the waiter finds something, or sleeps for good.
         let mut asleep = false;
@@ -192,21 +208,33 @@ fn edge_triggered() {
 /// all of it, the rest lies in the ring without a doorbell.
 #[test]
 fn doorbells_taken_before_the_word_is_armed() {
-    breaks("take last", model(When::Eagain, How::TakesFirst, Wait::Level, 1, 3));
+    breaks(
+        "take last",
+        model(When::Eagain, How::TakesFirst, Wait::Level, 1, 3),
+    );
 }
 
 /// An edge-triggered program that goes by short reads never hears of what comes next.
 #[test]
 fn edge_triggered_armed_only_at_eagain() {
-    breaks("arm at a short read", model(When::Eagain, How::TakesLast, Wait::Edge, 2, 2));
+    breaks(
+        "arm at a short read",
+        model(When::Eagain, How::TakesLast, Wait::Edge, 2, 2),
+    );
 }
 
 #[test]
 fn a_reader_that_disarms() {
-    breaks("unseen may not disarm", model(When::Empty, How::Disarms, Wait::Level, 1, 2));
+    breaks(
+        "unseen may not disarm",
+        model(When::Empty, How::Disarms, Wait::Level, 1, 2),
+    );
 }
 
 #[test]
 fn a_reader_that_does_not_look_again() {
-    breaks("second look", model(When::Empty, How::Blindly, Wait::Level, 2, 2));
+    breaks(
+        "second look",
+        model(When::Empty, How::Blindly, Wait::Level, 2, 2),
+    );
 }

@@ -1,6 +1,6 @@
 //! The end of a thread: what it owns is given back.
 
-use crate::engine::wait;
+use super::wait;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Key + 1; 0 = not made yet.
