@@ -1,5 +1,6 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
-# make test    everything, once as it is and once with connections that flip at random bytes
+# make test    arrows, protocol, command line, and every case natively and under the library
+# make test-flip, test-programs, test-hostile    the longer ones
 # make demo    redis over TCP and over smcr, both rates, and the proof
 # make bench   the table of design goals, TCP and smcr in turn
 # make deps    what these need from the distribution; each installs its own anyhow
@@ -9,19 +10,31 @@ CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
 
-.PHONY: build test test-flip demo bench deps clean
+.PHONY: build test test-flip test-programs test-hostile demo bench deps clean
 
 build:
 	@tests/deps.sh build
 	$(CARGO) build --release -p smcr-preload -p smcr-admin
 
-# Both runs are made, also if the first fails; the last line is a test runner's.
+# What an automatic check runs. The long ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
 	@status=0; \
-	$(CARGO) test --workspace --no-fail-fast || status=1; \
-	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice || status=1; \
+	tests/check-arrows.sh || status=1; \
+	$(CARGO) test -p smcr-proto -p smcr-admin --no-fail-fast || status=1; \
+	$(CARGO) test -p smcr-tests --test twice || status=1; \
 	exit $$status
+
+# Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
+test-programs: build
+	@tests/deps.sh test
+	$(CARGO) test -p smcr-tests --no-fail-fast --test programs_redis --test programs_nginx --test programs_streams --test idle --test harmless
+
+# Hostile peers, forgers, other versions, the control page, and the models.
+test-hostile: build
+	@tests/deps.sh test
+	$(CARGO) test -p smcr-tests --no-fail-fast --test hostile --test hostile_forgers --test hostile_versions --test control
+	$(CARGO) test -p smcr-model
 
 test-flip: build
 	@tests/deps.sh test

@@ -84,6 +84,8 @@ def from_hist(r):
         out["p50_us"] = quantile(r["hist"], 0.5) / 1000.0
         out["p99_us"] = quantile(r["hist"], 0.99) / 1000.0
         out["_hist"] = r["hist"]
+    if "in_vain" in r:
+        out["in_vain"] = r["in_vain"]
     if r.get("cpu_ns"):
         out["cpu_us_op"] = r["cpu_ns"] / 1000.0 / r["ops"]
     return out

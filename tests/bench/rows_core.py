@@ -21,6 +21,7 @@ def ping(c, server_args=(), client_args=(), **kw):
 
 
 P50 = Metric("p50_us", "us", "low", ("ratio", 100, 0.3), "p50")
+IN_VAIN = Metric("in_vain", "", "low", ("max", 0), "events without data")
 P99 = ratio("p99_us", "us", "low", 10, "p99")
 
 
@@ -73,12 +74,12 @@ def many(c, conns, active, size=64, **kw):
     return from_hist(c.start(["many", *args], **kw).json())
 
 
-@row("many4000", "4,000 connections, 32 active, epoll", [ratio("ops_s", "1/s", "high", 50)] + latency(), group="core")
+@row("many4000", "4,000 connections, 32 active, epoll", [ratio("ops_s", "1/s", "high", 50)] + latency() + [IN_VAIN], group="core")
 def many4000(c):
     return many(c, 4000, 32)
 
 
-@row("many32", "32 connections, all active, epoll", [RATE] + latency(), group="core")
+@row("many32", "32 connections, all active, epoll", [RATE] + latency() + [IN_VAIN], group="core")
 def many32(c):
     return many(c, 32, 32)
 
@@ -93,10 +94,10 @@ def onecpu_epoll(c):
     return many(c, 32, 32, cpus=cpu0())
 
 
-def with_neighbours(c, fn):
-    """Two programs that compute, one on each of the first two processors, for as long as the sample takes."""
+def with_neighbours(c, fn, count=2):
+    """Programs that compute, spread over the first two processors, for as long as the sample takes."""
     cpus = sorted(os.sched_getaffinity(0))
-    for i in range(2):
+    for i in range(count):
         c.start(["burn"], accel=False, cpus={cpus[i % len(cpus)]})
     r = fn(c)
     r["_no_cpu"] = True  # the neighbours' time is in the sum
@@ -111,6 +112,19 @@ def busy_pingpong(c):
 @row("busy_onecpu", "both ends on one processor beside two busy processes", [ratio("ops_s", "1/s", "high", 1)] + latency(), group="core")
 def busy_onecpu(c):
     return with_neighbours(c, lambda c: ping(c, cpus=cpu0()))
+
+
+CROWDED = [ratio("ops_s", "1/s", "high", 0.95)] + latency()
+
+
+@row("crowded_pingpong", "ping-pong beside four busy processes", CROWDED, group="never")
+def crowded_pingpong(c):
+    return with_neighbours(c, ping, 4)
+
+
+@row("crowded_epoll", "1 connection, epoll at both ends, beside four busy processes", CROWDED, group="never")
+def crowded_epoll(c):
+    return with_neighbours(c, lambda c: many(c, 1, 1), 4)
 
 
 # The goal of the CPU time, "no more than 1.3x", as a gain.

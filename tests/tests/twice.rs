@@ -68,9 +68,27 @@ fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bo
         let name = format!("{program}::{}", case.name);
         let known = KNOWN.contains(&name.as_str());
         trials.push(Trial::test(name, move || {
-            check(&case, native_only, known).map_err(|e| Failed::from(format!("{e:#}")))
+            attempts(&case, native_only, known).map_err(|e| Failed::from(format!("{e:#}")))
         }));
     }
+}
+
+/// Some cases depend on how two processes are scheduled, natively too: a case fails when it fails three
+/// times in a row, and says so when it needed more than one attempt.
+fn attempts(case: &Case, native_only: bool, known: bool) -> Result<()> {
+    let mut last = Ok(());
+    for n in 1..=3 {
+        last = check(case, native_only, known);
+        match &last {
+            Ok(()) if n > 1 => {
+                println!("{}: passed at attempt {n}", case.name);
+                return last;
+            }
+            Ok(()) => return last,
+            Err(_) => {}
+        }
+    }
+    last
 }
 
 fn check(case: &Case, native_only: bool, known: bool) -> Result<()> {

@@ -26,6 +26,9 @@ use std::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+/// 1 once the program restricts its own system calls.
+static RESTRICTED: AtomicBool = AtomicBool::new(false);
+
 /// Time between two looks for pages.
 const LOOK_US: u64 = 1_000_000;
 
@@ -91,9 +94,18 @@ pub fn look() {
     }
 }
 
+/// The program restricts its own system calls (seccomp): from now on no page is looked for, and no
+/// connection begins. Pages that are mapped are followed as before. A forked child inherits both.
+pub fn restrict() {
+    RESTRICTED.store(true, Relaxed);
+}
+
 /// Whether this connection may leave TCP. Its names must be known.
 pub fn decide(s: &Sock) -> Result<(), Reason> {
     look();
+    if RESTRICTED.load(Relaxed) {
+        return Err(Reason::Seccomp);
+    }
     with_policy(|policy| {
         let Some(policy) = policy else { return Ok(()) };
         let is_client = s.role.load(Relaxed) == role::CLIENT;
@@ -189,8 +201,9 @@ unsafe fn inner() -> &'static mut Inner {
 
 fn one_pass(inner: &mut Inner, requests: &mut Requests) {
     let now = clock::ticks();
-    let is_time = now >= NEXT_LOOK.load(Relaxed);
+    let mut is_time = now >= NEXT_LOOK.load(Relaxed);
     if is_time {
+        is_time = !RESTRICTED.load(Relaxed);
         NEXT_LOOK.store(now + clock::ticks_of_us(LOOK_US), Relaxed);
     }
     let mut free = requests.iter_mut();

@@ -200,6 +200,8 @@ fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> usize 
     let mut i = if inner.turn < len { inner.turn } else { 0 };
     let mut left = len;
     let mut now = 0;
+    let mut idle = [0u32; 16];
+    let mut idle_len = 0;
     while left > 0 && n < out.len() {
         if i >= inner.hot_len {
             i = 0;
@@ -222,11 +224,9 @@ fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> usize 
             }
             if mb.last == 0 {
                 mb.last = now;
-            } else if now.wrapping_sub(mb.last) > clock::ticks_of_us(2000) && turn_cold(set, inner, m) {
-                if inner.hot_len == 0 {
-                    break;
-                }
-                continue; // another member has taken this place
+            } else if now.wrapping_sub(mb.last) > clock::ticks_of_us(2000) && idle_len < idle.len() {
+                idle[idle_len] = m;
+                idle_len += 1;
             }
         } else {
             mb.last = 0;
@@ -234,6 +234,10 @@ fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> usize 
         i += 1;
     }
     inner.turn = i;
+    // After the walk: taking a member out moves another into its place.
+    for m in &idle[..idle_len] {
+        turn_cold(set, inner, *m);
+    }
     n
 }
 

@@ -6,6 +6,7 @@
 //! Exit 0: the other end did what it has to. Everything waits with a deadline.
 
 mod attacks;
+mod diag;
 mod link;
 mod offers;
 mod region;

@@ -1,7 +1,8 @@
 //! Owns: third parties: one that names a foreign connection, a relay, a server that announces what
 //! is not its own.
 
-use crate::link::{Link, READY, abstract_address, connect, look_up, until};
+use crate::diag::look_up;
+use crate::link::{Link, READY, abstract_address, connect, until};
 use crate::region::{Kind, NONCE, Region, SERVER, at};
 use anyhow::{Context, Result, bail, ensure};
 use smcr_proto::rendezvous::{
@@ -57,7 +58,7 @@ pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
     r.d64(0, at::HEAD).store(4096, SeqCst);
     // Marks everywhere that the victim's stream may come by, one after the other, without a proof.
     let mut at_kernel = 8;
-    let _ = until("the end", || {
+    until("the end", || {
         r.d64(0, at::AT_KERNEL + 8).store(at_kernel, SeqCst);
         r.d32(0, at::SWITCH).store(1, SeqCst);
         at_kernel += 1000;
