@@ -504,7 +504,8 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
         return;
     }
     let bits = fd::poll_now(sock, libc::POLLRDHUP);
-    if bits & libc::POLLERR != 0 {
+    // ERR alone is the error queue (zero-copy completions).
+    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
         end::found(s, end::RST);
     } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
         // With our own SHUT_RD the kernel shows RDHUP without a FIN.
@@ -517,7 +518,8 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
 /// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
 pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
     let bits = fd::poll_now(sock, libc::POLLRDHUP);
-    if bits & libc::POLLERR != 0 {
+    // ERR alone is the error queue (zero-copy completions).
+    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
         end::found(s, end::RST);
     } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
         end::found(s, end::FIN);
