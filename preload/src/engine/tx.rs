@@ -9,7 +9,7 @@ use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, Errno, Res, net, proc};
-use crate::transport::region::{self, Dir, RING_MAX, ctl};
+use crate::transport::region::{self, Dir, RING_MAX, ctl, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
@@ -122,7 +122,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
     }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
     // These lines change rarely, so they are in the cache.
-    if back.fin.load(Relaxed) != 0 || dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED) != 0 {
+    if back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 || dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED) != 0 {
         drop(held);
         switch::attend(s, sock);
         return Step::Kernel;

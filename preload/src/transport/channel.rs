@@ -69,7 +69,12 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
         let mut buf = [0u8; MAX_MESSAGE];
         let mut fds = [-1; net::MAX_FDS];
         let (n, mut count) = match net::recv_with_fds(peer.channel(), &mut buf, &mut fds) {
-            Ok((0, _)) => return Heard::Gone,
+            Ok((0, count)) => {
+                for fd in &fds[..count] {
+                    sys::fd::close(*fd);
+                }
+                return Heard::Gone;
+            }
             Ok(v) => v,
             Err(e) if e.0 == libc::EINTR => continue,
             Err(e) if e.0 == libc::EAGAIN => return Heard::Nothing,
