@@ -18,6 +18,7 @@ const KNOWN: &[&str] = &[
     "threads::close_while_reading",
     "echo::asyncio_many",
     "fds::unseen_close",
+    "epoll_more::everyone_is_told",
     "sandbox::by_prctl",
     "sandbox::by_syscall",
     "addresses::connected_again",
