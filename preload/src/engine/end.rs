@@ -5,7 +5,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, rx, rx::Step, switch};
+use super::{bell, follow, proof, rx::Step};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -256,11 +256,11 @@ pub fn unread(s: &Sock, sock: i32) -> Res {
         && s.rx_in_memory()
         && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
     {
-        return Ok(rx::in_ring(s, dir) as usize);
+        return Ok(follow::in_ring(s, dir) as usize);
     }
     let kernel = crate::sys::fd::unread(sock)?;
     let Some(dir) = s.rx.dir() else { return Ok(kernel) };
-    let ring = || rx::in_ring(s, dir) as usize;
+    let ring = || follow::in_ring(s, dir) as usize;
     if s.rx_in_memory() {
         let switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         let bells = dir.bells.load(Acquire).wrapping_sub(s.bells_rx.load(Relaxed)) as usize;
@@ -268,8 +268,8 @@ pub fn unread(s: &Sock, sock: i32) -> Res {
     }
     match dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
         true => {
-            let payload = switch::payload_left(s, dir).unwrap_or(0) as usize;
-            let proved = !switch::proof_is_due(s) || switch::look_ahead(s, sock, dir);
+            let payload = follow::payload_left(s, dir).unwrap_or(0) as usize;
+            let proved = !proof::is_due(s) || proof::look_ahead(s, sock, dir);
             Ok(payload.min(kernel) + if proved && payload <= kernel { ring() } else { 0 })
         }
         false => Ok(kernel),

@@ -1,9 +1,10 @@
 //! One connection: two directions, each in the kernel's TCP stream or in a ring.
 //!
-//! The socket table calls [`tx`] and [`rx`]; they ask [`switch`] where the stream goes on, copy
-//! through `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`]
-//! allows). [`end`] has the rules of close, shutdown and death; [`count`] compares our byte counts
-//! with the kernel's.
+//! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
+//! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
+//! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
+//! [`kernel`] looks at the socket beside the ring. [`end`] has the rules of close, shutdown and death;
+//! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod bufs;
@@ -11,6 +12,9 @@ pub mod changes;
 pub mod count;
 pub mod end;
 pub mod file;
+pub mod follow;
+pub mod kernel;
+pub mod proof;
 pub mod rx;
 pub mod shadow;
 pub mod signals;

@@ -4,11 +4,12 @@
 //! takes a byte beyond the switch offset; PEEK, WAITALL and the low-water mark work across it.
 
 use super::bufs::Bufs;
-use super::{bell, end, spin, switch, wait};
+use super::follow::{self, Source};
+use super::{bell, end, kernel, proof, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, Errno, Res, fd, net};
-use crate::transport::region::{self, Dir, ctl, fin};
+use crate::transport::region::{self, Dir, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use smcr_proto::reason::Reason;
@@ -29,16 +30,6 @@ pub enum Step {
 /// Flag of our own: the call is read or readv.
 pub const FROM_READ: i32 = 1 << 30;
 
-/// Where the next bytes come from.
-pub enum Source {
-    /// The ring holds this many.
-    Ring(usize),
-    /// The kernel; at most this many bytes belong to the program.
-    Tcp(u64),
-    /// The peer broke the rules.
-    Broken,
-}
-
 /// Receives as recv(2) would, for a careful socket.
 pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
@@ -54,7 +45,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
     loop {
-        if bufs.len() == 0 && s.rx.dir().is_some_and(|d| pending(s, d)) {
+        if bufs.len() == 0 && s.rx.dir().is_some_and(|d| follow::pending(s, d)) {
             return Ok(0);
         }
         if peek {
@@ -63,7 +54,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         match attempt(s, sock, &bufs, got, flags) {
             Step::Moved(n) => {
                 got += n;
-                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| pending(s, d));
+                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d));
                 if got == bufs.len() || (got >= enough && !more) {
                     return Ok(got);
                 }
@@ -71,7 +62,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
                     continue;
                 }
             }
-            Step::Empty if is_asked(s) => {
+            Step::Empty if follow::is_asked(s) => {
                 switch::attend(s, sock);
                 continue;
             }
@@ -88,7 +79,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             if got > 0 {
                 return Ok(got);
             }
-            if !s.has(flag::SEEN) && arm_unseen(s, sock) {
+            if !s.has(flag::SEEN) && kernel::arm_unseen(s, sock) {
                 continue;
             }
             return Err(Errno(libc::EAGAIN));
@@ -100,89 +91,6 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
-        }
-    }
-}
-
-/// The waiter may be one that we never see: the doorbell byte is armed before EAGAIN is returned.
-/// True: data came meanwhile.
-fn arm_unseen(s: &Sock, sock: i32) -> bool {
-    let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
-    let Some(dir) = s.rx.dir() else { return false };
-    settle(s, dir, sock);
-    pending(s, dir)
-}
-
-/// From now on the kernel must show whoever waits that there is something.
-pub fn expose(s: &Sock, sock: i32) {
-    let marker = Marker::new();
-    if let Some(dir) = s.rx.dir()
-        && let Some(_held) = s.rx.lock.try_take(&marker)
-    {
-        settle(s, dir, sock);
-    }
-}
-
-/// Keeps the invariant of the unseen waiter (`bell`): armed, and an unread doorbell in the kernel
-/// exactly while there is something to read.
-pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
-    // A doorbell on its way comes in a moment; taking it now spares its waiter a look at nothing.
-    for _ in 0..2000 {
-        if dir.bell.load(Acquire) != bell::RINGING {
-            break;
-        }
-        std::hint::spin_loop();
-    }
-    // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
-    // comes later rings again.
-    let known = dir.bells.load(Acquire);
-    bell::arm_each(s, dir);
-    if s.rx_in_memory() && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
-        bell::drain_to(s, dir, sock, known);
-    }
-}
-
-/// Whether anything waits to be looked at: data, a switch, the end. Without system calls.
-#[inline]
-pub fn pending(s: &Sock, dir: &Dir) -> bool {
-    let fresh = s.rx_in_memory() && in_ring(s, dir) != 0;
-    fresh
-        || s.rx.end.load(Relaxed) != 0
-        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && switch::can_follow(s, dir)
-        || (s.rx_in_memory() && dir.fin.load(Relaxed) & fin::WRITE != 0)
-        || is_asked(s)
-}
-
-/// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.
-#[inline]
-pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
-    let tail = s.rx.cursor.load(Relaxed);
-    let n = dir.head.load(Acquire).wrapping_sub(tail).min(region::RING_MAX as u64);
-    let passed = s.rx.switches.load(Relaxed);
-    if n == 0 || dir.switch.load(Acquire) == passed || !s.rx_in_memory() {
-        return n;
-    }
-    n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
-}
-
-/// Whether the peer wants our sending direction on TCP.
-#[inline]
-pub fn is_asked(s: &Sock) -> bool {
-    s.tx_in_memory()
-        && s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0)
-}
-
-/// Follows switches without reading: for a side that only sends.
-pub fn progress(s: &Sock, sock: i32) {
-    let Some(dir) = s.rx.dir() else { return };
-    let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
-    if matches!(follow(s, sock, dir), Source::Broken) {
-        if switch::proof_is_due(s) {
-            switch::abandon(s, Reason::StreamProofFailed);
-        } else {
-            end::hostile(s, sock);
         }
     }
 }
@@ -205,7 +113,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     {
         let again = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&again) {
-            settle(s, dir, sock);
+            kernel::settle(s, dir, sock);
         }
     }
     if let Step::Moved(n) = step
@@ -221,7 +129,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     let Some(dir) = s.rx.dir() else { return from_tcp(s, sock, None, bufs, from, flags, u64::MAX) };
     loop {
-        match follow(s, sock, dir) {
+        match follow::follow(s, sock, dir) {
             Source::Ring(0) => return at_end(s, sock, dir, flags),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
             Source::Tcp(limit) => match from_tcp(s, sock, Some(dir), bufs, from, flags, limit) {
@@ -229,64 +137,13 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
                 step => return step,
             },
             // Before the proof the claims are a stranger's, who must not harm this connection.
-            Source::Broken if switch::proof_is_due(s) => {
-                switch::abandon(s, Reason::StreamProofFailed);
+            Source::Broken if proof::is_due(s) => {
+                follow::abandon(s, Reason::StreamProofFailed);
                 return from_tcp(s, sock, None, bufs, from, flags, u64::MAX);
             }
             Source::Broken => {
                 end::hostile(s, sock);
                 return Step::Failed(Errno(libc::ECONNRESET));
-            }
-        }
-    }
-}
-
-/// Follows the producer's switches as far as the stream has been taken, and says where it goes on.
-#[inline]
-pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
-    loop {
-        let passed = s.rx.switches.load(Relaxed);
-        if s.rx_in_memory() {
-            let tail = s.rx.cursor.load(Relaxed);
-            // Pairs with the Release publish in `tx::fill`: the bytes below head are there.
-            let head = dir.head.load(Acquire);
-            let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
-                return Source::Broken;
-            };
-            let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
-            s.rx.seen.store(head, Relaxed);
-            // Frozen for a hand-over: what is unread comes again through TCP.
-            let frozen = dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::TAKEN) != 0;
-            if dir.switch.load(Acquire) == passed {
-                return Source::Ring(if frozen { 0 } else { n });
-            }
-            // The ring may go on behind a stretch of TCP: no further than to the next switch.
-            let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
-            match end.checked_sub(tail) {
-                None => return Source::Broken,
-                Some(left) if left > 0 => {
-                    // A way back that crossed our request: the rest of the ring is ours to read.
-                    if frozen {
-                        dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
-                    }
-                    return Source::Ring((n as u64).min(left) as usize);
-                }
-                Some(_) => {}
-            }
-            match switch::follow_to_tcp(s, sock, dir, passed) {
-                switch::Followed::Yes => {}
-                switch::Followed::NotYet => return Source::Ring(0),
-                switch::Followed::Broken => return Source::Broken,
-            }
-        } else {
-            if dir.switch.load(Acquire) == passed {
-                return Source::Tcp(u64::MAX);
-            }
-            match switch::follow_to_memory(s, sock, dir, passed) {
-                switch::ToMemory::Yes => {}
-                switch::ToMemory::After(n) => return Source::Tcp(n),
-                switch::ToMemory::NotYet => return Source::Tcp(0),
-                switch::ToMemory::Broken => return Source::Broken,
             }
         }
     }
@@ -405,7 +262,7 @@ fn from_tcp(
     // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
     let limit = match dir {
         Some(d) if d.switch.load(Acquire) != s.rx.switches.load(Relaxed) => {
-            match switch::payload_left(s, d) {
+            match follow::payload_left(s, d) {
                 Some(n) => limit.min(n),
                 None => return Step::Moved(0),
             }
@@ -450,7 +307,7 @@ fn from_tcp(
 
 /// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved.
 fn peek_ring_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
-    if switch::proof_is_due(s) && !switch::look_ahead(s, sock, dir) {
+    if proof::is_due(s) && !proof::look_ahead(s, sock, dir) {
         return 0;
     }
     let tail = s.rx.cursor.load(Relaxed);
@@ -475,11 +332,11 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
     if s.rx.end.load(Relaxed) == 0 {
         let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
         if sign || wait::is_time_to_look(&s.rx.looked) {
-            look_at_kernel(s, sock, dir);
+            kernel::look_at_kernel(s, sock, dir);
         }
     }
     // The end came behind what was published last.
-    if in_ring(s, dir) != 0 {
+    if follow::in_ring(s, dir) != 0 {
         return Step::Moved(0);
     }
     if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && s.rx.end.load(Relaxed) == 0 {
@@ -496,41 +353,11 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
     }
 }
 
-/// Takes doorbells off and finds FIN or RST, without taking the kernel's error. Called with the
-/// receiving lock held.
-pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
-    bell::drain(s, dir, sock);
-    if s.rx.end.load(Relaxed) >= end::RST || !s.rx_in_memory() {
-        return;
-    }
-    let bits = fd::poll_now(sock, libc::POLLRDHUP);
-    // ERR alone is the error queue (zero-copy completions).
-    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
-        end::found(s, end::RST);
-    } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
-        // With our own SHUT_RD the kernel shows RDHUP without a FIN.
-        end::found(s, end::FIN);
-    } else if bits & libc::POLLHUP != 0 {
-        end::found(s, if s.has(flag::SHUT_WR) { end::FIN } else { end::RST });
-    }
-}
-
-/// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
-pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
-    let bits = fd::poll_now(sock, libc::POLLRDHUP);
-    // ERR alone is the error queue (zero-copy completions).
-    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
-        end::found(s, end::RST);
-    } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
-        end::found(s, end::FIN);
-    }
-}
-
 /// Runs a kernel receive for a socket that is not careful and counts its bytes. None: it became
 /// careful meanwhile.
 #[inline]
 pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
-    // SeqCst on both sides (here and in `switch::become_careful`): either we see the flag, or the
+    // SeqCst on both sides (here and in `follow::become_careful`): either we see the flag, or the
     // other side sees us inside.
     s.rx.in_kernel.fetch_add(1, SeqCst);
     if s.flags.load(SeqCst) & flag::CAREFUL != 0 {

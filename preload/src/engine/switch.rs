@@ -1,4 +1,4 @@
-//! Where a direction's stream goes on: the late switch to memory, and the way back.
+//! The sender's side of the late switch to memory and of the way back (`follow` is the receiver's).
 //!
 //! The sender decides. It stores the place (byte of the TCP stream, byte of the ring) and then counts
 //! the switch; the receiver takes the old medium up to exactly there. An odd count means memory. A
@@ -6,19 +6,17 @@
 //! the connecting side 16 bytes of proof stand in the TCP stream behind the payload: the accepting
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
-use super::{bell, changes, count, end, shadow};
+use super::{bell, changes, count, end, proof, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
-use crate::sys::{Errno, net};
+use crate::sys::net;
 use crate::transport::region::{Dir, ctl, fin, setup};
 use crate::{config, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
-/// Bytes of proof in the stream.
-pub const PROOF: u64 = 16;
 /// Attempts after a spill until memory is tried again; doubles with each spill.
 const FIRST_HOLD: u32 = 32;
 
@@ -36,8 +34,6 @@ pub enum Spill {
     /// Pinned by the program's use of the socket.
     Pinned,
 }
-
-// ---- sender ----------------------------------------------------------------------------------
 
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
@@ -118,7 +114,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     // Before the proof: a receiver that sees a byte of it sees the switch. Pairs with the Acquire in
     // `rx::from_tcp`.
     dir.switch.store(made + 1, Release);
-    if proof && let Err(e) = send_proof(s, sock) {
+    if proof && let Err(e) = proof::send(s, sock) {
         log::debug!(target: "smcr::switch", errno = e.0, "proof not sent");
         dir.switch.store(made, Release);
         if let Some(r) = s.region() {
@@ -140,27 +136,6 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     // A reader that sleeps on TCP must learn that the stream goes on elsewhere when data comes; its
     // doorbell is armed since the region was made.
     true
-}
-
-fn send_proof(s: &Sock, sock: i32) -> Result<(), Errno> {
-    let bytes = nonce_bytes(s);
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match net::send_slice(sock, &bytes[sent..], libc::MSG_DONTWAIT) {
-            Ok(n) => {
-                sent += n;
-                s.tx.kernel.fetch_add(n as u64, Relaxed);
-            }
-            Err(e) if sent == 0 && e.0 != libc::EINTR => return Err(e),
-            // Cut in the middle: the rest must follow, the stream has no other way.
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
-                let _ = crate::sys::fd::poll_now(sock, libc::POLLOUT);
-                crate::sys::proc::yield_now();
-            }
-            Err(_) => break, // the connection is dead; the error shows at the next call
-        }
-    }
-    Ok(())
 }
 
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
@@ -199,7 +174,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     let made = s.tx.switches.load(Relaxed) + 1;
     dir.at_ring(made).store(at_ring, Relaxed);
     dir.at_kernel(made).store(s.tx.kernel.load(Relaxed), Relaxed);
-    dir.switch.store(made, Release); // pairs with the Acquire in `rx::follow`
+    dir.switch.store(made, Release); // pairs with the Acquire in `follow::follow`
     s.tx.switches.store(made, Relaxed);
     s.tx_switches.store(made, Relaxed);
     let hold = match why {
@@ -318,232 +293,6 @@ pub fn flip_tx(s: &Sock, sock: i32, n: usize) {
         config::arm_flip(&s.tx.flip);
         spill(s, sock, Spill::Flip);
     }
-}
-
-// ---- receiver --------------------------------------------------------------------------------
-
-/// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
-/// may switch.
-pub fn become_careful(s: &Sock) {
-    s.flags.fetch_or(flag::CAREFUL, SeqCst);
-}
-
-/// Tells the peer that it may switch, when it may.
-pub fn offer_reading(s: &Sock, sock: i32) {
-    let Some(dir) = s.rx.dir() else { return };
-    if dir.ctl.load(Relaxed) & ctl::READY != 0 || s.has(flag::PINNED) {
-        return;
-    }
-    if s.rx.in_kernel.load(SeqCst) != 0 {
-        s.note(Reason::BusyReader);
-        return;
-    }
-    let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
-    if count::received_matches(s, sock) == Ok(true) {
-        dir.ctl.fetch_or(ctl::READY, AcqRel);
-    }
-}
-
-/// Result of following a switch to memory.
-pub enum ToMemory {
-    /// Followed.
-    Yes,
-    /// This many payload bytes come first.
-    After(u64),
-    /// The proof is not complete yet.
-    NotYet,
-    /// The claim can't be right.
-    Broken,
-}
-
-/// Whether the next switch is one that `follow_*` could act on now.
-pub fn can_follow(s: &Sock, dir: &Dir) -> bool {
-    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
-    if s.rx_in_memory() {
-        dir.at_ring(next).load(Relaxed) == s.rx.cursor.load(Relaxed)
-    } else {
-        dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed)
-    }
-}
-
-/// Whether `switch` is a number of switches that the producer can have reached.
-fn is_ahead(switch: u32, passed: u32) -> bool {
-    (1..=2).contains(&switch.wrapping_sub(passed))
-}
-
-/// Payload bytes that the TCP stream holds before a switch to memory that is marked; None if it is
-/// reached.
-pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
-    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
-    let left = dir.at_kernel(next).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed))?;
-    (left > 0).then_some(left)
-}
-
-/// Whether the accepting side still waits for the proof in the stream.
-pub fn proof_is_due(s: &Sock) -> bool {
-    stands_in_stream(s) && s.step.load(Relaxed) != step::PROVED
-}
-
-/// Whether the proof's bytes are still in the TCP stream.
-fn stands_in_stream(s: &Sock) -> bool {
-    s.role.load(Relaxed) != role::CLIENT && s.rx.switches.load(Relaxed) == 0
-}
-
-/// Looks for the proof behind payload that the program has not taken yet; true if it is there and
-/// right.
-pub fn look_ahead(s: &Sock, sock: i32, dir: &Dir) -> bool {
-    let mut buf = [0u8; 16 * 1024];
-    let left = payload_left(s, dir).unwrap_or(0) as usize;
-    if dir.switch.load(Acquire) == 0 || left + PROOF as usize > buf.len() {
-        return false;
-    }
-    let want = left + PROOF as usize;
-    let got = net::recv_slice(sock, &mut buf[..want], libc::MSG_PEEK | libc::MSG_DONTWAIT);
-    let right = got == Ok(want) && buf[left..want] == nonce_bytes(s);
-    if right {
-        s.step.store(step::PROVED, Release);
-        if let Some(r) = s.region() {
-            r.server.store(setup::PROVED, Release);
-        }
-    }
-    right
-}
-
-fn nonce_bytes(s: &Sock) -> [u8; PROOF as usize] {
-    let mut bytes = [0u8; PROOF as usize];
-    bytes[..8].copy_from_slice(&s.nonce[0].load(Relaxed).to_le_bytes());
-    bytes[8..].copy_from_slice(&s.nonce[1].load(Relaxed).to_le_bytes());
-    bytes
-}
-
-/// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
-pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory {
-    if !is_ahead(dir.switch.load(Acquire), passed) {
-        return ToMemory::Broken;
-    }
-    match dir.at_kernel(passed.wrapping_add(1)).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
-        None => return ToMemory::Broken,
-        Some(0) => {}
-        Some(n) => return ToMemory::After(n),
-    }
-    if stands_in_stream(s) {
-        match take_proof(s, sock) {
-            Proof::Right => {}
-            Proof::Missing => return ToMemory::NotYet,
-            Proof::Wrong => return ToMemory::Broken,
-        }
-    }
-    shadow::accelerate(s, sock);
-    s.rx.switches.store(passed + 1, Relaxed);
-    s.rx_switches.store(passed + 1, Relaxed);
-    s.rx_medium.store(medium::SHM, Release);
-    changes::note(s);
-    dir.passed.store(passed + 1, Release);
-    if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
-        process::count(Counter::Accelerated, 1);
-    }
-    process::count(Counter::SwitchRxMem, 1);
-    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to memory");
-    ToMemory::Yes
-}
-
-enum Proof {
-    Right,
-    Missing,
-    Wrong,
-}
-
-/// Looks at the 16 bytes without taking them: a requester that is not the other end of this
-/// connection must not cost a byte of the real one's payload.
-fn take_proof(s: &Sock, sock: i32) -> Proof {
-    let want = nonce_bytes(s);
-    let mut got = [0u8; PROOF as usize];
-    let n = match net::recv_slice(sock, &mut got, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-        Ok(n) => n,
-        Err(_) => return Proof::Missing,
-    };
-    if got[..n] != want[..n] {
-        process::count(Counter::ProofFailures, 1);
-        s.note(Reason::StreamProofFailed);
-        return Proof::Wrong;
-    }
-    if n < want.len() {
-        return Proof::Missing;
-    }
-    match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
-        Ok(n) if n as u64 == PROOF => {
-            s.rx.kernel.fetch_add(PROOF, Relaxed);
-            s.step.store(step::PROVED, Release);
-            if let Some(r) = s.region() {
-                r.server.store(setup::PROVED, Release);
-            }
-            Proof::Right
-        }
-        _ => Proof::Missing,
-    }
-}
-
-/// Result of following a switch to TCP.
-pub enum Followed {
-    /// Followed.
-    Yes,
-    /// Bytes of the ring, or doorbells, come first.
-    NotYet,
-    /// The claim can't be right.
-    Broken,
-}
-
-/// The ring ends at a marked byte: takes the doorbells that stand before the payload, then TCP.
-pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
-    let next = passed.wrapping_add(1);
-    if !is_ahead(dir.switch.load(Acquire), passed) {
-        return Followed::Broken;
-    }
-    if dir.at_ring(next).load(Relaxed) != s.rx.cursor.load(Relaxed) {
-        return Followed::NotYet;
-    }
-    bell::drain(s, dir, sock);
-    let at = dir.at_kernel(next).load(Relaxed);
-    match at.checked_sub(s.rx.kernel.load(Relaxed)) {
-        None => return Followed::Broken,
-        Some(0) => {}
-        // An end found in the kernel is the end of the stream, whatever was announced.
-        Some(_) if s.rx.end.load(Relaxed) != 0 => {}
-        Some(_) => return Followed::NotYet,
-    }
-    s.rx.switches.store(passed + 1, Relaxed);
-    s.rx_switches.store(passed + 1, Relaxed);
-    s.rx_medium.store(medium::TCP, Release);
-    changes::note(s);
-    dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
-    // Whoever sleeps on this side next must hear of the next switch.
-    bell::arm(s, dir);
-    fence(SeqCst);
-    dir.passed.store(passed + 1, Release);
-    process::count(Counter::SwitchRxTcp, 1);
-    shadow::restore_receiving(s, sock);
-    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to TCP");
-    Followed::Yes
-}
-
-/// Gives up before anything was switched: the region is not used, the connection is plain TCP. It
-/// stays mapped until the end, so that a thread that looks at it now finds memory.
-pub fn abandon(s: &Sock, why: Reason) {
-    s.tx.dir.store(std::ptr::null_mut(), Release);
-    s.rx.dir.store(std::ptr::null_mut(), Release);
-    s.step.store(step::FAILED, Release);
-    s.note(why);
-    s.set_state(State::Tcp);
-    s.clear(flag::CAREFUL);
-}
-
-/// The peer did not answer a request to return: reading goes on in the ring. False: it has just
-/// taken the request.
-pub fn take_back_request(dir: &Dir) -> bool {
-    dir.ctl
-        .fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN))
-        .is_ok()
 }
 
 /// Keeps a connection on TCP from now on, for a reason; directions in memory come back.

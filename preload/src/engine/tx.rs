@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, end, rx, spin, switch, wait};
+use super::{bell, end, kernel, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -129,7 +129,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
     }
     // A peer that died without a mark shows in the kernel only.
     if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
-        rx::look_at_kernel_for_sender(s, sock, back);
+        kernel::look_at_kernel_for_sender(s, sock, back);
     }
     if s.rx.end.load(Relaxed) != 0 {
         drop(held);

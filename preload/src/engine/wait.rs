@@ -4,7 +4,7 @@
 //! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
 //! would for recv and send (`signals`). No lock is held here.
 
-use super::{bell, end, rx, signals, spin, switch};
+use super::{bell, end, follow, kernel, signals, spin, switch};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -49,7 +49,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
     let ready = || {
-        if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { rx::pending(s, dir) }
+        if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { follow::pending(s, dir) }
     };
     if s.rx_in_memory() && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
-            rx::look_at_kernel(s, sock, dir);
+            kernel::look_at_kernel(s, sock, dir);
         }
     }
     result.map(|_| ())

@@ -5,10 +5,10 @@
 //! over DEL, ADD and MOD (redis-benchmark makes two of them per request); that is done only in sets on
 //! which a hooked wait was seen.
 
-use super::{level, wait};
+use super::{level, sleep};
 use crate::table::set::{Inner, Set, make};
 use crate::config;
-use crate::engine::rx;
+use crate::engine::kernel;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::{Errno, Res, fd as desc};
@@ -110,7 +110,7 @@ fn add(
 /// The kernel has taken a new member.
 fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event) {
     if let Some(Entry::Set(nested)) = table::get(fd) {
-        wait::expose(fd, nested);
+        sleep::expose(fd, nested);
     }
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
     let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
@@ -120,7 +120,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
     {
         s.set(flag::UNSEEN);
         if !s.has(flag::SEEN) {
-            rx::expose(s, fd);
+            kernel::expose(s, fd);
         }
     }
     if let Some(s) = sock

@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{end, rx, switch, wait};
+use crate::engine::{end, follow, kernel, switch, wait};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
 use std::sync::atomic::Ordering::*;
@@ -37,7 +37,7 @@ pub fn is_ours(s: &Sock) -> bool {
 /// Everything that is ready now. `look`: also ask the kernel's socket for its end now and then (epoll
 /// sets hear of it from the kernel's set instead).
 pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
-    if rx::is_asked(s) {
+    if follow::is_asked(s) {
         switch::attend(s, sock);
     }
     let mut rx_memory = s.rx_in_memory();
@@ -46,14 +46,14 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     let mut switched = false;
     if let Some(dir) = s.rx.dir() {
         switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
-        if switched && switch::can_follow(s, dir) {
-            rx::progress(s, sock);
+        if switched && follow::can_follow(s, dir) {
+            follow::progress(s, sock);
             rx_memory = s.rx_in_memory();
         }
         if rx_memory {
-            let unread = rx::in_ring(s, dir);
+            let unread = follow::in_ring(s, dir);
             if look && s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
-                rx::look_at_kernel_for_sender(s, sock, dir);
+                kernel::look_at_kernel_for_sender(s, sock, dir);
             }
             ended = end::verdict(s, dir);
             if unread >= u64::from(s.low_water.load(Relaxed).max(1)) || (unread > 0 && ended != Verdict::Open) {

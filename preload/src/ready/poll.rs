@@ -1,8 +1,8 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
 use super::level;
-use super::wait::expose;
-use crate::engine::{bell, rx, spin, switch, wait as engine_wait};
+use super::sleep::expose;
+use crate::engine::{bell, kernel, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -237,7 +237,7 @@ fn kernel_event(s: &Sock, sock: i32) {
         if let Some(_held) = s.rx.lock.try_take(&marker)
             && s.rx_in_memory()
         {
-            rx::look_at_kernel(s, sock, dir);
+            kernel::look_at_kernel(s, sock, dir);
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
                 s.set(crate::family::sock::flag::SEEN);
                 any |= level::is_served(s);
             }
-            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::wait::expose(fd as i32, set),
+            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
             _ => {}
         }
     }

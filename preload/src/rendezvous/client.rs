@@ -1,7 +1,7 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
 use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, server};
-use crate::engine::{shadow, switch};
+use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::sys::diag::{self, SocketFacts};
@@ -112,12 +112,12 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     s.note(Reason::PeerSilent);
     s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
     shadow::learn(s, sock);
-    switch::become_careful(s);
+    follow::become_careful(s);
     s.step.store(step::OFFERED, Release);
     later(s, 0);
     process::count(Counter::Offers, 1);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid = s.peer_pid.load(Relaxed), "offer sent");
-    switch::offer_reading(s, sock);
+    follow::offer_reading(s, sock);
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
 /// Offered: the peer shows in the region that the nonce is on its socket, or refuses.
 pub fn await_nonce(s: &'static Sock, sock: i32) {
     let Some(r) = s.region() else { return later(s, u32::MAX) };
-    switch::offer_reading(s, sock);
+    follow::offer_reading(s, sock);
     if r.server.load(Acquire) == setup::NONCE {
         s.step.store(step::NONCE, Release);
         return verify(s, sock);
@@ -221,6 +221,6 @@ fn give_up(s: &'static Sock, why: Reason) {
     if let Some(r) = s.region() {
         r.server.store(setup::REFUSED, Release);
     }
-    switch::abandon(s, why);
+    follow::abandon(s, why);
     later(s, u32::MAX);
 }

@@ -3,7 +3,7 @@
 //! What we have not sent we move ourselves; what we have not read only the peer can send again, so
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
-use crate::engine::{bell, rx, switch};
+use crate::engine::{bell, follow, kernel, switch};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::Sock;
@@ -82,34 +82,34 @@ pub enum Back {
 
 /// After [`ask_back`]: follows the peer, and does what it asks of us, for it may want the same.
 pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
-    if rx::is_asked(s) {
+    if follow::is_asked(s) {
         switch::attend(s, sock);
     }
     if s.rx_in_memory() {
-        rx::progress(s, sock);
+        follow::progress(s, sock);
     }
     let Some(dir) = s.rx.dir() else { return Back::Done };
     {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
-            rx::look_at_kernel(s, sock, dir);
+            kernel::look_at_kernel(s, sock, dir);
         }
     }
     if !s.rx_in_memory() {
         return Back::Done;
     }
     let ctl = dir.ctl.load(Acquire);
-    // The peer's own way back and our request have crossed (`rx::follow`).
+    // The peer's own way back and our request have crossed (`follow::follow`).
     let crossed = ctl & (ctl::RETURN | ctl::TAKEN) == 0;
     // An end that has said its last word sends nothing again: the ring is ours to read.
     let ended = s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
-    if crossed || (ended && switch::take_back_request(dir)) { Back::Left } else { Back::NotYet }
+    if crossed || (ended && follow::take_back_request(dir)) { Back::Left } else { Back::NotYet }
 }
 
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
 pub fn read_on(s: &'static Sock, sock: i32) {
     late(s, sock);
     if let Some(dir) = s.rx.dir() {
-        switch::take_back_request(dir);
+        follow::take_back_request(dir);
     }
 }

@@ -15,7 +15,7 @@ mod strict;
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
 pub use listener::{descriptors, forget_in_child, moved, owns};
 
-use crate::engine::switch;
+use crate::engine::{follow, switch};
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net};
 use crate::transport::channel::Heard;
@@ -118,7 +118,7 @@ fn proved(s: &'static Sock, sock: i32) {
     if s.rate_nonce.swap(0, Relaxed) != 0 && s.role.load(Relaxed) == role::SERVER {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     }
-    switch::offer_reading(s, sock);
+    follow::offer_reading(s, sock);
     if !s.tx_in_memory() {
         switch::try_to_memory(s, sock);
     }

@@ -2,7 +2,7 @@
 //! netlink (hazard 10).
 
 use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, listener};
-use crate::engine::{rx, shadow, switch};
+use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, process};
 use crate::sys::{fd, net, proc};
@@ -147,15 +147,15 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.rate_nonce.store(o.rate, Relaxed);
     s.set_state(State::Negotiating);
     s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
-    switch::become_careful(s);
+    follow::become_careful(s);
     s.step.store(step::NONCE, Release);
     later(s, 0);
     if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &o.rate).is_err() {
-        switch::abandon(s, Reason::ProofFailed);
+        follow::abandon(s, Reason::ProofFailed);
         return Err(Reason::ProofFailed);
     }
     shadow::learn(s, sock);
-    switch::offer_reading(s, sock);
+    follow::offer_reading(s, sock);
     r.server.store(setup::NONCE, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid, "offer taken");
     Ok(())
@@ -200,13 +200,13 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
 
 /// The nonce is on the socket: the connecting side's proof comes through the stream.
 pub fn await_proof(s: &'static Sock, sock: i32) {
-    switch::offer_reading(s, sock);
+    follow::offer_reading(s, sock);
     if is_due(s, 50)
         && let Some(dir) = s.rx.dir()
         && dir.switch.load(Acquire) != 0
     {
         // A side that only sends must take the proof all the same.
-        rx::progress(s, sock);
+        follow::progress(s, sock);
     }
     if u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
         && let Some(r) = s.region()
@@ -215,7 +215,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
         // The connecting side has not begun, and after this exchange it can't.
         let rate = s.rate_before.load(Relaxed);
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);
-        switch::abandon(s, Reason::PeerSilent);
+        follow::abandon(s, Reason::PeerSilent);
         later(s, u32::MAX);
     }
 }

@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{end, rx, shadow, switch};
+use crate::engine::{end, follow, shadow, switch};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region::fin;
@@ -131,7 +131,7 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
     match request {
         libc::FIONREAD => {
             if s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed)) {
-                rx::progress(s, sock);
+                follow::progress(s, sock);
             }
             Some(end::unread(s, sock).map(|n| n as i32))
         }

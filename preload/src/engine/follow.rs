@@ -1,0 +1,272 @@
+//! Where the stream goes on for the one that receives: follows the sender's switches (`switch`).
+//!
+//! Called by `rx` before each read, and by whoever must know what is pending without reading. What
+//! the peer says of its switches is checked against our own counts.
+
+use super::proof::{self, Proof, stands_in_stream};
+use super::{bell, changes, count, end, shadow};
+use crate::family::lock::Marker;
+use crate::family::process;
+use crate::family::sock::{Sock, flag, medium, step};
+use crate::log;
+use crate::transport::region::{self, Dir, ctl, fin};
+use smcr_proto::cursor;
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Where the next bytes come from.
+pub enum Source {
+    /// The ring holds this many.
+    Ring(usize),
+    /// The kernel; at most this many bytes belong to the program.
+    Tcp(u64),
+    /// The peer broke the rules.
+    Broken,
+}
+
+/// Follows the producer's switches as far as the stream has been taken, and says where it goes on.
+#[inline]
+pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
+    loop {
+        let passed = s.rx.switches.load(Relaxed);
+        if s.rx_in_memory() {
+            let tail = s.rx.cursor.load(Relaxed);
+            // Pairs with the Release publish in `tx::fill`: the bytes below head are there.
+            let head = dir.head.load(Acquire);
+            let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
+                return Source::Broken;
+            };
+            let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
+            s.rx.seen.store(head, Relaxed);
+            // Frozen for a hand-over: what is unread comes again through TCP.
+            let frozen = dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::TAKEN) != 0;
+            if dir.switch.load(Acquire) == passed {
+                return Source::Ring(if frozen { 0 } else { n });
+            }
+            // The ring may go on behind a stretch of TCP: no further than to the next switch.
+            let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
+            match end.checked_sub(tail) {
+                None => return Source::Broken,
+                Some(left) if left > 0 => {
+                    // A way back that crossed our request: the rest of the ring is ours to read.
+                    if frozen {
+                        dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+                    }
+                    return Source::Ring((n as u64).min(left) as usize);
+                }
+                Some(_) => {}
+            }
+            match follow_to_tcp(s, sock, dir, passed) {
+                Followed::Yes => {}
+                Followed::NotYet => return Source::Ring(0),
+                Followed::Broken => return Source::Broken,
+            }
+        } else {
+            if dir.switch.load(Acquire) == passed {
+                return Source::Tcp(u64::MAX);
+            }
+            match follow_to_memory(s, sock, dir, passed) {
+                ToMemory::Yes => {}
+                ToMemory::After(n) => return Source::Tcp(n),
+                ToMemory::NotYet => return Source::Tcp(0),
+                ToMemory::Broken => return Source::Broken,
+            }
+        }
+    }
+}
+
+/// Follows switches without reading: for a side that only sends.
+pub fn progress(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    if matches!(follow(s, sock, dir), Source::Broken) {
+        if proof::is_due(s) {
+            abandon(s, Reason::StreamProofFailed);
+        } else {
+            end::hostile(s, sock);
+        }
+    }
+}
+
+/// Whether anything waits to be looked at: data, a switch, the end. Without system calls.
+#[inline]
+pub fn pending(s: &Sock, dir: &Dir) -> bool {
+    let fresh = s.rx_in_memory() && in_ring(s, dir) != 0;
+    fresh
+        || s.rx.end.load(Relaxed) != 0
+        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && can_follow(s, dir)
+        || (s.rx_in_memory() && dir.fin.load(Relaxed) & fin::WRITE != 0)
+        || is_asked(s)
+}
+
+/// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.
+#[inline]
+pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
+    let tail = s.rx.cursor.load(Relaxed);
+    let n = dir.head.load(Acquire).wrapping_sub(tail).min(region::RING_MAX as u64);
+    let passed = s.rx.switches.load(Relaxed);
+    if n == 0 || dir.switch.load(Acquire) == passed || !s.rx_in_memory() {
+        return n;
+    }
+    n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
+}
+
+/// Whether the peer wants our sending direction on TCP.
+#[inline]
+pub fn is_asked(s: &Sock) -> bool {
+    s.tx_in_memory()
+        && s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0)
+}
+
+/// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
+/// may switch.
+pub fn become_careful(s: &Sock) {
+    s.flags.fetch_or(flag::CAREFUL, SeqCst);
+}
+
+/// Tells the peer that it may switch, when it may.
+pub fn offer_reading(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    if dir.ctl.load(Relaxed) & ctl::READY != 0 || s.has(flag::PINNED) {
+        return;
+    }
+    if s.rx.in_kernel.load(SeqCst) != 0 {
+        s.note(Reason::BusyReader);
+        return;
+    }
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    if count::received_matches(s, sock) == Ok(true) {
+        dir.ctl.fetch_or(ctl::READY, AcqRel);
+    }
+}
+
+/// Result of following a switch to memory.
+pub enum ToMemory {
+    /// Followed.
+    Yes,
+    /// This many payload bytes come first.
+    After(u64),
+    /// The proof is not complete yet.
+    NotYet,
+    /// The claim can't be right.
+    Broken,
+}
+
+/// Whether the next switch is one that `follow_*` could act on now.
+pub fn can_follow(s: &Sock, dir: &Dir) -> bool {
+    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
+    if s.rx_in_memory() {
+        dir.at_ring(next).load(Relaxed) == s.rx.cursor.load(Relaxed)
+    } else {
+        dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed)
+    }
+}
+
+/// Whether `switch` is a number of switches that the producer can have reached.
+fn is_ahead(switch: u32, passed: u32) -> bool {
+    (1..=2).contains(&switch.wrapping_sub(passed))
+}
+
+/// Payload bytes that the TCP stream holds before a switch to memory that is marked; None if it is
+/// reached.
+pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
+    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
+    let left = dir.at_kernel(next).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed))?;
+    (left > 0).then_some(left)
+}
+
+/// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
+pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory {
+    if !is_ahead(dir.switch.load(Acquire), passed) {
+        return ToMemory::Broken;
+    }
+    match dir.at_kernel(passed.wrapping_add(1)).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
+        None => return ToMemory::Broken,
+        Some(0) => {}
+        Some(n) => return ToMemory::After(n),
+    }
+    if stands_in_stream(s) {
+        match proof::take(s, sock) {
+            Proof::Right => {}
+            Proof::Missing => return ToMemory::NotYet,
+            Proof::Wrong => return ToMemory::Broken,
+        }
+    }
+    shadow::accelerate(s, sock);
+    s.rx.switches.store(passed + 1, Relaxed);
+    s.rx_switches.store(passed + 1, Relaxed);
+    s.rx_medium.store(medium::SHM, Release);
+    changes::note(s);
+    dir.passed.store(passed + 1, Release);
+    if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
+        process::count(Counter::Accelerated, 1);
+    }
+    process::count(Counter::SwitchRxMem, 1);
+    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to memory");
+    ToMemory::Yes
+}
+
+/// Result of following a switch to TCP.
+pub enum Followed {
+    /// Followed.
+    Yes,
+    /// Bytes of the ring, or doorbells, come first.
+    NotYet,
+    /// The claim can't be right.
+    Broken,
+}
+
+/// The ring ends at a marked byte: takes the doorbells that stand before the payload, then TCP.
+pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
+    let next = passed.wrapping_add(1);
+    if !is_ahead(dir.switch.load(Acquire), passed) {
+        return Followed::Broken;
+    }
+    if dir.at_ring(next).load(Relaxed) != s.rx.cursor.load(Relaxed) {
+        return Followed::NotYet;
+    }
+    bell::drain(s, dir, sock);
+    let at = dir.at_kernel(next).load(Relaxed);
+    match at.checked_sub(s.rx.kernel.load(Relaxed)) {
+        None => return Followed::Broken,
+        Some(0) => {}
+        // An end found in the kernel is the end of the stream, whatever was announced.
+        Some(_) if s.rx.end.load(Relaxed) != 0 => {}
+        Some(_) => return Followed::NotYet,
+    }
+    s.rx.switches.store(passed + 1, Relaxed);
+    s.rx_switches.store(passed + 1, Relaxed);
+    s.rx_medium.store(medium::TCP, Release);
+    changes::note(s);
+    dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
+    // Whoever sleeps on this side next must hear of the next switch.
+    bell::arm(s, dir);
+    fence(SeqCst);
+    dir.passed.store(passed + 1, Release);
+    process::count(Counter::SwitchRxTcp, 1);
+    shadow::restore_receiving(s, sock);
+    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to TCP");
+    Followed::Yes
+}
+
+/// Gives up before anything was switched: the region is not used, the connection is plain TCP. It
+/// stays mapped until the end, so that a thread that looks at it now finds memory.
+pub fn abandon(s: &Sock, why: Reason) {
+    s.tx.dir.store(std::ptr::null_mut(), Release);
+    s.rx.dir.store(std::ptr::null_mut(), Release);
+    s.step.store(step::FAILED, Release);
+    s.note(why);
+    s.set_state(State::Tcp);
+    s.clear(flag::CAREFUL);
+}
+
+/// The peer did not answer a request to return: reading goes on in the ring. False: it has just
+/// taken the request.
+pub fn take_back_request(dir: &Dir) -> bool {
+    dir.ctl
+        .fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN))
+        .is_ok()
+}

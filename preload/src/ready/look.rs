@@ -1,0 +1,247 @@
+//! What an epoll set reports of its members in memory, and what the kernel's events of them mean.
+//!
+//! Called by `wait` with the set locked.
+
+use super::level;
+use crate::engine::{bell, follow, kernel, wait as engine_wait};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag};
+use crate::sys::{clock, fd as desc};
+use crate::table;
+use crate::table::set::{Inner, Set};
+use libc::epoll_event;
+use std::sync::atomic::Ordering::*;
+
+/// Data word of the set's own eventfd.
+pub const BELL: u64 = 0x7f53_4d43_5242_454c;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Unproductive looks after which a member turns cold, if 2 ms have passed as well.
+const PATIENCE: u32 = 500;
+
+/// Looks at the hot members and writes their events.
+pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> usize {
+    let mut n = 0;
+    let len = inner.hot_len;
+    let mut i = if inner.turn < len { inner.turn } else { 0 };
+    let mut left = len;
+    let mut now = 0;
+    let mut idle = [0u32; 16];
+    let mut idle_len = 0;
+    while left > 0 && n < out.len() {
+        if i >= inner.hot_len {
+            i = 0;
+        }
+        let m = inner.hot(i);
+        left -= 1;
+        if let Some(e) = event_of(inner, m) {
+            out[n] = e;
+            n += 1;
+            let mb = inner.member_mut(m);
+            mb.idle = 0;
+            i += 1;
+            continue;
+        }
+        let mb = inner.member_mut(m);
+        mb.idle += 1;
+        if mb.idle > PATIENCE {
+            if now == 0 {
+                now = clock::ticks();
+            }
+            if mb.last == 0 {
+                mb.last = now;
+            } else if now.wrapping_sub(mb.last) > clock::ticks_of_us(2000) && idle_len < idle.len() {
+                idle[idle_len] = m;
+                idle_len += 1;
+            }
+        } else {
+            mb.last = 0;
+        }
+        i += 1;
+    }
+    inner.turn = i;
+    // After the walk: taking a member out moves another into its place.
+    for m in &idle[..idle_len] {
+        turn_cold(set, inner, *m);
+    }
+    n
+}
+
+/// What the program gets of a member now.
+#[inline]
+fn event_of(inner: &mut Inner, m: u32) -> Option<epoll_event> {
+    let mb = inner.member_mut(m);
+    if mb.ghost || mb.spent || !mb.ours {
+        return None;
+    }
+    let s = table::sock(mb.fd)?;
+    if mb.events & ET != 0 && !mb.fresh && is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits) {
+        return None;
+    }
+    let bits = level::with_norms(level::level(s, mb.fd, false));
+    let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
+    let report = if mb.events & ET != 0 {
+        let head = s.rx.dir().map_or(0, |d| d.head.load(Acquire));
+        let full = s.tx.looked.load(Relaxed);
+        let edge = mb.fresh
+            || (head != mb.seen_in && bits & level::IN != 0)
+            || (full != mb.seen_full && bits & level::OUT != 0)
+            || bits & !mb.seen_bits != 0;
+        mb.seen_in = head;
+        if bits & level::OUT != 0 {
+            mb.seen_full = full;
+        }
+        mb.seen_bits = bits;
+        edge
+    } else {
+        true
+    };
+    if wanted == 0 || !report {
+        return None;
+    }
+    mb.fresh = false;
+    if mb.events & ONESHOT != 0 {
+        mb.spent = true;
+    }
+    Some(epoll_event { events: wanted, u64: mb.data })
+}
+
+/// Edge-triggered: nothing new since the last report, told from cursors alone.
+#[inline]
+fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32) -> bool {
+    let (Some(dir), true, true) = (s.rx.dir(), s.rx_in_memory(), s.tx_in_memory()) else { return false };
+    dir.head.load(Acquire) == seen_in
+        && (seen_bits & level::OUT != 0 && s.tx.looked.load(Relaxed) == seen_full)
+        && s.rx.end.load(Relaxed) == 0
+        && dir.fin.load(Relaxed) & 1 == 0
+        && dir.switch.load(Relaxed) == s.rx.switches.load(Relaxed)
+        && !follow::is_asked(s)
+        && !s.has(flag::SHUT_RD | flag::SHUT_WR)
+}
+
+/// Arms the doorbell byte of a member that had nothing for long; false if something came meanwhile.
+fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
+    let mb = *inner.member(m);
+    let s = table::sock(mb.fd);
+    if let Some(s) = s
+        && let Some(dir) = s.rx.dir()
+        && mb.ours
+    {
+        // A member that wants to write to a full ring stays hot: the byte is for arriving data only.
+        if mb.events & level::OUT != 0 && !mb.spent && s.tx.dir().is_some_and(|d| !engine_wait::has_room(s, d)) {
+            inner.member_mut(m).idle = 0;
+            return false;
+        }
+        let marker = Marker::new();
+        let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
+        if s.rx_in_memory() {
+            bell::drain(s, dir, mb.fd);
+        }
+        bell::arm(s, dir);
+        if follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
+            inner.member_mut(m).idle = 0;
+            return false;
+        }
+    }
+    inner.cool(m);
+    true
+}
+
+fn wait_is_over(s: &Sock) -> bool {
+    engine_wait::is_over(s)
+}
+
+/// Kernel events in `out[at..at + k]`: those of members in memory make them hot and go, the others
+/// stay. Returns the new number of events.
+pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
+    let mut n = at;
+    for i in at..at + k {
+        let e = out[i];
+        if e.u64 == BELL {
+            // Taken by this thread; those that sleep need a ring of their own for what comes next.
+            if set.sleepers.load(Relaxed) > 0
+                && let Some(w) = set.waiter()
+            {
+                w.sleep_on();
+            }
+            continue;
+        }
+        let mut ours = false;
+        let mut plain = None;
+        let mut several = false;
+        let members: [Option<u32>; 8] = {
+            let mut found = [None; 8];
+            for (slot, m) in found.iter_mut().zip(inner.by_data.all(e.u64)) {
+                *slot = Some(m);
+            }
+            found
+        };
+        for m in members.into_iter().flatten() {
+            let mb = *inner.member(m);
+            if mb.ours || mb.ghost {
+                ours = true;
+                if mb.ours && !mb.ghost {
+                    kernel_event(mb.fd, e.events);
+                    inner.heat(m);
+                }
+            } else {
+                several |= plain.is_some();
+                plain = Some(mb);
+            }
+        }
+        let mut e = e;
+        if !ours
+            && let Some(mb) = plain.filter(|_| !several)
+            && is_only_proof(mb.fd, e.events)
+        {
+            e.events &= !(level::IN | level::NORMS.0);
+            if e.events & !(ET | ONESHOT) == 0 {
+                continue;
+            }
+        }
+        if ours {
+            // The same data for members of both kinds: ask whether it can have been the other.
+            let Some(mb) = plain.filter(|_| !several) else { continue };
+            let bits = desc::poll_now(mb.fd, mb.events as i16) as u16 as u32;
+            if bits == 0 {
+                continue;
+            }
+            e.events = bits;
+        }
+        out[n] = e;
+        n += 1;
+    }
+    n
+}
+
+/// The kernel calls a socket readable for the proof in its stream: not for the program.
+fn is_only_proof(fd: i32, events: u32) -> bool {
+    if events & level::IN == 0 || events & (level::RDHUP | level::HUP | level::ERR) != 0 {
+        return false;
+    }
+    let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
+    follow::progress(s, fd);
+    level::level(s, fd, false) & level::IN == 0
+}
+
+/// The kernel's socket of a member in memory has something: a doorbell, or the end.
+fn kernel_event(fd: i32, bits: u32) {
+    let Some(s) = table::sock(fd) else { return };
+    let Some(dir) = s.rx.dir() else { return };
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    if !s.rx_in_memory() {
+        return;
+    }
+    if !s.has(flag::SEEN) {
+        // A waiter that we do not see may need the doorbell.
+        kernel::look_at_kernel_for_sender(s, fd, dir);
+        return kernel::settle(s, dir, fd);
+    }
+    let due = dir.bells.load(Acquire) != s.bells_rx.load(Relaxed);
+    if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
+        kernel::look_at_kernel(s, fd, dir);
+    } else {
+        bell::drain(s, dir, fd);
+    }
+}

@@ -1,0 +1,208 @@
+//! The sleep of an epoll set: one word for all of its members, one eventfd for all of its threads.
+//!
+//! Called by `wait` when a pass found nothing; `expose` by whoever puts a set where only the kernel
+//! looks.
+
+use super::ctl::register;
+use super::level;
+use super::look::{BELL, keep, look};
+use super::wait::{Call, pass, take_in_changes};
+use crate::engine::{bell, changes, kernel, spin, switch, wait as engine_wait};
+use crate::family::lock::Marker;
+use crate::family::process::count;
+use crate::family::sock::flag;
+use crate::real;
+use crate::sys::{clock, fd as desc};
+use crate::table;
+use crate::table::set::Set;
+use crate::transport::waiters::Waiter;
+use libc::{EPOLL_CTL_ADD, epoll_event};
+use smcr_proto::page::Counter;
+use std::sync::atomic::Ordering::*;
+
+const ET: u32 = libc::EPOLLET as u32;
+
+/// How a sleep ended.
+pub enum Slept {
+    Events(i32),
+    Again,
+    Over,
+    Failed,
+}
+
+pub unsafe fn sleep(
+    epfd: i32,
+    set: &'static Set,
+    call: &Call,
+    out: &mut [epoll_event],
+    deadline: Option<u64>,
+) -> Slept {
+    crate::control::look();
+    let ours = set.ours.load(Relaxed) > 0;
+    let waiter = if ours && call.timeout != Some(0) { prepare(epfd, set) } else { None };
+    if let Some(w) = waiter {
+        lie_down(set, w);
+        check_names(set, w);
+        let n = pass(epfd, set, out);
+        if n > 0 {
+            get_up(set, w);
+            return Slept::Events(n as i32);
+        }
+    }
+    let ms = match deadline {
+        None => -1,
+        Some(0) => 0,
+        Some(d) => d.saturating_sub(clock::now_ns()).div_ceil(1_000_000).min(i32::MAX as u64) as i32,
+    };
+    if ours {
+        count(Counter::Sleeps, 1);
+    }
+    let since = clock::ticks();
+    // SAFETY: the program's array and mask.
+    let k = unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) };
+    if let Some(w) = waiter {
+        get_up(set, w);
+        spin::slept(&set.spin, since);
+    }
+    if k < 0 {
+        return Slept::Failed;
+    }
+    if k == 0 {
+        return if deadline.is_some() { Slept::Over } else { Slept::Again };
+    }
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return Slept::Events(k) };
+    if l.inner.changes != changes::count() {
+        take_in_changes(epfd, set, l.inner);
+    }
+    l.inner.kernel_look = clock::ticks();
+    let n = keep(set, l.inner, out, 0, k as usize);
+    // Members in memory share the array with what the kernel reported.
+    let n = n + look(set, l.inner, &mut out[n..]);
+    match n {
+        0 if deadline.is_some_and(|d| d == 0 || clock::now_ns() >= d) => Slept::Over,
+        0 => Slept::Again,
+        n => Slept::Events(n as i32),
+    }
+}
+
+/// Makes sure that every hot member would wake this set: by the waiter's word, else by the doorbell
+/// byte. None: bytes only.
+fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
+    let waiter = set.waiter_or_take();
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return None };
+    let inner = l.inner;
+    let waiter = waiter.filter(|w| {
+        if !inner.bell_registered {
+            let e = epoll_event { events: level::IN | ET, u64: BELL };
+            inner.bell_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, w.eventfd(), Some(e)).is_ok();
+        }
+        inner.bell_registered
+    });
+    let mut i = 0;
+    while i < inner.hot_len {
+        let m = inner.hot(i);
+        i += 1;
+        let mb = *inner.member(m);
+        let Some(s) = table::sock(mb.fd) else { continue };
+        if let Some(dir) = s.rx.dir() {
+            let word = waiter.map_or(0, Waiter::word);
+            let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
+            if !named && !mb.ghost {
+                let marker = Marker::new();
+                if let Some(_held) = s.rx.lock.try_take(&marker) {
+                    match waiter {
+                        Some(w) if s.rx_in_memory() => {
+                            bell::drain(s, dir, mb.fd);
+                            bell::name_waiter(s, dir, w);
+                        }
+                        _ => kernel::settle(s, dir, mb.fd),
+                    }
+                }
+            }
+        }
+        let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
+        if wants_out
+            && s.tx_in_memory()
+            && let Some(dir) = s.tx.dir()
+            && !engine_wait::has_room(s, dir)
+            && !waiter.is_some_and(|w| engine_wait::name_writer(s, dir, w))
+        {
+            switch::spill(s, mb.fd, switch::Spill::NoWaiter);
+        }
+    }
+    waiter
+}
+
+/// Another waiter may have taken a member's word meanwhile: the byte then wakes both.
+fn check_names(set: &'static Set, w: Waiter) {
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return };
+    for i in 0..l.inner.hot_len {
+        let mb = *l.inner.member(l.inner.hot(i));
+        if mb.ghost {
+            continue;
+        }
+        if let Some(s) = table::sock(mb.fd)
+            && let Some(dir) = s.rx.dir()
+            && !bell::is_named(dir, w)
+        {
+            bell::arm(s, dir);
+        }
+    }
+}
+
+/// One more thread of this set sleeps.
+fn lie_down(set: &Set, w: Waiter) {
+    let marker = Marker::new();
+    // Count and word change together: else one thread's waking could hide another's falling asleep.
+    let _held = set.lock(&marker);
+    set.sleepers.fetch_add(1, AcqRel);
+    w.fall_asleep();
+}
+
+/// A thread is awake again; while others sleep the word says so, with a new number, so that the next
+/// arrival wakes one of them.
+fn get_up(set: &Set, w: Waiter) {
+    let marker = Marker::new();
+    let _held = set.lock(&marker);
+    if set.sleepers.fetch_sub(1, AcqRel) > 1 {
+        w.sleep_on();
+    } else {
+        w.wake_up();
+    }
+}
+
+/// Level-triggered events are told to every thread that waits: the next one looks for itself, as in
+/// the kernel, where the event stays in the ready list.
+#[inline]
+pub fn wake_next(set: &Set) {
+    if set.sleepers.load(Relaxed) > 0
+        && let Some(w) = set.waiter()
+    {
+        let _ = desc::event_set(w.eventfd());
+    }
+}
+
+/// For epoll sets inside others, and poll on a set: the kernel must see every doorbell.
+pub fn expose(epfd: i32, set: &'static Set) {
+    if set.nested.swap(1, AcqRel) != 0 {
+        return;
+    }
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return };
+    for m in 0..l.inner.used() {
+        let mb = *l.inner.member(m);
+        if mb.fd < 0 {
+            continue;
+        }
+        if mb.ours {
+            let _ = register(epfd, l.inner, m, true);
+        }
+        if let Some(s) = table::sock(mb.fd) {
+            s.clear(flag::SEEN);
+            kernel::expose(s, mb.fd);
+        }
+    }
+}
