@@ -145,6 +145,8 @@ table! {
     execvp(path: *const c_char, argv: *const *const c_char) -> c_int = -1;
     execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
+    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int = libc::ENOSYS;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = -1;
     signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;

@@ -38,7 +38,7 @@ pub use drain::{Drains, Target};
 pub use fault::TextError;
 pub use list::{Eid, PortRange, Prefix, Role, Rule};
 pub use policy::{
-    Attribute, Flow, Layer, Mode, PeerUid, Policy, decide, decide_peer, origin, resolve,
+    Attribute, Flow, Layer, Mode, PeerUid, Policy, decide, decide_listener, decide_peer, origin, resolve,
     resolve_into,
 };
 pub use profile::{PROFILES, Profile};

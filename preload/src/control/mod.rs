@@ -16,7 +16,7 @@ pub use place::{remember_environment, remember_paths};
 
 use crate::family::process;
 use crate::family::sock::{Sock, role};
-use crate::sys::{caught, clock, proc};
+use crate::sys::{caught, clock, net, proc};
 use crate::{config, log};
 use page::{Mapped, Who};
 use smcr_proto::control::{self as proto, Flow, LEN, Mode, Page, Policy, Role, Target};
@@ -109,19 +109,59 @@ pub fn decide(s: &Sock) -> Result<(), Reason> {
     with_policy(|policy| {
         let Some(policy) = policy else { return Ok(()) };
         let is_client = s.role.load(Relaxed) == role::CLIENT;
-        let mut program = [0; 256];
-        // Rules alone ask for the program.
-        let len = if policy.rules.is_empty() { 0 } else { proc::program(&mut program) };
-        proto::decide(policy, &Flow {
-            program: &program[..len],
-            role: if is_client { Role::Client } else { Role::Server },
-            uid: proc::euid(),
-            local: address(s, &s.local),
-            peer: address(s, &s.remote),
-            port: s.names[if is_client { 2 } else { 1 }].load(Relaxed),
-        })?;
+        let role = if is_client { Role::Client } else { Role::Server };
+        let port = s.names[if is_client { 2 } else { 1 }].load(Relaxed);
+        decide_flow(policy, proto::decide, role, address(s, &s.local), address(s, &s.remote), port)?;
         if policy.mode == Mode::Rdma { Err(Reason::Mode) } else { Ok(()) }
     })
+}
+
+/// Whether a connection to `peer` may go through RDMA. Its own address is looked up only where settings
+/// ask for it.
+pub fn decide_connect(sock: i32, peer: &net::Addr) -> Result<(), Reason> {
+    about_rdma(|policy| {
+        let asks = !policy.addrs.is_empty() || policy.rules.iter().any(|r| r.addr.is_some());
+        let bound = net::local_addr(sock).ok().filter(|a| a.ip != [0; 16]);
+        let local = if asks { bound.or_else(|| net::source_for(peer)) } else { bound };
+        let (local, peer_ip) = (local.unwrap_or_default().folded().ip(), peer.ip());
+        decide_flow(policy, proto::decide, Role::Client, local, peer_ip, peer.port)
+    })
+}
+
+/// Whether connections of a listener may go through RDMA: no only if none of them may.
+pub fn decide_listener(local: &net::Addr) -> Result<(), Reason> {
+    about_rdma(|policy| {
+        let nobody = Ipv4Addr::UNSPECIFIED.into();
+        decide_flow(policy, proto::decide_listener, Role::Server, local.ip(), nobody, local.port)
+    })
+}
+
+fn about_rdma(f: impl FnOnce(&Policy) -> Result<(), Reason>) -> Result<(), Reason> {
+    look();
+    if RESTRICTED.load(Relaxed) {
+        return Err(Reason::Seccomp);
+    }
+    with_policy(|policy| match policy {
+        None => Ok(()),
+        Some(policy) if policy.mode == Mode::Shm => Err(Reason::PeerRemote),
+        Some(policy) => f(policy),
+    })
+}
+
+type Decide = fn(&Policy, &Flow<'_>) -> Result<(), Reason>;
+
+fn decide_flow(
+    policy: &Policy,
+    decide: Decide,
+    role: Role,
+    local: IpAddr,
+    peer: IpAddr,
+    port: u16,
+) -> Result<(), Reason> {
+    let mut program = [0; 256];
+    // Rules alone ask for the program.
+    let len = if policy.rules.is_empty() { 0 } else { proc::program(&mut program) };
+    decide(policy, &Flow { program: &program[..len], role, uid: proc::euid(), local, peer, port })
 }
 
 /// Whether a process of this user may be at the other end.

@@ -57,6 +57,10 @@ pub mod flag {
     pub const SHARED: u32 = 65536;
     /// The first send after a peer's death has been swallowed, as TCP swallows it.
     pub const SWALLOWED: u32 = 32768;
+    /// Its handshake shows the SMC option (`rendezvous::mark`).
+    pub const MARKED: u32 = 1 << 17;
+    /// Marked, and the other end does not speak SMC.
+    pub const NOBODY: u32 = 1 << 18;
     /// The last reference in this family went while the region was in use.
     pub const ENDED: u32 = 8192;
 }

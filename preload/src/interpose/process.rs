@@ -1,7 +1,8 @@
 //! fork, exec, posix_spawn and signal handlers: what they mean for connections.
 //!
 //! system(3), popen(3) and posix_spawn(3) run no hook in the child and leave the parent's connections
-//! alone; only what is handed to the new program by a file action goes back to TCP. exec variants
+//! alone; only what is handed to the new program by a file action goes back to TCP. Listeners that a
+//! program inherits are unmarked (system and popen start a shell, which accepts nothing). exec variants
 //! with variable arguments (execl...) are built on execve inside libc.
 
 use super::{guarded, hooks};
@@ -56,6 +57,32 @@ hooks! {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
         unsafe { real::fexecve(fd, argv, envp) }
+    }
+
+    fn posix_spawn(
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        argv: *const *const c_char,
+        envp: *const *const c_char
+    ) -> c_int {
+        guarded(life::before_spawn);
+        // SAFETY: the program's arguments.
+        unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
+    }
+
+    fn posix_spawnp(
+        pid: *mut pid_t,
+        file: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        argv: *const *const c_char,
+        envp: *const *const c_char
+    ) -> c_int {
+        guarded(life::before_spawn);
+        // SAFETY: the program's arguments.
+        unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {

@@ -4,6 +4,7 @@
 use super::{guarded, hooks};
 use crate::engine::{end, switch};
 use crate::family::sock::flag;
+use crate::sys::net::Addr;
 use crate::table::{life, options};
 use crate::{config, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -30,9 +31,13 @@ hooks! {
     }
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let s = table::sock(fd);
+        if let Some(s) = s {
+            guarded(|| life::before_listen(s, fd));
+        }
         // SAFETY: the program's arguments.
         let r = unsafe { real::listen(fd, backlog) };
-        if r == 0 && let Some(s) = table::sock(fd) {
+        if r == 0 && let Some(s) = s {
             life::on_listen(s);
         }
         r
@@ -53,9 +58,14 @@ hooks! {
     }
 
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+        let s = table::sock(fd);
+        if let Some(s) = s {
+            // SAFETY: the program's arguments.
+            guarded(|| life::before_connect(s, fd, unsafe { peer(addr, len) }));
+        }
         // SAFETY: the program's arguments.
         let r = unsafe { real::connect(fd, addr, len) };
-        if let Some(s) = table::sock(fd)
+        if let Some(s) = s
             && (r == 0 || crate::sys::errno().0 == libc::EINPROGRESS)
         {
             life::on_connect(s);
@@ -115,13 +125,24 @@ hooks! {
     }
 }
 
+/// The address that connect(2) was given, if it can be one of the Internet's.
+unsafe fn peer(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
+    const SHORTEST: usize = size_of::<libc::sockaddr_in>();
+    const LONGEST: usize = size_of::<libc::sockaddr_in6>();
+    if addr.is_null() || (len as usize) < SHORTEST {
+        return None;
+    }
+    // SAFETY: the program gave `len` bytes.
+    Addr::parse(unsafe { std::slice::from_raw_parts(addr.cast(), (len as usize).min(LONGEST)) })
+}
+
 fn accepted(listener: c_int, new: c_int, flags: c_int) {
     if new < 0 {
         return;
     }
     match table::sock(listener) {
         Some(l) if config::enabled() => guarded(|| {
-            life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0);
+            life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0, Some(l));
             if l.has(flag::PINNED) && let Some(s) = table::sock(new) {
                 // What pins a listener (a protocol above TCP, zero-copy) holds for its children.
                 let why = Reason::from_code(l.reason.load(std::sync::atomic::Ordering::Relaxed));
@@ -134,7 +155,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) {
                 && (i32::from(a.family) == libc::AF_INET || i32::from(a.family) == libc::AF_INET6)
                 && crate::sys::net::get_opt::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
             {
-                life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0);
+                life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0, None);
             } else {
                 life::forget_stale(new);
             }

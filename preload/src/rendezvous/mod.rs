@@ -5,10 +5,13 @@
 //! finds the process by the announced name, offers memory, and lets it prove that it holds the
 //! socket ([`client`]). The proof of the connecting side goes through the stream (`engine::switch`).
 //! Nothing here waits: each step is taken in some call of the program on this connection.
+//!
+//! Towards other hosts the TCP handshake itself carries the announcement: [`mark`].
 
 mod client;
 mod handover;
 mod listener;
+pub mod mark;
 mod server;
 mod strict;
 
@@ -144,6 +147,7 @@ pub fn forget(s: &'static Sock) {
     if s.step.load(Relaxed) == step::ANNOUNCED {
         server::forget(s);
     }
+    mark::forget(s);
 }
 
 /// Sets what the other layers call back; called by the constructor.

@@ -1,6 +1,7 @@
 //! Sockets: options, names, single sends and receives, and messages with descriptors, all raw.
 
 use super::{Errno, Res, Sysno, call};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use libc::{c_int, c_void};
 use std::mem::{MaybeUninit, size_of};
 
@@ -119,6 +120,28 @@ impl Addr {
         Addr { family: libc::AF_INET6 as u16, port: self.port, ip, scope: 0 }
     }
 
+    /// The address alone, IPv4 or IPv6 as `family` says.
+    pub fn ip(&self) -> IpAddr {
+        if i32::from(self.family) == libc::AF_INET {
+            let [a, b, c, d, ..] = self.ip;
+            return Ipv4Addr::new(a, b, c, d).into();
+        }
+        Ipv6Addr::from(self.ip).into()
+    }
+
+    /// As a sockaddr with port 0, and its length.
+    fn raw(&self) -> ([u8; 28], usize) {
+        let mut raw = [0u8; 28];
+        raw[..2].copy_from_slice(&self.family.to_ne_bytes());
+        if i32::from(self.family) == libc::AF_INET {
+            raw[4..8].copy_from_slice(&self.ip[..4]);
+            return (raw, 16);
+        }
+        raw[8..24].copy_from_slice(&self.ip);
+        raw[24..28].copy_from_slice(&self.scope.to_ne_bytes());
+        (raw, 28)
+    }
+
     /// 127.0.0.0/8 or ::1.
     pub fn is_loopback(&self) -> bool {
         let f = self.folded();
@@ -148,6 +171,16 @@ fn name(nr: Sysno, fd: c_int) -> Res<Addr> {
     Addr::parse(&raw).ok_or(Errno(libc::EAFNOSUPPORT))
 }
 
+/// The address that the kernel would connect from; nothing is sent.
+pub fn source_for(peer: &Addr) -> Option<Addr> {
+    let fd = socket(i32::from(peer.family), libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
+    let (mut raw, len) = peer.raw();
+    raw[2..4].copy_from_slice(&peer.port.to_be_bytes());
+    let source = with_addr(Sysno::connect, fd, &raw[..len]).and_then(|_| local_addr(fd));
+    super::fd::close(fd);
+    source.ok()
+}
+
 /// Whether `addr` is one of this network namespace's own addresses: bind(2) succeeds only then.
 pub fn is_own_address(addr: &Addr) -> bool {
     if addr.is_loopback() {
@@ -156,18 +189,8 @@ pub fn is_own_address(addr: &Addr) -> bool {
     let Ok(fd) = socket(i32::from(addr.family), libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) else {
         return false;
     };
-    let mut raw = [0u8; 28];
-    raw[..2].copy_from_slice(&addr.family.to_ne_bytes());
-    let len = if i32::from(addr.family) == libc::AF_INET {
-        raw[4..8].copy_from_slice(&addr.ip[..4]);
-        16
-    } else {
-        raw[8..24].copy_from_slice(&addr.ip);
-        raw[24..28].copy_from_slice(&addr.scope.to_ne_bytes());
-        28
-    };
-    // SAFETY: the kernel reads `len` bytes of the array.
-    let own = unsafe { call(Sysno::bind, [fd as usize, raw.as_ptr() as usize, len, 0, 0, 0]) };
+    let (raw, len) = addr.raw();
+    let own = with_addr(Sysno::bind, fd, &raw[..len]);
     super::fd::close(fd);
     own.is_ok()
 }

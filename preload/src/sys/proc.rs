@@ -57,6 +57,22 @@ pub fn has_threads() -> bool {
     p.is_null() || unsafe { p.read_volatile() } == 0
 }
 
+/// Major and minor number of the running kernel; (0, 0) where it does not say.
+pub fn kernel_release() -> (u32, u32) {
+    let mut names = std::mem::MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: the kernel fills the struct, for which zero bytes are valid.
+    let names = unsafe {
+        if call(Sysno::uname, [names.as_mut_ptr() as usize, 0, 0, 0, 0, 0]).is_err() {
+            return (0, 0);
+        }
+        names.assume_init()
+    };
+    let mut numbers = names.release.split(|c| !(*c as u8).is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0u32, |n, c| n.wrapping_mul(10).wrapping_add(u32::from(*c as u8 - b'0')))
+    });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// sched_yield(2).
 pub fn yield_now() {
     // SAFETY: no pointers.

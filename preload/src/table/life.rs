@@ -10,7 +10,8 @@ use crate::engine::{end, switch};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, process};
 use crate::table::set;
-use crate::rendezvous;
+use crate::rendezvous::{self, mark};
+use crate::sys::net::Addr;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
 use crate::{config, log};
@@ -45,6 +46,18 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     Some(s)
 }
 
+/// connect(2) is about to be called, with this address if it is one of the Internet's.
+#[inline]
+pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
+    mark::before_connect(s, fd, peer);
+}
+
+/// listen(2) is about to be called.
+#[inline]
+pub fn before_listen(s: &Sock, fd: i32) {
+    mark::before_listen(s, fd);
+}
+
 /// listen(2) succeeded.
 pub fn on_listen(s: &Sock) {
     s.role.store(role::LISTENER, Relaxed);
@@ -60,11 +73,14 @@ pub fn on_connect(s: &Sock) {
     }
 }
 
-/// accept(2) returned `fd` from a tracked listener.
-pub fn on_accept(fd: i32, nonblock: bool) {
+/// accept(2) returned `fd`; the listener is known unless it was inherited or passed.
+pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
     if let Some(s) = on_socket(fd, nonblock) {
         s.role.store(role::SERVER, Relaxed);
         s.note(Reason::NotWorthIt);
+        if let Some(l) = listener {
+            mark::accepted(l, s);
+        }
     }
 }
 
@@ -222,21 +238,41 @@ fn held() -> impl Iterator<Item = &'static Sock> {
 /// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
 /// that this process has used must be on TCP for the next program.
 pub fn before_exec() {
+    before_spawn();
     if process::is_vfork_child() {
         return; // the memory is the parent's, which goes on
     }
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
-        let survives = sys::fd::fcntl(fd, libc::F_GETFD, 0)
-            .is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0);
-        if survives && s.process.load(Relaxed) == process::index() {
+        if survives_exec(fd) && s.process.load(Relaxed) == process::index() {
             rendezvous::hand_over(s, fd, Reason::Exec);
         }
     }
 }
 
+/// Before a program is started in any way: listeners that it inherits show the SMC option no more. Does
+/// nothing but system calls in a vfork child.
+pub fn before_spawn() {
+    if !mark::has_listeners() {
+        return;
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        if let Entry::Sock(s) = e
+            && s.role.load(Relaxed) == role::LISTENER
+            && survives_exec(fd)
+        {
+            mark::leave(s, fd);
+        }
+    }
+}
+
+fn survives_exec(fd: i32) -> bool {
+    sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0)
+}
+
 /// The descriptor goes to another process or program: TCP from now on.
 pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
+    mark::leave(s, fd);
     if s.region().is_some() {
         rendezvous::hand_over(s, fd, why);
     } else {

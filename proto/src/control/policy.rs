@@ -265,6 +265,26 @@ pub fn decide(policy: &Policy, flow: &Flow<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
+/// As [`decide`] for a listener, whose peers are not known yet: no only if it is no for all of them.
+pub fn decide_listener(policy: &Policy, flow: &Flow<'_>) -> Result<(), Reason> {
+    if !policy.enabled || policy.mode == Mode::Off {
+        return Err(Reason::Disabled);
+    }
+    for rule in policy.rules.iter() {
+        let mut but_address = *rule;
+        but_address.addr = None;
+        match (concerns(&but_address, flow), rule.order, rule.addr) {
+            (true, Use::Smcr, _) => return Ok(()),
+            (true, Use::Tcp, None) => return Err(Reason::Rule),
+            _ => {}
+        }
+    }
+    if !policy.ports.is_empty() && !policy.ports.iter().any(|r| r.contains(flow.port)) {
+        return Err(Reason::PortExcluded);
+    }
+    Ok(())
+}
+
 /// May a process of this user be at the other end of a shared memory?
 pub fn decide_peer(policy: &Policy, own_uid: u32, peer_uid: u32) -> Result<(), Reason> {
     let allowed = match policy.peer_uid {
@@ -357,6 +377,20 @@ mod tests {
             ..flow(80)
         };
         assert_eq!(decide(&policy, &client), Ok(()));
+    }
+
+    #[test]
+    fn a_listener_is_refused_only_for_all_of_its_peers() {
+        let of = |rules| decide_listener(&with(&[(Attribute::Rules, rules)]), &flow(80));
+        assert_eq!(of("use=tcp addr=10.0.0.0/8"), Ok(()));
+        assert_eq!(of("use=tcp port=80"), Err(Reason::Rule));
+        assert_eq!(of("use=smcr addr=10.1.1.1; use=tcp"), Ok(()));
+        assert_eq!(of("use=smcr role=client; use=tcp"), Err(Reason::Rule));
+        let ports = with(&[(Attribute::PortRangeList, "81")]);
+        assert_eq!(
+            decide_listener(&ports, &flow(80)),
+            Err(Reason::PortExcluded)
+        );
     }
 
     #[test]

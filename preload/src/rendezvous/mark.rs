@@ -1,0 +1,237 @@
+//! Marking: which handshakes carry the SMC option (`proto::handshake`), and what they have shown.
+//!
+//! Called by `table::life` before connect() and listen(), at accept(), and where a descriptor leaves;
+//! the RDMA path asks [`ask`] and sets [`set_provider`]. A mark is a commitment: whoever shows the
+//! option has to speak CLC. So nothing is marked before a provider says that it is usable.
+//!
+//! Where the eBPF programs are not installed one getsockopt() per process finds it out, and a
+//! comparison of a static tells it from then on.
+
+use super::is_local;
+use crate::family::sock::{Sock, flag, role};
+use crate::sys::{Errno, fd, net, proc};
+use crate::{control, log};
+use smcr_proto::handshake::{ABI, LEVEL, MARK, Peer, VERDICT, Verdict};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// What is known of the programs; inherited by forked children.
+static PROGRAMS: AtomicU32 = AtomicU32::new(programs::UNKNOWN);
+/// Whether an RDMA device can be used: a function, or null.
+static PROVIDER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// Listeners that this process family has marked and not unmarked.
+static LISTENERS: AtomicU32 = AtomicU32::new(0);
+
+mod programs {
+    pub const UNKNOWN: u32 = 0;
+    pub const ABSENT: u32 = 1;
+    pub const PRESENT: u32 = 2;
+}
+
+/// What the handshake of a connection has shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// The socket was not marked: there is nothing to ask.
+    Unmarked,
+    /// The handshake is under way.
+    NotYet,
+    /// The other end does not speak SMC, or it is not certain: plain TCP, not a byte of CLC.
+    Nobody,
+    /// It does, and it knows that we do: CLC must follow, from the client towards a kernel, from the
+    /// server towards libsmcr.
+    Peer(Peer),
+}
+
+/// Who knows whether a verbs device is usable. Asked before each mark, and only where the programs are
+/// installed: the first call may load what it needs, later ones must be cheap.
+pub fn set_provider(is_usable: fn() -> bool) {
+    PROVIDER.store(is_usable as *mut (), Release); // pairs with the Acquire in `has_provider`
+}
+
+fn has_provider() -> bool {
+    let p = PROVIDER.load(Acquire);
+    if p.is_null() {
+        return false;
+    }
+    // SAFETY: `set_provider` alone stores, and stores functions of this type.
+    let is_usable = unsafe { std::mem::transmute::<*mut (), fn() -> bool>(p) };
+    is_usable()
+}
+
+/// Before connect(2): marks the socket if the connection may go through RDMA.
+#[inline]
+pub fn before_connect(s: &Sock, sock: i32, peer: Option<net::Addr>) {
+    if PROGRAMS.load(Relaxed) != programs::ABSENT && !PROVIDER.load(Relaxed).is_null() {
+        mark_client(s, sock, peer);
+    }
+}
+
+#[cold]
+fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
+    if s.has(flag::MARKED) {
+        return connects_again(s, sock);
+    }
+    let Some(peer) = peer.map(net::Addr::folded) else {
+        return;
+    };
+    let is_first = s.role.load(Relaxed) == 0 && may_mark(s);
+    if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider() || is_local(&peer)
+    {
+        return;
+    }
+    if let Err(why) = control::decide_connect(sock, &peer) {
+        s.note(why);
+        return;
+    }
+    set(s, sock);
+}
+
+/// A marked socket connects another time: the kernel would show the option again, and nobody here
+/// expects a second CLC exchange on one socket.
+fn connects_again(s: &Sock, sock: i32) {
+    const TCP_CLOSE: u8 = 7;
+    // In any other state connect(2) asks only how far it has come.
+    let state =
+        net::get_opt::<[u8; 8]>(sock, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info[0]);
+    if state == Ok(TCP_CLOSE) && net::set_opt(sock, LEVEL, MARK, &0u32).is_ok() {
+        s.clear(flag::MARKED | flag::NOBODY);
+    }
+}
+
+/// Before listen(2): marks the socket if its connections may go through RDMA.
+#[inline]
+pub fn before_listen(s: &Sock, sock: i32) {
+    if PROGRAMS.load(Relaxed) != programs::ABSENT && !PROVIDER.load(Relaxed).is_null() {
+        mark_listener(s, sock);
+    }
+}
+
+#[cold]
+fn mark_listener(s: &Sock, sock: i32) {
+    // One that listens already cannot be marked any more (a SYN may have been answered).
+    let is_first = s.role.load(Relaxed) == 0 && may_mark(s);
+    let Ok(local) = net::local_addr(sock).map(net::Addr::folded) else {
+        return;
+    };
+    if !is_first || local.is_loopback() || !may_leave_later(sock) {
+        return;
+    }
+    if !are_present(sock) || !has_provider() {
+        return;
+    }
+    if control::decide_listener(&local).is_ok() && set(s, sock) {
+        LISTENERS.fetch_add(1, Relaxed);
+    }
+}
+
+/// Marked by this process, which made it: not inherited, not pinned, not marked before.
+fn may_mark(s: &Sock) -> bool {
+    !s.has(flag::MARKED | flag::PINNED | flag::FORKED)
+}
+
+/// SMC-Rv2 needs IPv4; peers on this host have shared memory.
+fn is_candidate(peer: &net::Addr) -> bool {
+    i32::from(peer.family) == libc::AF_INET
+        && peer.ip[0] != 0
+        && !peer.is_loopback()
+        && peer.port != 0
+}
+
+/// Whether the mark can be called back when a program without the library gets the listener: since
+/// Linux 6.12; before, only a listener that no program inherits is marked.
+fn may_leave_later(sock: i32) -> bool {
+    proc::kernel_release() >= (6, 12)
+        || fd::fcntl(sock, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC != 0)
+}
+
+/// Whether the programs are there and speak our version.
+fn are_present(sock: i32) -> bool {
+    match PROGRAMS.load(Relaxed) {
+        programs::PRESENT => true,
+        programs::ABSENT => false,
+        _ => {
+            let answer = net::get_opt::<u32>(sock, LEVEL, MARK);
+            let present = answer.is_ok_and(|v| v >> 16 == u32::from(ABI));
+            log::debug!(target: "smcr::mark", present, answer = ?answer, "eBPF programs");
+            PROGRAMS.store(
+                if present {
+                    programs::PRESENT
+                } else {
+                    programs::ABSENT
+                },
+                Relaxed,
+            );
+            present
+        }
+    }
+}
+
+fn set(s: &Sock, sock: i32) -> bool {
+    match net::set_opt(sock, LEVEL, MARK, &1u32) {
+        Ok(_) => {
+            s.set(flag::MARKED);
+            true
+        }
+        Err(Errno(e)) => {
+            log::debug!(target: "smcr::mark", fd = sock, errno = e, "not marked");
+            false
+        }
+    }
+}
+
+/// accept(2) gave `s`: it has what its listener showed.
+pub fn accepted(listener: &Sock, s: &Sock) {
+    s.put(flag::MARKED, listener.has(flag::MARKED));
+}
+
+/// What the handshake has shown. One system call on a marked socket, none on another and none after
+/// [`Shown::Nobody`].
+pub fn ask(s: &Sock, sock: i32) -> Shown {
+    if !s.has(flag::MARKED) {
+        return Shown::Unmarked;
+    }
+    if s.has(flag::NOBODY) {
+        return Shown::Nobody;
+    }
+    let verdict = Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0));
+    if let Some(peer) = verdict.peer() {
+        return Shown::Peer(peer);
+    }
+    // An accepted socket has its handshake behind it.
+    if verdict.active() && !verdict.known() {
+        return Shown::NotYet;
+    }
+    s.set(flag::NOBODY);
+    s.note(Reason::SmcPeerNoSmc);
+    Shown::Nobody
+}
+
+/// The descriptor goes to a program or process that may be without the library: a listener shows the
+/// option no more. A connection keeps what was agreed.
+pub fn leave(s: &Sock, sock: i32) {
+    if s.role.load(Relaxed) != role::LISTENER || !s.has(flag::MARKED) {
+        return;
+    }
+    match net::set_opt(sock, LEVEL, MARK, &0u32) {
+        Ok(_) => {
+            s.clear(flag::MARKED);
+            LISTENERS.fetch_sub(1, Relaxed);
+            log::info!(target: "smcr::mark", fd = sock, "listener unmarked: it leaves the library");
+        }
+        Err(e) => {
+            log::warn!(target: "smcr::mark", fd = sock, errno = e.0, "a listener leaves the library marked");
+        }
+    }
+}
+
+/// Whether there may be a marked listener: spares a walk through the table.
+pub fn has_listeners() -> bool {
+    LISTENERS.load(Relaxed) != 0
+}
+
+/// A record ends.
+pub fn forget(s: &Sock) {
+    if s.role.load(Relaxed) == role::LISTENER && s.has(flag::MARKED) {
+        let _ = LISTENERS.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+    }
+}
