@@ -1,9 +1,11 @@
 //! The command drain: asks processes through the control page to move live connections back to
 //! TCP, and waits until their pages show it.
 //!
-//! A process looks at the page at its next wait, poll or new connection: one that sleeps answers when
-//! something wakes it. The hand-over of either end moves both directions and wakes the other end.
+//! A process looks at the page at its next wait, poll or new connection; one that sleeps is woken
+//! (`wake`). One that sleeps where the library does not see it answers when something else wakes it,
+//! such as the other end: the hand-over of either moves both directions and wakes the other.
 
+use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use crate::paths::Places;
 use crate::procfs;
 use crate::scan::{Connection, Host};
 use crate::settings::Settings;
+use crate::wake;
 
 /// Time between two looks at the pages.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -31,7 +34,7 @@ enum Meant {
 }
 
 pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
-    let before = in_memory()?;
+    let (host, before) = in_memory()?;
     let meant = understand(&args.target, &before)?;
     let target = match meant {
         Meant::All => Target::All,
@@ -46,19 +49,20 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
         return out::print("no such connections are in memory; nothing to move\n");
     }
     Settings::open(places, args.scope)?.drain(target)?;
+    rouse(&host, before.iter().filter(|c| meant.concerns(c)));
     if args.no_wait {
         return out::print(&format!("asked for {had} connections\n"));
     }
     let end = Instant::now() + Duration::from_secs(args.timeout.into());
     loop {
-        let mut left = in_memory()?;
+        let (_, mut left) = in_memory()?;
         left.retain(|c| meant.concerns(c));
         if left.is_empty() {
             return out::print(&format!("moved {had} connections to TCP\n"));
         }
         if Instant::now() >= end {
             bail!(
-                "{} of {had} connections are still in memory after {} s; asked, and to answer when they wake up: {}",
+                "{} of {had} connections are still in memory after {} s; asked, and to answer when they look at them: {}",
                 left.len(),
                 args.timeout,
                 processes(&left)
@@ -69,14 +73,28 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
 }
 
 /// The connections that are in memory, one way or both, or on the way there.
-fn in_memory() -> anyhow::Result<Vec<Connection>> {
+fn in_memory() -> anyhow::Result<(Host, Vec<Connection>)> {
     let who = Who::default();
-    let mut found = Host::scan(&who)?.connections(&who);
+    let host = Host::scan(&who)?;
+    let mut found = host.connections(&who);
     found.retain(|c| {
         let s = &c.socket;
         c.is_live() && (s.tx_medium != 0 || s.rx_medium != 0 || s.is(State::Negotiating))
     });
-    Ok(found)
+    Ok((host, found))
+}
+
+/// Wakes the processes that have these connections.
+fn rouse<'a>(host: &Host, meant: impl Iterator<Item = &'a Connection>) {
+    let pids: BTreeSet<u32> = meant.map(|c| c.user.pid).collect();
+    for family in &host.families {
+        for process in &family.page.processes {
+            let holder = family.holder(process.index);
+            if let Some(holder) = holder.filter(|h| pids.contains(&h.pid)) {
+                wake::ring(holder.pid, process.wake.0, process.wake.1);
+            }
+        }
+    }
 }
 
 /// Names the processes of connections, a few of them.

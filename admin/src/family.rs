@@ -33,6 +33,8 @@ pub struct Process {
     pub enabled: bool,
     pub name: String,
     pub lib_version: u32,
+    /// Descriptor and inode of the pipe that wakes it; inode 0 without one.
+    pub wake: (i32, u64),
     /// In the order of [`COUNTERS`]; those that the library does not have are 0.
     pub counters: Vec<u64>,
 }
@@ -153,6 +155,10 @@ impl Process {
             enabled: b.u32(process::ENABLED) != 0,
             name: String::from_utf8_lossy(&name[..end]).into_owned(),
             lib_version: b.u32(process::LIB_VERSION),
+            wake: (
+                b.u32(process::WAKE_FD) as i32,
+                b.u64(process::WAKE_INODE),
+            ),
             counters: counters.map(|i| b.u64(process::COUNTERS + 8 * i)).collect(),
         })
     }

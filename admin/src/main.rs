@@ -44,6 +44,7 @@ mod store;
 mod top;
 mod totals;
 mod unit;
+mod wake;
 
 use cli::{Cli, Command};
 use paths::Places;

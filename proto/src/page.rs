@@ -52,6 +52,10 @@ pub mod process {
     pub const NAME: usize = 16;
     /// u32: version of the library, major << 16 | minor << 8 | patch.
     pub const LIB_VERSION: usize = 32;
+    /// i32: descriptor of the pipe that wakes the process, so that it looks at the control page.
+    pub const WAKE_FD: usize = 36;
+    /// u64: inode of that pipe, 0 without one. Nothing is to be written to another file.
+    pub const WAKE_INODE: usize = 40;
     /// u64 counters, in the order of [`super::COUNTERS`].
     pub const COUNTERS: usize = 64;
     /// Bytes of one record.

@@ -6,12 +6,15 @@
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
       start NAME              talks on until `stop NAME`, which answers with the rounds
       put NAME SIZE           sends and does not read
+      sleep NAME SIZE HOW     waits for SIZE bytes in a thread, by recv, poll or epoll
+      woken NAME              waits for that thread; the bytes must be right
       end NAME                shuts its sending side down
       fetch NAME SIZE         reads the echo of that, and the end if there was one
       close NAME
 Each command is answered by one line: "ok ..." or the name of the error."""
 import errno
 import hashlib
+import select
 import socket
 import sys
 import threading
@@ -82,6 +85,28 @@ class Talker(threading.Thread):
             self.result = name_of(e)
 
 
+class Sleeper(threading.Thread):
+    def __init__(self, s, size, how):
+        super().__init__()
+        self.s, self.size, self.how, self.result = s, size, how, "ok"
+
+    def run(self):
+        try:
+            if self.how == "poll":
+                p = select.poll()
+                p.register(self.s, select.POLLIN)
+                p.poll()
+            elif self.how == "epoll":
+                with select.epoll() as p:
+                    p.register(self.s, select.EPOLLIN)
+                    while not p.poll():
+                        pass
+            if get(self.s, self.size) != data(0, self.size):
+                self.result = "DIFFERENT"
+        except (OSError, EOFError) as e:
+            self.result = name_of(e)
+
+
 def name_of(e):
     return errno.errorcode.get(getattr(e, "errno", None), type(e).__name__)
 
@@ -91,7 +116,7 @@ def client():
     socks, talkers = {}, {}
     for line in control:
         word, name, *rest = line.split()
-        numbers = [int(n) for n in rest]
+        numbers = [int(n) for n in rest if n.isdigit()]
         answer = "ok"
         try:
             if word == "open":
@@ -110,6 +135,13 @@ def client():
                 answer = f"{t.result} {t.rounds}"
             elif word == "put":
                 socks[name].sendall(data(0, numbers[0]))
+            elif word == "sleep":
+                talkers[name] = Sleeper(socks[name], numbers[0], rest[1])
+                talkers[name].start()
+            elif word == "woken":
+                t = talkers.pop(name)
+                t.join()
+                answer = t.result
             elif word == "end":
                 socks[name].shutdown(socket.SHUT_WR)
             elif word == "fetch":

@@ -11,6 +11,7 @@
 
 mod page;
 mod place;
+pub mod wake;
 
 pub use place::{remember_environment, remember_paths};
 
@@ -173,6 +174,7 @@ pub fn decide_peer(uid: u32) -> Result<(), Reason> {
 pub fn forget_in_child() {
     READERS.store(0, Relaxed);
     WORKING.store(0, Relaxed);
+    wake::forget_in_child();
 }
 
 fn address(s: &Sock, words: &[AtomicU64; 2]) -> IpAddr {
@@ -204,6 +206,7 @@ fn work() {
         return; // another thread is at it
     }
     let mut requests: Requests = [None; _];
+    wake::take();
     caught(|| {
         // SAFETY: WORKING is ours.
         let inner = unsafe { inner() };

@@ -5,6 +5,7 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::{bell, end, follow, kernel, signals, spin, switch};
+use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -191,6 +192,7 @@ fn sleep(
     let mut fds = [
         libc::pollfd { fd: sock, events, revents: 0 },
         libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
+        libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
     ];
     count(Counter::Sleeps, 1);
     s.users.fetch_add(1, AcqRel);
@@ -201,13 +203,16 @@ fn sleep(
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: array and timespec live through the call; no mask. A thread cancelled in here never
     // returns: `users` then stays up, which keeps the region mapped until the process ends.
-    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 2, tsp, std::ptr::null()) };
+    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 3, tsp, std::ptr::null()) };
     s.users.fetch_sub(1, AcqRel);
     if let Some(w) = me {
         w.wake_up();
         if fds[1].revents != 0 {
             fd::event_clear(w.eventfd());
         }
+    }
+    if fds[2].revents != 0 {
+        wake::take();
     }
     if n < 0 {
         let e = crate::sys::errno();

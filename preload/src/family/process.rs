@@ -8,7 +8,7 @@ use super::{PROC_CAP, PROC_OFF, at};
 use crate::sys::{mem, proc};
 use smcr_proto::page::{self, Counter, process as field};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 const COUNTERS: usize = (page::process::LEN - field::COUNTERS) / 8;
 
@@ -20,7 +20,9 @@ pub struct Record {
     start: AtomicU64,
     name: [AtomicU64; 2],
     version: AtomicU32,
-    _pad: [AtomicU32; 7],
+    wake_fd: AtomicI32,
+    wake_inode: AtomicU64,
+    _pad: [AtomicU32; 4],
     counters: [AtomicU64; COUNTERS],
 }
 
@@ -29,6 +31,8 @@ const _: () = assert!(std::mem::offset_of!(Record, counters) == field::COUNTERS)
 const _: () = assert!(std::mem::offset_of!(Record, start) == field::START);
 const _: () = assert!(std::mem::offset_of!(Record, name) == field::NAME);
 const _: () = assert!(std::mem::offset_of!(Record, version) == field::LIB_VERSION);
+const _: () = assert!(std::mem::offset_of!(Record, wake_fd) == field::WAKE_FD);
+const _: () = assert!(std::mem::offset_of!(Record, wake_inode) == field::WAKE_INODE);
 
 /// Counts when there is no record (family page refused or full).
 static NOWHERE: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
@@ -66,6 +70,7 @@ pub fn register(base: *mut u8) {
         r.start.store(proc::start_time(), Relaxed);
         r.version.store(version(), Relaxed);
         r.enabled.store(1, Relaxed);
+        r.wake_inode.store(0, Relaxed);
         RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
         INDEX.store(i as u32, Relaxed);
         return;
@@ -144,6 +149,17 @@ pub fn show_enabled(on: bool) {
     if !r.is_null() {
         // SAFETY: as above.
         unsafe { (*r).enabled.store(u32::from(on), Relaxed) };
+    }
+}
+
+/// Shows the pipe that wakes this process (`control::wake`).
+pub fn show_wake(fd: i32, inode: u64) {
+    let r = RECORD.load(Relaxed);
+    if !r.is_null() {
+        // SAFETY: as above.
+        let r = unsafe { &*r };
+        r.wake_fd.store(fd, Relaxed);
+        r.wake_inode.store(inode, Release); // a reader that sees the inode sees its number
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::level;
 use super::sleep::expose;
+use crate::control::wake;
 use crate::engine::{bell, kernel, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -151,17 +152,21 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     let since = clock::ticks();
     let mut r = 0;
     let mut rung = false;
-    with_copy(fds.len() + 1, |copy| {
+    with_copy(fds.len() + 2, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
             let events = ours.map_or(p.events, |s| kernel_events(s, p));
             *c = pollfd { fd: p.fd, events, revents: 0 };
         }
-        let last = copy.len() - 1;
+        let last = fds.len();
         copy[last] = pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 };
+        copy[last + 1] = pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
         rung = copy[last].revents != 0;
+        if copy[last + 1].revents != 0 {
+            wake::take();
+        }
         if r > 0 {
             for c in copy[..last].iter().filter(|c| c.revents != 0) {
                 if let Some(s) = table::sock(c.fd).filter(|s| level::is_served(s)) {

@@ -7,6 +7,7 @@ use super::ctl::register;
 use super::level;
 use super::look::{BELL, keep, look};
 use super::wait::{Call, pass, take_in_changes};
+use crate::control::wake;
 use crate::engine::{bell, changes, kernel, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -97,6 +98,8 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
         if !inner.bell_registered {
             let e = epoll_event { events: level::IN | ET, u64: BELL };
             inner.bell_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, w.eventfd(), Some(e)).is_ok();
+            // smcrctl's own bell: an event of it makes the thread look at the control page.
+            let _ = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, wake::descriptor(), Some(e));
         }
         inner.bell_registered
     });

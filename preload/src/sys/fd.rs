@@ -109,6 +109,15 @@ pub fn eventfd() -> Res<c_int> {
     unsafe { call(Sysno::eventfd2, [0, flags, 0, 0, 0, 0]) }.map(|n| n as c_int)
 }
 
+/// pipe2(2), non-blocking and close-on-exec: the end to read from, then the one to write to.
+pub fn pipe() -> Res<[c_int; 2]> {
+    let mut ends = [-1; 2];
+    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    // SAFETY: the kernel writes two ints.
+    unsafe { call(Sysno::pipe2, [ends.as_mut_ptr() as usize, flags, 0, 0, 0, 0]) }?;
+    Ok(ends)
+}
+
 /// Adds one to an eventfd.
 pub fn event_set(fd: c_int) -> Res {
     write_all(fd, &1u64.to_ne_bytes())

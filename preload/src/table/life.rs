@@ -14,7 +14,7 @@ use crate::rendezvous::{self, mark};
 use crate::sys::net::Addr;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
-use crate::{config, log};
+use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -190,7 +190,8 @@ pub fn is_own(fd: i32) -> bool {
             || log::descriptor() == fd
             || waiters::owns(fd)
             || peers::owns(fd)
-            || rendezvous::owns(fd))
+            || rendezvous::owns(fd)
+            || control::wake::owns(fd))
 }
 
 /// Before fork: the child will hold what this process holds.
@@ -211,7 +212,7 @@ pub fn fork_failed() {
 /// In the child: introduces itself; the parent's channels and waiters are not its own.
 pub fn in_child() {
     process::forget_tid();
-    crate::control::forget_in_child();
+    control::forget_in_child();
     waiters::forget_in_child();
     peers::forget_in_child();
     rendezvous::forget_in_child();
@@ -296,6 +297,7 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     };
     add(family::descriptor());
     add(log::descriptor());
+    control::wake::descriptors(&mut add);
     rendezvous::descriptors(&mut add);
     waiters::descriptors(&mut add);
     peers::descriptors(&mut add);
@@ -307,7 +309,9 @@ pub fn move_own(fd: i32) {
     let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
     if family::descriptor() == fd {
         family::set_descriptor(new);
-    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)) {
+    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
+        || control::wake::moved(fd, new))
+    {
         sys::fd::close(new);
     }
 }

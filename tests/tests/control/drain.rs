@@ -84,21 +84,70 @@ fn one_process_or_port() -> Result<()> {
     client.moves_to_memory("c")
 }
 
-/// Nobody wakes up: it is said, and done when somebody does.
+/// Both ends sleep, and nothing comes: they are woken, and go on waiting for what has not come.
 #[test]
 fn asleep() -> Result<()> {
+    for how in ["recv", "poll", "epoll"] {
+        for both in [false, true] {
+            let bed = Bed::new()?;
+            bed.ok(&["enable", "--user"])?;
+            let server = bed.server(&[])?;
+            let client = bed.client(&[])?;
+            client.open("a", 7000)?;
+            client.moves_to_memory("a")?;
+            client.tell(&format!("sleep a 10000 {how}"))?;
+            settled(&[server.pid(), client.program.pid()])?;
+            let target = if both { "all".into() } else { format!("pid:{}", server.pid()) };
+            if both {
+                // Connections of other tests are in memory too, and follow other pages.
+                bed.ok(&["drain", "all", "--user", "--no-wait"])?;
+            } else {
+                bed.ok(&["drain", &target, "--user", "--timeout", "20"])?;
+            }
+            eventually("both on TCP", || Ok(shown(&bed)?.iter().all(|s| s.0 == "tcp")))?;
+            let now = shown(&bed)?;
+            ensure!(now.len() == 2, "{how}: {now:?}");
+            client.tell("put a 10000")?;
+            client.tell("woken a")?;
+            client.stays_on_tcp("a")?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until every thread of these processes sleeps and does not run meanwhile.
+fn settled(pids: &[i32]) -> Result<()> {
+    let switches = || -> Result<String> {
+        let mut all = String::new();
+        for pid in pids {
+            for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+                let status = std::fs::read_to_string(task?.path().join("status"))?;
+                all.extend(status.lines().filter(|l| l.contains("ctxt_switches") || l.starts_with("State")));
+            }
+        }
+        Ok(all)
+    };
+    eventually("both asleep", || {
+        let before = switches()?;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        Ok(before == switches()? && !before.contains("running"))
+    })
+}
+
+/// The client does not look at its connection at all: it is said, and done when it does.
+#[test]
+fn busy_elsewhere() -> Result<()> {
     let bed = Bed::new()?;
     bed.ok(&["enable", "--user"])?;
     let server = bed.server(&[])?;
     let client = bed.client(&[])?;
     client.open("a", 7000)?;
     client.moves_to_memory("a")?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
     let target = format!("pid:{}", server.pid());
     let ended = bed.ctl(&["drain", &target, "--user", "--timeout", "1"])?;
     if !flipping() {
         ensure!(!ended.status.success(), "{ended}");
-        ensure!(ended.err.contains("when they wake up: python3"), "{ended}");
+        ensure!(ended.err.contains("when they look at them: python3"), "{ended}");
     }
     client.tell("talk a 10 1000")?;
     client.stays_on_tcp("a")?;

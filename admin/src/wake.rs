@@ -1,0 +1,69 @@
+//! Wakes a process that sleeps, so that it looks at the control page at once. Used by `drain`.
+//!
+//! The library keeps a pipe for this, and shows its number and inode in the family page. The page
+//! belongs to the process, which may have closed the pipe or be a liar: the file is looked at before
+//! it is opened, and a byte goes into that very pipe or nowhere.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+
+use nix::fcntl::OFlag;
+
+/// Rings the pipe with this number and inode of a process; false if it is not there.
+pub fn ring(pid: u32, fd: i32, inode: u64) -> bool {
+    try_ring(pid, fd, inode).is_some()
+}
+
+fn try_ring(pid: u32, fd: i32, inode: u64) -> Option<()> {
+    let place = open(&format!("/proc/{pid}/fd/{fd}"), OFlag::O_PATH)?;
+    let meta = place.metadata().ok()?;
+    if inode == 0 || !meta.file_type().is_fifo() || meta.ino() != inode {
+        return None;
+    }
+    let at = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let mut pipe = options.open(at).ok()?;
+    // A full pipe has rung already.
+    match pipe.write(&[1]) {
+        Ok(_) => Some(()),
+        Err(e) => (e.kind() == std::io::ErrorKind::WouldBlock).then_some(()),
+    }
+}
+
+fn open(path: &str, flags: OFlag) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits());
+    options.open(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{PipeReader, Read, pipe};
+
+    fn inode(pipe: &PipeReader) -> u64 {
+        let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+        std::fs::metadata(path).unwrap().ino()
+    }
+
+    #[test]
+    fn only_the_pipe_that_is_meant_gets_a_byte() {
+        let me = std::process::id();
+        let (mut reader, writer) = pipe().unwrap();
+        let number = inode(&reader);
+        assert!(!ring(me, reader.as_raw_fd(), number + 1));
+        assert!(!ring(me, reader.as_raw_fd(), 0));
+        let file = tempfile::tempfile().unwrap();
+        let of_file = file.metadata().unwrap().ino();
+        assert!(!ring(me, file.as_raw_fd(), of_file));
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        assert!(ring(me, reader.as_raw_fd(), number));
+        drop(writer);
+        let mut got = Vec::new();
+        reader.read_to_end(&mut got).unwrap();
+        assert_eq!(got, [1]);
+    }
+}
