@@ -21,6 +21,7 @@ use super::end;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::sys::net;
+use crate::sys::thread::full_fence;
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
@@ -45,11 +46,19 @@ const BYTE: [u8; 1] = [0xb7];
 #[inline]
 pub fn after_publish(s: &Sock, dir: &Dir, sock: i32) {
     // Pairs with the fence of a consumer that arms or falls asleep and then looks at the cursor.
-    fence(SeqCst);
+    full_fence();
     let word = dir.bell.load(Relaxed);
-    if word != 0 && word != RUNG {
+    if word != 0 && word != RUNG && !is_awake(s, word) {
         ring(s, dir, sock, word);
     }
+}
+
+/// Whether the word names a waiter that is known to be awake.
+#[inline]
+fn is_awake(s: &Sock, word: u32) -> bool {
+    Waiter::of_word(word)
+        .and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w))
+        .is_some_and(|sleep| sleep & 1 == 0)
 }
 
 #[cold]
@@ -123,9 +132,9 @@ fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
 #[inline]
 pub fn after_consume(s: &Sock, dir: &Dir, size: usize) {
     // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
-    fence(SeqCst);
+    full_fence();
     let word = dir.space.load(Relaxed);
-    if word != 0 {
+    if word != 0 && !is_awake(s, word) {
         ring_space(s, dir, size, word);
     }
 }

@@ -28,6 +28,15 @@ impl<'a> Bufs<'a> {
         self.len
     }
 
+    /// The buffer, if there is one and no more.
+    #[inline]
+    pub fn single(&self) -> Option<(*mut u8, usize)> {
+        match self.iov {
+            [v] => Some((v.iov_base.cast(), v.iov_len)),
+            _ => None,
+        }
+    }
+
     /// Calls `f` for the pieces of the `n` bytes from `from` on.
     #[inline]
     pub fn pieces(&self, from: usize, n: usize, mut f: impl FnMut(*mut u8, usize)) {

@@ -76,6 +76,20 @@ pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
     let Some(dir) = s.rx.dir() else { return false };
+    if s.has(flag::BLOCKS) {
+        s.clear(flag::BLOCKS);
+    }
     settle(s, dir, sock);
     pending(s, dir)
+}
+
+/// From here on the reader is one that waits in blocking calls: an unread doorbell may lie in the
+/// kernel all the time, and arrivals ring no more until it sleeps. A waiter that we do not see would
+/// find too much rather than too little. Called with the receiving lock held.
+#[cold]
+pub fn reads_blocking(s: &Sock, dir: &Dir) {
+    s.set(flag::BLOCKS);
+    if s.rx.waiter.load(Relaxed) == bell::EACH {
+        bell::arm(s, dir);
+    }
 }

@@ -11,6 +11,7 @@ pub mod bufs;
 pub mod changes;
 pub mod count;
 pub mod end;
+pub mod fast;
 pub mod file;
 pub mod follow;
 pub mod kernel;

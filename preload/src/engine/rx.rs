@@ -5,7 +5,7 @@
 
 use super::bufs::Bufs;
 use super::follow::{self, Source};
-use super::{bell, end, kernel, proof, spin, switch, wait};
+use super::{bell, end, fast, kernel, proof, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, Errno, Res, fd, net};
@@ -30,6 +30,10 @@ pub enum Step {
 /// Flag of our own: the call is read or readv.
 pub const FROM_READ: i32 = 1 << 30;
 
+/// Doorbells spent on a reader that would wait and never had to, until it is taken for one that has no
+/// other waiter.
+const NEVER_REFUSED: u32 = 64;
+
 /// Receives as recv(2) would, for a careful socket.
 pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
@@ -45,6 +49,14 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
     loop {
+        if got == 0
+            && let Some((p, n)) = bufs.single()
+        {
+            // SAFETY: the program's buffer, valid for writes as it promised the kernel.
+            if let Some(n) = unsafe { fast::recv(s, p, n, flags) } {
+                return Ok(n);
+            }
+        }
         if bufs.len() == 0 && s.rx.dir().is_some_and(|d| follow::pending(s, d)) {
             return Ok(0);
         }
@@ -107,13 +119,19 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     if let Some(dir) = s.rx.dir()
         && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
         && flags & libc::MSG_PEEK == 0
-        && !s.has(flag::SEEN)
+        && !s.has(flag::SEEN | flag::BLOCKS)
         && matches!(step, Step::Moved(_))
         && s.rx_in_memory()
     {
         let again = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&again) {
-            kernel::settle(s, dir, sock);
+            let waits = flags & libc::MSG_DONTWAIT == 0
+                && !s.has(flag::NONBLOCK | flag::UNSEEN | flag::EXPOSED);
+            if waits && s.bells_rx.load(Relaxed) > NEVER_REFUSED {
+                kernel::reads_blocking(s, dir);
+            } else {
+                kernel::settle(s, dir, sock);
+            }
         }
     }
     if let Step::Moved(n) = step
@@ -193,14 +211,19 @@ fn from_ring(
             copy(tail + done as u64, from + done, part);
         }
         done += part;
-        let now = tail + done as u64;
-        s.rx.cursor.store(now, Relaxed);
-        dir.consumer_cpu.store(spin::cpu(), Relaxed);
-        // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
-        dir.tail.store(now, Release);
-        bell::after_consume(s, dir, size);
+        give_back(s, dir, size, tail + done as u64);
     }
     Step::Moved(done)
+}
+
+/// Gives the room below `now` back to the producer. The lock is held.
+#[inline]
+pub fn give_back(s: &Sock, dir: &Dir, size: usize, now: u64) {
+    s.rx.cursor.store(now, Relaxed);
+    dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
+    dir.tail.store(now, Release);
+    bell::after_consume(s, dir, size);
 }
 
 /// A PEEK that wants more than the ring holds, when the stream goes on in TCP behind it.

@@ -6,15 +6,17 @@
 //!   paid, or when the sleep that followed was over within 1.5 limits; else it halves, down to 0;
 //! - the limit itself exceeds the round trip of a wake, or two sleepers never find back to polling;
 //! - on the processor of the peer polling is useless: yield instead, and when a yield comes back only
-//!   after 100 us (somebody else computes), stop yielding for 2 ms, doubling up to 1 s;
+//!   after 100 us (somebody else computes) or several did not let the peer run, sleep instead;
 //! - two looks at the clock more than 250 us apart mean that this thread was preempted: processors
-//!   are scarce (busy neighbours, a CPU quota), so no polling for 2 ms, doubling up to 128 ms.
+//!   are scarce (busy neighbours, a CPU quota), so sleep instead;
+//! - "instead" lasts 20 times as long as what was lost: an attempt that fails costs at most 5 %.
 //!
 //! So an idle connection costs one budget and then nothing, and a wasted budget at most 1/20 of a
 //! TCP wake's cost each time until it reaches 0.
 
 use crate::config;
 use crate::family::process::count;
+use crate::sys::thread::{self, Thread};
 use crate::sys::{clock, proc};
 use smcr_proto::page::Counter;
 use std::cell::Cell;
@@ -24,12 +26,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 /// burn time when the scheduler prefers a busy neighbour or gives the processor straight back.
 const YIELDS: u32 = 3;
 
-thread_local! {
-    static NO_SPIN_UNTIL: Cell<u64> = const { Cell::new(0) };
-    static NO_SPIN_FOR: Cell<u32> = const { Cell::new(0) };
-    static NO_YIELD_UNTIL: Cell<u64> = const { Cell::new(0) };
-    static NO_YIELD_FOR: Cell<u32> = const { Cell::new(0) };
-}
+/// Waits ended by polling are counted in the thread's block and handed over in such lots.
+const LOT: u32 = 256;
 
 /// Stored budgets are offset by one, so that a fresh record (0) starts with the whole limit.
 fn budget_of(word: &AtomicU32, limit: u64) -> u64 {
@@ -53,25 +51,43 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
         return false;
     }
     let start = clock::ticks();
-    if start < NO_SPIN_UNTIL.get() {
-        return false;
-    }
-    let same_cpu = cpu() == peer_cpu || is_single_cpu();
-    let hit = if same_cpu {
-        yielding(start, budget, &mut ready)
-    } else {
-        pausing(start, budget, limit, &mut ready)
-    };
-    if hit {
-        set_budget(word, (budget * 2).min(limit));
-        count(Counter::SpinHits, 1);
-    } else {
-        count(Counter::SpinMisses, 1);
-    }
-    hit
+    thread::with(|t| {
+        if start < t.no_spin_until.get() {
+            return false;
+        }
+        let same_cpu = cpu() == peer_cpu || is_single_cpu();
+        let hit = if same_cpu {
+            yielding(t, start, budget, &mut ready)
+        } else {
+            pausing(t, start, budget, limit, &mut ready)
+        };
+        if hit {
+            if budget < limit {
+                set_budget(word, (budget * 2).min(limit));
+            }
+            t.hits.set(t.hits.get() + 1);
+            if t.hits.get() >= LOT {
+                hand_over(t);
+            }
+        } else {
+            hand_over(t);
+            count(Counter::SpinMisses, 1);
+        }
+        hit
+    })
 }
 
-fn pausing(start: u64, budget: u64, limit: u64, ready: &mut impl FnMut() -> bool) -> bool {
+/// Adds the thread's hits to the process's counter.
+#[cold]
+fn hand_over(t: &Thread) {
+    match t.hits.replace(0) {
+        0 => {}
+        n => count(Counter::SpinHits, i64::from(n)),
+    }
+}
+
+#[inline]
+fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnMut() -> bool) -> bool {
     let mut last = start;
     loop {
         for _ in 0..16 {
@@ -82,19 +98,18 @@ fn pausing(start: u64, budget: u64, limit: u64, ready: &mut impl FnMut() -> bool
         }
         let now = clock::ticks();
         if now.wrapping_sub(last) > limit.max(clock::ticks_of_us(50)) * 5 {
-            back_off(&NO_SPIN_UNTIL, &NO_SPIN_FOR, now, 128_000);
+            back_off(&t.no_spin_until, now, now.wrapping_sub(last), 128_000);
             return ready();
         }
         if now.wrapping_sub(start) > budget {
-            calm(&NO_SPIN_FOR);
             return false;
         }
         last = now;
     }
 }
 
-fn yielding(start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
-    if start < NO_YIELD_UNTIL.get() {
+fn yielding(t: &Thread, start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
+    if start < t.no_yield_until.get() {
         return ready();
     }
     let long = clock::ticks_of_us(100);
@@ -105,13 +120,12 @@ fn yielding(start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
         }
         proc::yield_now();
         let now = clock::ticks();
-        if ready() {
-            calm(&NO_YIELD_FOR);
-            return true;
-        }
         if now.wrapping_sub(last) > long {
-            back_off(&NO_YIELD_UNTIL, &NO_YIELD_FOR, now, 1_000_000);
-            return false;
+            back_off(&t.no_yield_until, now, now.wrapping_sub(last), 1_000_000);
+            return ready();
+        }
+        if ready() {
+            return true;
         }
         if now.wrapping_sub(start) > budget {
             return false;
@@ -119,23 +133,14 @@ fn yielding(start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
         last = now;
     }
     // The scheduler gave the processor to somebody else, or straight back.
-    back_off(&NO_YIELD_UNTIL, &NO_YIELD_FOR, last, 64_000);
+    back_off(&t.no_yield_until, last, last.wrapping_sub(start), 1_000_000);
     false
 }
 
-fn back_off(
-    until: &'static std::thread::LocalKey<Cell<u64>>,
-    length: &'static std::thread::LocalKey<Cell<u32>>,
-    now: u64,
-    most_us: u32,
-) {
-    let us = (length.get().max(1000) * 2).min(most_us);
-    length.set(us);
-    until.set(now + clock::ticks_of_us(u64::from(us)));
-}
-
-fn calm(length: &'static std::thread::LocalKey<Cell<u32>>) {
-    length.set(length.get() / 2);
+/// No polling (or yielding) for a time that outweighs what was lost.
+#[cold]
+fn back_off(until: &Cell<u64>, now: u64, lost: u64, most_us: u64) {
+    until.set(now + lost.saturating_mul(20).min(clock::ticks_of_us(most_us)));
 }
 
 /// After a sleep that began when polling had failed: a short one says that a little more polling

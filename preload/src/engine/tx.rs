@@ -191,12 +191,7 @@ fn fill(
             Err(_) => break,
         };
         done += got;
-        let now = head + done as u64;
-        s.tx.cursor.store(now, Relaxed);
-        dir.producer_cpu.store(spin::cpu(), Relaxed);
-        // Publishes the bytes: pairs with the Acquire in `rx`.
-        dir.head.store(now, Release);
-        bell::after_publish(s, dir, sock);
+        publish(s, sock, dir, head + done as u64);
         if got < part {
             break;
         }
@@ -204,9 +199,20 @@ fn fill(
     Ok(done)
 }
 
+/// Shows the consumer that the bytes below `now` are there. The lock is held.
+#[inline]
+pub fn publish(s: &Sock, sock: i32, dir: &Dir, now: u64) {
+    s.tx.cursor.store(now, Relaxed);
+    dir.producer_cpu.store(spin::cpu(), Relaxed);
+    // Publishes the bytes: pairs with the Acquire in `rx`.
+    dir.head.store(now, Release);
+    bell::after_publish(s, dir, sock);
+}
+
 /// Reads the consumer's cursor; an empty ring starts at its beginning again and may grow. None: the
 /// claim can't be right.
-fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(usize, usize)> {
+#[inline(never)]
+pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(usize, usize)> {
     let tail = dir.tail.load(Acquire); // pairs with the Release in `rx`: the bytes were copied out
     let free = cursor::writable(head, tail, size)?;
     s.tx.seen.store(tail, Relaxed);

@@ -49,6 +49,12 @@ impl Timer {
 pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool) -> Res<()> {
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
+    if !s.has(flag::BLOCKS | flag::UNSEEN | flag::EXPOSED) {
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            kernel::reads_blocking(s, dir);
+        }
+    }
     let ready = || {
         if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { follow::pending(s, dir) }
     };
@@ -288,6 +294,12 @@ pub fn is_time_to_look(last: &AtomicU64) -> bool {
     }
     last.store(now, Relaxed);
     true
+}
+
+/// As [`is_time_to_look`], noting nothing.
+#[inline]
+pub fn is_time_to_look_at(last: &AtomicU64) -> bool {
+    clock::ticks().wrapping_sub(last.load(Relaxed)) >= clock::ticks_of_us(50)
 }
 
 /// Whether the peer has marked the end of its sending.

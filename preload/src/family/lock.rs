@@ -52,6 +52,7 @@ impl Lock {
     }
 
     /// Takes the lock if it is free.
+    #[inline]
     pub fn try_take<'a>(&'a self, marker: &'a Marker) -> Option<Held<'a>> {
         let me = process::tid();
         self.owner.compare_exchange(0, me, Acquire, Relaxed).ok()?;

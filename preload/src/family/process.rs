@@ -5,9 +5,8 @@
 //! state on close or dup compare getpid as well ([`is_vfork_child`]).
 
 use super::{PROC_CAP, PROC_OFF, at};
-use crate::sys::{mem, proc};
+use crate::sys::{mem, proc, thread};
 use smcr_proto::page::{self, Counter, process as field};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 const COUNTERS: usize = (page::process::LEN - field::COUNTERS) / 8;
@@ -40,10 +39,6 @@ static RECORD: AtomicPtr<Record> = AtomicPtr::new(std::ptr::null_mut());
 static INDEX: AtomicU32 = AtomicU32::new(u32::MAX);
 /// The page that a fork zeroes: the pid in its first word.
 static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-
-thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
 
 /// Takes a record for this process. Called when the family page is made, and in a forked child.
 pub fn register(base: *mut u8) {
@@ -183,10 +178,10 @@ pub fn value(c: Counter) -> u64 {
 /// The calling thread's id, asked of the kernel once per thread.
 #[inline]
 pub fn tid() -> u32 {
-    TID.with(|t| match t.get() {
+    thread::with(|t| match t.tid.get() {
         0 => {
             let id = proc::tid();
-            t.set(id);
+            t.tid.set(id);
             id
         }
         id => id,
@@ -195,7 +190,7 @@ pub fn tid() -> u32 {
 
 /// The calling thread is another one now (fork).
 pub fn forget_tid() {
-    TID.with(|t| t.set(0));
+    thread::with(|t| t.tid.set(0));
 }
 
 /// Shared memory mapped by this process, in bytes (also the counter `memory`).

@@ -61,6 +61,11 @@ pub mod flag {
     pub const MARKED: u32 = 1 << 17;
     /// Marked, and the other end does not speak SMC.
     pub const NOBODY: u32 = 1 << 18;
+    /// Its reader waits in blocking calls: it arms by itself before each sleep, so what others may
+    /// wait for need not be armed at each read.
+    pub const BLOCKS: u32 = 1 << 19;
+    /// Member of a set that is itself waited for: the kernel must show what there is to read.
+    pub const EXPOSED: u32 = 1 << 20;
     /// The last reference in this family went while the region was in use.
     pub const ENDED: u32 = 8192;
 }

@@ -215,7 +215,8 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
 pub fn take_over(set: &Set, inner: &mut Inner, m: u32, s: &Sock) {
     s.set(flag::SEEN);
     if set.nested.load(Relaxed) != 0 {
-        s.clear(flag::SEEN);
+        s.clear(flag::SEEN | flag::BLOCKS);
+        s.set(flag::EXPOSED);
     }
     let mb = inner.member_mut(m);
     if !mb.ours {

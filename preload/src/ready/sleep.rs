@@ -204,7 +204,8 @@ pub fn expose(epfd: i32, set: &'static Set) {
             let _ = register(epfd, l.inner, m, true);
         }
         if let Some(s) = table::sock(mb.fd) {
-            s.clear(flag::SEEN);
+            s.clear(flag::SEEN | flag::BLOCKS);
+            s.set(flag::EXPOSED);
             kernel::expose(s, mb.fd);
         }
     }

@@ -10,6 +10,7 @@ pub mod fd;
 pub mod mem;
 pub mod net;
 pub mod proc;
+pub mod thread;
 
 pub use syscalls::Sysno;
 

@@ -6,7 +6,7 @@
 use crate::engine::bufs::Bufs;
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{end, rx, switch, tx};
+use crate::engine::{end, fast, rx, switch, tx};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -39,6 +39,12 @@ pub unsafe fn send(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
+    if let [v] = iov
+        // SAFETY: by the contract.
+        && let Some(n) = unsafe { fast::send(s, fd, v.iov_base.cast(), v.iov_len, flags) }
+    {
+        return n as isize;
+    }
     loop {
         if s.tx_in_memory() {
             if flags & TCP_ONLY != 0 {
@@ -138,6 +144,12 @@ pub unsafe fn recv(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
+    if let [v] = iov
+        // SAFETY: by the contract.
+        && let Some(n) = unsafe { fast::recv(s, v.iov_base.cast(), v.iov_len, flags) }
+    {
+        return n as isize;
+    }
     loop {
         if s.has(flag::CAREFUL) {
             if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {

@@ -1,0 +1,99 @@
+//! What the library keeps for each thread, and the full fence of the hot path.
+//!
+//! `thread_local!` in a shared library goes through `__tls_get_addr` at each use; the block below lies
+//! in the static TLS area (initial-exec model), where one load and one addition find it. A library that
+//! is preloaded always has room there.
+
+use std::cell::Cell;
+
+/// One thread's block; all zero at its start.
+#[repr(C, align(64))]
+pub struct Thread {
+    /// Kernel's thread id, 0 unknown (`family::process`).
+    pub tid: Cell<u32>,
+    /// Waits that polling ended and that are not counted yet (`engine::spin`).
+    pub hits: Cell<u32>,
+    /// Tick until which this thread does not poll.
+    pub no_spin_until: Cell<u64>,
+    /// Tick until which this thread does not yield.
+    pub no_yield_until: Cell<u64>,
+    _room: [Cell<u64>; 5],
+}
+
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(size_of::<Thread>() == 64);
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .tbss.smcr_thread,\"awT\",@nobits",
+    ".balign 64",
+    ".globl smcr_thread_block",
+    ".hidden smcr_thread_block",
+    ".type smcr_thread_block, @object",
+    ".size smcr_thread_block, 64",
+    "smcr_thread_block:",
+    ".zero 64",
+    ".popsection",
+);
+
+/// Runs `f` with the calling thread's block.
+#[inline(always)]
+pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let p: *const Thread;
+        // SAFETY: reads the thread pointer and the offset of the block, which the loader has filled in.
+        unsafe {
+            core::arch::asm!(
+                "mov {0}, qword ptr fs:[0]",
+                "add {0}, qword ptr [rip + smcr_thread_block@GOTTPOFF]",
+                out(reg) p,
+                options(pure, readonly, nostack),
+            );
+        }
+        // SAFETY: the block lives as long as the thread and no reference to it leaves `f`'s thread; all
+        // fields are cells that the thread alone uses, zero bytes are valid.
+        f(unsafe { &*p })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        thread_local! {
+            static BLOCK: Thread = const {
+                Thread {
+                    tid: Cell::new(0),
+                    hits: Cell::new(0),
+                    no_spin_until: Cell::new(0),
+                    no_yield_until: Cell::new(0),
+                    _room: [const { Cell::new(0) }; 5],
+                }
+            };
+        }
+        BLOCK.with(f)
+    }
+}
+
+/// fence(SeqCst) as the hot path wants it: on x86-64 a locked instruction on the own stack, which
+/// orders as mfence does at half its price.
+#[inline(always)]
+pub fn full_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes nothing: it adds no bit to a word of the own stack.
+    unsafe {
+        core::arch::asm!("lock or dword ptr [rsp], 0");
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_block() {
+        with(|t| t.tid.set(7));
+        let other = std::thread::spawn(|| with(|t| t.tid.get())).join();
+        assert_eq!(other.ok(), Some(0));
+        assert_eq!(with(|t| t.tid.get()), 7);
+    }
+}
