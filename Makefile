@@ -1,6 +1,7 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
 # make test    arrows, protocol, command line, and every case natively and under the library
 # make test-flip, test-programs, test-hostile    the longer ones
+# make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
 # make bench   the table of design goals, TCP and smcr in turn
 # make deps    what these need from the distribution; each installs its own anyhow
@@ -10,7 +11,7 @@ CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
 
-.PHONY: build test test-flip test-programs test-hostile demo bench deps clean
+.PHONY: build test test-flip test-programs test-hostile lab demo bench deps clean
 
 build:
 	@tests/deps.sh build
@@ -39,6 +40,10 @@ test-hostile: build
 test-flip: build
 	@tests/deps.sh test
 	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice
+
+# Between hosts, in emulated guests; installs QEMU and fetches a kernel the first time.
+lab: build
+	@tests/lab/run.py $(CASES)
 
 demo: build
 	@tests/deps.sh demo

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|all
+# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|lab|all
 # Debian's services are not started by it. Nothing is done, quickly, where everything is there.
 set -eu
 
@@ -31,14 +31,35 @@ tclsh tcl
 musl-gcc musl-tools
 setpriv util-linux" ;;
     bench) list test; echo "haproxy haproxy" ;;
-    all) list bench ;;
-    *) echo "deps.sh: build, test, demo, bench or all" >&2; exit 2 ;;
+    lab) list build; echo "python3 python3
+ip iproute2
+qemu-system-x86_64 qemu-system-x86
+busybox busybox-static
+cpio cpio
+xz xz-utils
+modprobe kmod
+nft nftables
+redis-server redis-server
+redis-benchmark redis-tools
+nginx nginx-light
+wrk wrk
+curl curl
+iperf3 iperf3
+setpriv util-linux" ;;
+    all) list bench; list lab ;;
+    *) echo "deps.sh: build, test, demo, bench, lab or all" >&2; exit 2 ;;
     esac
 }
 
 missing=$(list "${1:-all}" | while read -r program package; do
     have "$program" || echo "$package"
 done | sort -u | tr '\n' ' ')
+# Libraries that the guests load at run time.
+if [ "${1:-all}" = lab ] || [ "${1:-all}" = all ]; then
+    for package in libibverbs1 ibverbs-providers librdmacm1; do
+        dpkg-query -W -f '${Status}' $package 2>/dev/null | grep -q ' installed' || missing="$missing $package"
+    done
+fi
 # A compiler without the C library's headers is not enough.
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 

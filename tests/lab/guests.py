@@ -1,0 +1,198 @@
+"""Two guests on one Ethernet, and how to run commands in them. Used by run.py and measure.py."""
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+IP = {"A": "10.77.0.1", "B": "10.77.0.2"}
+
+
+class Failed(Exception):
+    """A case did not show what it should."""
+
+
+class Job:
+    """A command in a guest."""
+
+    def __init__(self, guest, number, text):
+        self.guest, self.number, self.text, self.out, self.rc = guest, number, text, "", None
+
+    def expect(self, word, seconds=20):
+        """Waits until the output holds `word`."""
+        self.guest.wait(lambda: word in self.out or self.rc is not None, seconds)
+        if word not in self.out:
+            raise Failed(f"no '{word}' from `{self.text}` in guest {self.guest.role}: {self.tail()}")
+        return self
+
+    def wait(self, seconds=60):
+        """Waits for its end; returns the status, None if it has not ended."""
+        self.guest.wait(lambda: self.rc is not None, seconds)
+        return self.rc
+
+    def done(self, seconds=60):
+        """Waits for its end, which must be a success; returns the output."""
+        rc = self.wait(seconds)
+        if rc != 0:
+            how = "did not end" if rc is None else f"ended with {rc}"
+            if rc is None:
+                self.kill()
+            raise Failed(f"`{self.text}` in guest {self.guest.role} {how}: {self.tail()}")
+        return self.out
+
+    def kill(self, sig=signal.SIGKILL, seconds=10):
+        self.guest.say(id=self.number, kill=int(sig))
+        return self.wait(seconds)
+
+    def tail(self):
+        return " | ".join(self.out.strip().splitlines()[-6:])[-700:] or "(no output)"
+
+
+class Guest:
+    def __init__(self, role, out):
+        self.role, self.ip, self.jobs = role, IP[role], {}
+        self.path = os.path.join(out, f"port.{role}")
+        self.changed, self.ready, self.gone = threading.Condition(), False, False
+        self.lock = threading.Lock()
+
+    def connect(self, process):
+        self.process = process
+        end = time.monotonic() + 30
+        while True:
+            try:
+                self.port = socket.socket(socket.AF_UNIX)
+                self.port.connect(self.path)
+                break
+            except OSError:
+                if time.monotonic() > end or process.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self):
+        pending = b""
+        while data := self.port.recv(65536):
+            *lines, pending = (pending + data).split(b"\n")
+            with self.changed:
+                for line in filter(None, lines):
+                    message = json.loads(line)
+                    if "ready" in message:
+                        self.ready = True
+                    elif job := self.jobs.get(message["id"]):
+                        job.out += message.get("out", "")
+                        job.rc = message.get("rc", job.rc)
+                self.changed.notify_all()
+        with self.changed:
+            self.gone = True
+            self.changed.notify_all()
+
+    def say(self, **message):
+        with self.lock:
+            self.port.sendall(json.dumps(message).encode() + b"\n")
+
+    def wait(self, condition, seconds):
+        with self.changed:
+            self.changed.wait_for(lambda: condition() or self.gone, seconds)
+        if self.gone:
+            raise Failed(f"guest {self.role} has gone (see its console)")
+
+    def start(self, text, **env):
+        """Starts a command; see Job."""
+        with self.changed:
+            job = Job(self, len(self.jobs) + 1, text)
+            self.jobs[job.number] = job
+        self.say(id=job.number, run=text, env={k: str(v) for k, v in env.items()})
+        return job
+
+    def run(self, text, seconds=60, **env):
+        """Runs a command that must succeed; returns its output."""
+        return self.start(text, **env).done(seconds)
+
+
+class Guests:
+    """Both of them, booted; a context manager."""
+
+    def __init__(self, kernel, cache, library, out=None, memory=1536, mtu=1500):
+        self.kernel, self.cache, self.library, self.memory, self.mtu = kernel, cache, library, memory, mtu
+        self.out = out or tempfile.mkdtemp(prefix="smcr-lab.")
+        self.keep = out is not None
+        self.processes = []
+
+    def __enter__(self):
+        os.makedirs(self.out, exist_ok=True)
+        for name in os.listdir(self.out):
+            if name.startswith(("port.", "console.", "wire")):
+                os.unlink(os.path.join(self.out, name))
+        # The files of this run: a build meanwhile changes nothing.
+        for file in self.library:
+            shutil.copy2(file, self.out)
+        wire = os.path.join(self.out, "wire")
+        try:
+            self.a, self.b = (self._boot(role, wire) for role in "AB")
+            for guest in (self.a, self.b):
+                guest.wait(lambda: guest.ready, 120)
+                if not guest.ready:
+                    raise Failed(f"guest {guest.role} did not start: {self.console(guest.role)}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _boot(self, role, wire):
+        guest = Guest(role, self.out)
+        words = {"role": role, "ip": guest.ip, "here": HERE, "kernel": f"{self.cache}/{self.kernel}", "mtu": self.mtu}
+        # A stream over a Unix socket: over TCP, Nagle and delayed ACK add 40 ms to each RDMA round trip.
+        listens = "on" if role == "A" else "off"
+        console = os.path.join(self.out, f"console.{role}")
+        command = [
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", "2",
+            "-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", f"file:{console}",
+            "-kernel", f"{self.cache}/{self.kernel}/boot/vmlinuz-{self.kernel}",
+            "-initrd", f"{self.cache}/initrd-{self.kernel}.gz",
+            "-append", "console=ttyS0 panic=-1 quiet mitigations=off " + " ".join(f"lab.{k}={v}" for k, v in words.items()),
+            "-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap",
+            "-virtfs", f"local,path={self.out},mount_tag=out,security_model=none",
+            "-netdev", f"stream,id=n0,server={listens},addr.type=unix,addr.path={wire}",
+            "-device", f"virtio-net-pci,netdev=n0,romfile=,host_mtu={self.mtu},mac=52:54:00:77:00:0{1 if role == 'A' else 2}",
+            "-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={guest.path},server=on,wait=off",
+            "-device", "virtserialport,chardev=c0,name=lab",
+        ]
+        log = open(console + ".qemu", "w")
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes.append(process)
+        if role == "A":
+            end = time.monotonic() + 10
+            while not os.path.exists(wire) and time.monotonic() < end and process.poll() is None:
+                time.sleep(0.05)
+        guest.connect(process)
+        return guest
+
+    def console(self, role):
+        try:
+            with open(os.path.join(self.out, f"console.{role}"), errors="replace") as f:
+                return f.read()[-3000:]
+        except OSError as error:
+            return str(error)
+
+    def __exit__(self, *_):
+        for guest in (getattr(self, "a", None), getattr(self, "b", None)):
+            if guest:
+                try:
+                    guest.say(off=True)
+                except OSError:
+                    pass
+        end = time.monotonic() + 5
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if not self.keep:
+            shutil.rmtree(self.out, ignore_errors=True)

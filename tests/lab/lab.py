@@ -1,0 +1,131 @@
+"""What cases share: servers and clients of the three kinds, counters, proofs. Used by the cases_* files."""
+import json
+import re
+
+from guests import HERE, Failed
+
+KINDS = ("tcp", "kernel", "smcr")
+PORTS = {"tcp": 5003, "kernel": 5001, "smcr": 5002}
+EID = "SMCR-LAB"
+PEER = f"/usr/bin/python3 {HERE}/peer.py"
+KERNEL = f"/usr/bin/python3 {HERE}/kernel.py"
+LIB = "/usr/local/lib/smcr/libsmcr.so"
+CASES = []
+
+
+def case(function):
+    """A case: a function of a Lab that returns what it has shown, or raises Failed."""
+    CASES.append((function.__name__.replace("_", " "), function))
+    return function
+
+
+def add(name, function):
+    CASES.append((name, function))
+
+
+class Lab:
+    def __init__(self, guests):
+        self.guests, self.a, self.b, self.servers = guests, guests.a, guests.b, {}
+
+    def set_up(self):
+        """Both guests at once: the library in its place, the option's programs, one user EID everywhere."""
+        text = (f"mkdir -p /usr/local/lib/smcr && cp /lab/libsmcr.so {LIB} && cp /lab/smcrctl /usr/local/bin/ && cp /lab/smcrun.so /usr/local/lib/ && "
+                f"{KERNEL} ueid-add {EID} && {KERNEL} pnet-add LABNET eth0 rxe0 1 && "
+                f"smcrctl enable && smcrctl ueid add {EID}")
+        for job in [guest.start(text) for guest in (self.a, self.b)]:
+            job.done(60)
+
+    # --- programs ---
+
+    def env(self, kind, **more):
+        env = {"kernel": {"AF": "43"}, "smcr": {"LD_PRELOAD": LIB}, "tcp": {}}[kind]
+        return {**env, **more}
+
+    def server(self, kind, guest=None):
+        """The address words of a server of this kind, which is started where it does not run."""
+        guest = guest or self.a
+        key = kind, guest.role
+        job = self.servers.get(key)
+        if not job or job.rc is not None:
+            job = guest.start(f"exec {PEER} serve {guest.ip} {PORTS[kind]}", **self.env(kind))
+            self.servers[key] = job.expect("serving", 30)
+        return f"{guest.ip} {PORTS[kind]}"
+
+    def restart(self):
+        """After a failure: nothing of it may reach the next case."""
+        for job in self.servers.values():
+            if job.rc is None:
+                job.kill()
+        self.servers.clear()
+
+    def client(self, kind, to, operation, *rest, guest=None, **more):
+        guest = guest or self.b
+        words = " ".join(map(str, rest))
+        return guest.start(f"exec {PEER} {operation} {to} {words}", **self.env(kind, **more))
+
+    # --- proofs ---
+
+    def traffic(self, guest=None):
+        return Traffic(guest or self.b)
+
+    def groups(self, guest):
+        return [g for g in json.loads(guest.run(f"{KERNEL} groups")) if g["id"]]
+
+
+class Traffic:
+    """Bytes over RDMA (UDP 4791) and over TCP (ports 4000 to 9999), as IP of one guest counts them."""
+
+    def __init__(self, guest):
+        self.guest = guest
+
+    def __enter__(self):
+        self.before = self._now()
+        return self
+
+    def _now(self):
+        return json.loads(self.guest.run(f"{KERNEL} counters"))
+
+    def __exit__(self, kind, *_):
+        if kind:
+            return
+        now = self._now()
+        self.rdma, self.tcp = (now[k] - self.before[k] for k in ("roce", "stream"))
+
+    def __str__(self):
+        return f"RoCE {self.rdma:,} B, TCP {self.tcp:,} B"
+
+    def went_over_rdma(self, payload, connections=1):
+        """All payload on RoCE, and on TCP no more than handshakes and CLC."""
+        if self.rdma < payload:
+            raise Failed(f"payload {payload:,} B is not on RoCE: {self}")
+        if self.tcp > 6000 + 2500 * connections + payload // 100:
+            raise Failed(f"payload {payload:,} B: too much is on TCP: {self}")
+        return f"payload {payload:,} B: {self}"
+
+    def went_over_tcp(self, payload):
+        if self.tcp < payload:
+            raise Failed(f"payload {payload:,} B is not on TCP: {self}")
+        if self.rdma > 20000 + payload // 100:
+            raise Failed(f"payload {payload:,} B should be on TCP: {self}")
+        return f"payload {payload:,} B: {self}"
+
+
+def payload(text):
+    return int(re.search(r"^payload (\d+)$", text, re.M)[1])
+
+
+def said(text):
+    return re.search(r"^ok (.*)$", text, re.M)[1]
+
+
+def modes(text):
+    """Modes that the kernel's diagnosis showed for the client's sockets."""
+    return re.findall(r"^diag mode=(\w+)", text, re.M)
+
+
+def all_smcr(text, kind):
+    """The kernel, where it is the client, must call each of its connections SMC-R."""
+    shown = modes(text)
+    if kind == "kernel" and (not shown or set(shown) != {"SMCR"}):
+        raise Failed(f"the kernel's diagnosis: {shown} {text.strip()[-300:]}")
+    return f", kernel says SMCR {len(shown)}x" if shown else ""

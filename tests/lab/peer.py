@@ -1,0 +1,464 @@
+#!/usr/bin/env python3
+"""The program that both ends of a case run; it knows nothing of the medium under it.
+
+    peer.py serve ADDRESS PORT                   serves until it is killed
+    peer.py OPERATION ADDRESS PORT [ARGUMENT]... one client; prints a line "ok ..." or fails
+
+AF=43 makes it a program of the kernel's AF_SMC, else it is a plain TCP program. A client sends one line
+of JSON that says what the server shall do on this connection; what is sent either way is a pattern that
+shows each lost, doubled or misplaced byte.
+"""
+import ctypes
+import errno
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+FAMILY = int(os.environ.get("AF", "2"))
+LIBC = ctypes.CDLL(None, use_errno=True)
+PERIOD = 65521
+BLOCK = random.Random(7).randbytes(PERIOD) * 34
+PATIENCE = int(os.environ.get("PATIENCE", "60"))
+PAYLOAD = [0, 0]
+
+
+def pattern(at, n):
+    """`n` bytes of the stream from offset `at` on; at most 2 MiB."""
+    at %= PERIOD
+    return memoryview(BLOCK)[at:at + n]
+
+
+def named(call, sock, address, port):
+    raw = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
+    if getattr(LIBC, call)(sock.fileno(), raw, len(raw)) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def accepted(listener):
+    if FAMILY == socket.AF_INET:
+        return listener.accept()[0]
+    fd = LIBC.accept(listener.fileno(), None, None)
+    if fd < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return socket.socket(FAMILY, socket.SOCK_STREAM, 0, fileno=fd)
+
+
+def local_name(sock):
+    raw, length = ctypes.create_string_buffer(16), ctypes.c_uint(16)
+    LIBC.getsockname(sock.fileno(), raw, ctypes.byref(length))
+    return f"{socket.inet_ntoa(raw.raw[4:8])}:{struct.unpack_from('!H', raw.raw, 2)[0]}"
+
+
+def opened():
+    return socket.socket(FAMILY, socket.SOCK_STREAM, 0)
+
+
+def connect(address, port, request):
+    sock = opened()
+    named("connect", sock, address, port)
+    sock.sendall(json.dumps(request).encode() + b"\n")
+    return sock
+
+
+def put(sock, n, at=0, piece=65536):
+    while n:
+        k = min(n, piece)
+        sock.sendall(pattern(at, k))
+        PAYLOAD[0] += k
+        at, n = at + k, n - k
+
+
+def take(sock, n, at=0, piece=65536, pause=0):
+    while n:
+        data = sock.recv(min(n, piece))
+        if not data:
+            raise EOFError(f"end of the stream with {n} bytes missing")
+        if data != pattern(at, len(data)):
+            wrong = next(i for i, b in enumerate(data) if b != pattern(at + i, 1)[0])
+            raise ValueError(f"wrong byte at offset {at + wrong}")
+        PAYLOAD[1] += len(data)
+        at, n = at + len(data), n - len(data)
+        if pause:
+            time.sleep(pause)
+
+
+def both(sock, n, piece=65536):
+    """Sends and receives `n` bytes at once."""
+    failure = []
+
+    def sender():
+        try:
+            put(sock, n, piece=piece)
+        except OSError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=sender, daemon=True)
+    thread.start()
+    take(sock, n)
+    thread.join(PATIENCE)
+    if failure or thread.is_alive():
+        raise failure[0] if failure else TimeoutError("the sender does not end")
+
+
+def line(sock):
+    text = b""
+    while not text.endswith(b"\n"):
+        byte = sock.recv(1)
+        if not byte:
+            raise EOFError("no request")
+        text += byte
+    return json.loads(text)
+
+
+def until_end(sock):
+    """Reads to the end: ("eof" or the error's name, bytes)."""
+    n = 0
+    try:
+        while data := sock.recv(65536):
+            n += len(data)
+        return "eof", n
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error)), n
+
+
+# --- what a server does -----------------------------------------------------------------------------
+
+def serve_one(sock):
+    r = line(sock)
+    op, n = r["op"], r.get("n", 0)
+    if op == "echo":                     # n bytes at a time, as often as they come
+        at, rounds = 0, r.get("rounds", 1)
+        for _ in range(rounds):
+            left = n
+            while left:
+                data = sock.recv(min(left, 262144))
+                if not data:
+                    raise EOFError("the client ended")
+                if data != pattern(at, len(data)):
+                    raise ValueError(f"wrong byte after offset {at}")
+                sock.sendall(data)
+                at, left = (at + len(data)) % PERIOD, left - len(data)
+    elif op == "lockstep":               # messages of the lengths in the list, one answered at a time
+        for k in r["lengths"]:
+            take(sock, k)
+            put(sock, k)
+    elif op == "sink":                   # n bytes, slowly; then one byte back
+        time.sleep(r.get("wait", 0))
+        take(sock, n, piece=r.get("piece", 65536), pause=r.get("pause", 0))
+        sock.sendall(b"k")
+    elif op == "source":
+        put(sock, n)
+    elif op == "half":                   # to the client's end, then n bytes back
+        at = 0
+        while data := sock.recv(65536):
+            if data != pattern(at, len(data)):
+                raise ValueError(f"wrong byte after offset {at}")
+            at += len(data)
+        if at != n:
+            raise EOFError(f"{at} bytes of {n}")
+        put(sock, n)
+    elif op == "report":                 # how the connection ends, told to the next client that asks
+        sock.sendall(b"r")
+        ENDS.append(until_end(sock))
+    elif op == "ends":
+        sock.sendall(json.dumps(ENDS).encode() + b"\n")
+    elif op == "unread":                 # ends with bytes unread: a reset, for TCP
+        sock.sendall(b"r")
+        time.sleep(r.get("wait", 1))
+    elif op == "urgent":
+        sock.sendall(b"r")
+        before = sock.recv(n, socket.MSG_WAITALL) if not r.get("inline") else b""
+        poll = select.poll()
+        poll.register(sock, select.POLLPRI)
+        pri = bool(poll.poll(10000))
+        byte = sock.recv(1, socket.MSG_OOB)
+        after = sock.recv(n, socket.MSG_WAITALL)
+        good = before == pattern(0, n) and byte == b"!" and after == pattern(n, n) and pri
+        sock.sendall(b"y" if good else b"n")
+        if not good:
+            print(f"urgent: {len(before)} {byte} {len(after)} pri={pri}", flush=True)
+    elif op == "hold":                   # stays open until the client ends it
+        sock.sendall(b"r")
+        until_end(sock)
+    sock.close()
+
+
+ENDS = []
+
+
+def serve(address, port):
+    listener = opened()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    named("bind", listener, address, int(port))
+    listener.listen(256)
+    print("serving", flush=True)
+
+    def one(sock):
+        try:
+            serve_one(sock)
+        except (OSError, EOFError, ValueError) as error:
+            print(f"server: {type(error).__name__}: {error}", flush=True)
+            sock.close()
+
+    while True:
+        sock = accepted(listener)
+        threading.Thread(target=one, args=(sock,), daemon=True).start()
+
+
+# --- what a client does -----------------------------------------------------------------------------
+
+def echo(address, port, *sizes):
+    for n in map(int, sizes):
+        sock = connect(address, port, {"op": "echo", "n": n})
+        both(sock, n, piece=262144)
+        show(sock)
+        sock.close()
+    return f"{len(sizes)} sizes up to {max(map(int, sizes))}"
+
+
+def one(address, port, n):
+    """All sizes up to n over one connection."""
+    n, at = int(n), 0
+    sizes = [1, 2, 3, 63, 64, 65, 1000, 4096, 16383, 16384, 65535, 65536, 65537, 100001, 131071, 262145, 1 << 20, 3_333_333, 64 << 20]
+    sizes = [s for s in sizes if s <= n]
+    sock = connect(address, port, {"op": "lockstep", "lengths": sizes})
+    for k in sizes:
+        put(sock, k)
+        take(sock, k)
+        at += k
+    show(sock)
+    return f"{len(sizes)} sizes, {2 * at} bytes"
+
+
+def wrap(address, port, total, seed):
+    """Messages of random lengths, so that each place of the ring sees a wrap."""
+    rng, lengths, sum_ = random.Random(int(seed)), [], 0
+    while sum_ < int(total):
+        lengths.append(rng.choice((rng.randint(1, 200), rng.randint(1, 9000), rng.randint(20000, 70000))))
+        sum_ += lengths[-1]
+    sock = connect(address, port, {"op": "lockstep", "lengths": lengths})
+    for k in lengths:
+        put(sock, k)
+        take(sock, k)
+    show(sock)
+    return f"{len(lengths)} messages, {2 * sum_} bytes, seed {seed}"
+
+
+def slow(address, port, n):
+    """The reader sleeps, then takes little at a time."""
+    n = int(n)
+    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5, "piece": 5000, "pause": 0.002})
+    put(sock, n)
+    if sock.recv(1) != b"k":
+        raise EOFError("no answer")
+    show(sock)
+    return f"{n} bytes"
+
+
+def fill(address, port, n):
+    """A sender that does not wait meets a full ring, and its end."""
+    n, sent = int(n), 0
+    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5})
+    sock.setblocking(False)
+    full = 0
+    while sent < n:
+        try:
+            sent += sock.send(pattern(sent, min(n - sent, 65536)))
+            PAYLOAD[0] = sent
+        except BlockingIOError:
+            full += 1
+            if not select.select([], [sock], [], PATIENCE)[1]:
+                raise TimeoutError("never writable again")
+    sock.setblocking(True)
+    if sock.recv(1) != b"k" or not full:
+        raise EOFError(f"full {full} times")
+    show(sock)
+    return f"{n} bytes, found full {full} times"
+
+
+def stream(address, port, n):
+    n = int(n)
+    sock = connect(address, port, {"op": "source", "n": n})
+    take(sock, n)
+    show(sock)
+    return f"{n} bytes"
+
+
+def half(address, port, n):
+    n = int(n)
+    sock = connect(address, port, {"op": "half", "n": n})
+    put(sock, n)
+    show(sock)
+    sock.shutdown(socket.SHUT_WR)
+    take(sock, n)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+    return f"{n} bytes each way, end seen twice"
+
+
+def abort(address, port):
+    """The client ends with LINGER 0: the server sees a reset."""
+    sock = connect(address, port, {"op": "report"})
+    sock.recv(1)
+    show(sock)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))
+    sock.close()
+    return f"server saw {last_end(address, port)}"
+
+
+def orderly(address, port):
+    sock = connect(address, port, {"op": "report"})
+    sock.recv(1)
+    put(sock, 100)
+    show(sock)
+    sock.close()
+    return f"server saw {last_end(address, port)}"
+
+
+def last_end(address, port):
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        sock = connect(address, port, {"op": "ends"})
+        ends = line(sock)
+        sock.close()
+        if ends:
+            return " ".join(map(str, ends[-1]))
+        time.sleep(0.3)
+    raise TimeoutError("the server does not see the end")
+
+
+def unread(address, port):
+    """The server ends with bytes unread: the client sees a reset."""
+    sock = connect(address, port, {"op": "unread"})
+    sock.recv(1)
+    put(sock, 1000)
+    show(sock)
+    how, _ = until_end(sock)
+    return f"client saw {how}"
+
+
+def urgent(address, port):
+    sock = connect(address, port, {"op": "urgent", "n": 100})
+    sock.recv(1)
+    put(sock, 100)
+    sock.send(b"!", socket.MSG_OOB)
+    put(sock, 100, at=100)
+    answer = sock.recv(1)
+    show(sock)
+    if answer != b"y":
+        raise ValueError("the server read something else")
+    return "1 urgent byte between 100 and 100"
+
+
+def many(address, port, n, size):
+    n, size = int(n), int(size)
+    socks = [connect(address, port, {"op": "echo", "n": size, "rounds": 2}) for _ in range(n)]
+    for at in (0, size):
+        for sock in socks:
+            put(sock, size, at)
+        for sock in socks:
+            take(sock, size, at)
+    show(*socks)
+    for sock in socks:
+        sock.close()
+    return f"{n} connections, {4 * size * n} bytes"
+
+
+def again(address, port, n, pause):
+    for i in range(int(n)):
+        if i:
+            time.sleep(float(pause))
+        sock = connect(address, port, {"op": "echo", "n": 30000})
+        both(sock, 30000)
+        show(sock)
+        sock.close()
+    return f"{n} connections one after the other"
+
+
+def killed(address, port):
+    """Says "up", and then how the connection ends when the server is killed."""
+    sock = connect(address, port, {"op": "hold"})
+    sock.recv(1)
+    show(sock)
+    print("up", flush=True)
+    began = time.monotonic()
+    how, _ = until_end(sock)
+    return f"saw {how} after {time.monotonic() - began:.1f} s"
+
+
+def writer(address, port):
+    """As `killed`, for an end that writes."""
+    sock = connect(address, port, {"op": "sink", "n": 1 << 40})
+    put(sock, 100000)
+    show(sock)
+    print("up", flush=True)
+    began, at = time.monotonic(), 100000
+    try:
+        while True:
+            put(sock, 1000, at)
+            at += 1000
+            time.sleep(0.01)
+    except OSError as error:
+        return f"saw {errno.errorcode.get(error.errno, error)} after {time.monotonic() - began:.1f} s"
+
+
+def hold(address, port):
+    sock = connect(address, port, {"op": "report"})
+    sock.recv(1)
+    put(sock, 100)
+    show(sock)
+    print("up", flush=True)
+    time.sleep(600)
+
+
+def ends(address, port):
+    return f"server saw {last_end(address, port)}"
+
+
+def pings(address, port, n, seconds):
+    """Ping-pong for some seconds, each answer checked: what a link that dies must not disturb."""
+    n, at = int(n), 0
+    sock = connect(address, port, {"op": "echo", "n": n, "rounds": 1 << 30})
+    print("up", flush=True)
+    end, worst, count = time.monotonic() + float(seconds), 0.0, 0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        put(sock, n, at)
+        take(sock, n, at)
+        at = (at + n) % PERIOD
+        worst, count = max(worst, time.monotonic() - began), count + 1
+    show(sock)
+    return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
+
+
+def show(*socks):
+    """What the kernel's AF_SMC says of these connections while they are open."""
+    if FAMILY == 43:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        import kernel
+        mine = {local_name(sock) for sock in socks}
+        for one_ in kernel.diag():
+            if one_["local"] in mine:
+                print(f"diag mode={one_['mode']} state={one_['state']} reason={one_.get('reason', '-')} "
+                      f"peer_diagnosis={one_.get('peer_diagnosis', '-')}", flush=True)
+
+
+def main(operation, address, port, *rest):
+    if operation == "serve":
+        serve(address, port)
+    signal.alarm(PATIENCE)  # a hang is a failure of this case, and no more
+    print("ok", globals()[operation](address, int(port), *rest), flush=True)
+    print("payload", sum(PAYLOAD), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

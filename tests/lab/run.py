@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The lab: two guests with soft RoCE and the kernel's SMC-R, booted once, and many cases in them.
+
+    tests/lab/run.py [-k WORDS]... [--list] [--out DIR]
+
+Each case prints one line: its result, and the proof (bytes that IP of a guest counted on RoCE and on TCP,
+and what the kernel says of its sockets where it is a peer). A connection that falls back to TCP fails its
+case, unless the case is about that. Exit status 0: all passed. Needs the release build (SMCR_LIB and
+SMCR_CTL name others).
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from guests import Failed, Guests  # noqa: E402
+from lab import CASES, Lab  # noqa: E402
+
+import cases_streams  # noqa: E402, F401
+
+
+def built(variable, name):
+    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(HERE, "..", "..", "target")
+    path = os.path.realpath(os.environ.get(variable) or os.path.join(target, "release", name))
+    if not os.path.exists(path):
+        sys.exit(f"{path} is not there: make build")
+    return path
+
+
+def boot(out=None, **more):
+    """Guests with the files of this build."""
+    files = [built("SMCR_LIB", "libsmcr.so"), built("SMCR_CTL", "smcrctl")]
+    kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    shim = os.path.join(cache, "smcrun.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
+    return Guests(kernel, cache, [*files, shim], out, **more)
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parse.add_argument("-k", action="append", default=[], help="only cases whose name matches this expression")
+    parse.add_argument("-x", action="append", default=[], help="leave out cases whose name matches this")
+    parse.add_argument("--list", action="store_true")
+    parse.add_argument("--out", help="keep consoles and logs in this directory")
+    parse.add_argument("--log", default="", help="SMCR_LOG for programs under the library; needs --out")
+    args = parse.parse_args()
+    cases = [c for c in CASES if (not args.k or any(re.search(k, c[0]) for k in args.k))
+             and not any(re.search(x, c[0]) for x in args.x)]
+    if args.list:
+        print("\n".join(name for name, _ in cases))
+        return 0
+    began, failed = time.monotonic(), []
+    with boot(args.out) as guests:
+        lab = Lab(guests)
+        lab.set_up()
+        print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
+        for name, function in cases:
+            start = time.monotonic()
+            try:
+                result, text = "ok  ", function(lab)
+            except Failed as error:
+                result, text = "FAIL", str(error)
+                failed.append(name)
+                servers = [f"{kind} server in {role}: {job.tail()}" for (kind, role), job in lab.servers.items() if "server:" in job.out]
+                text = "\n       ".join([text, *servers])
+                lab.restart()
+            print(f"{result} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
+        if failed:
+            for guest in (lab.a, lab.b):
+                print(f"--- kernel log of guest {guest.role} ---\n{guest.run('dmesg | tail -15')}", end="")
+    print(f"lab: {len(cases) - len(failed)} of {len(cases)} cases passed in {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
