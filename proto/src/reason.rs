@@ -122,20 +122,78 @@ reasons! {
     Rule = 39, "rule", "a rule keeps the connection on TCP", "smcrctl rule list";
     /// The mode leaves shared memory out.
     Mode = 40, "mode", "mode=rdma leaves shared memory out, and no RDMA path is known", "smcrctl set mode=auto";
-    /// SMC-R: peer did not offer SMC.
+    /// SMC diagnosis: out of memory.
+    SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
+    /// SMC diagnosis: no Confirm Link.
+    SmcTimeoutConfirmLink = 0x0201_0000, "SMC 02010000", "the new RDMA link carried no answer in time (Confirm Link)", "check that UDP port 4791 passes between the RoCE addresses, and their MTU";
+    /// SMC diagnosis: no Add Link.
+    SmcTimeoutAddLink = 0x0202_0000, "SMC 02020000", "a second RDMA link carried no answer in time (Add Link)", "";
+    /// SMC diagnosis: configuration.
+    SmcConfig = 0x0300_0000, "SMC 03000000", "SMC is configured wrongly at one end", "smcrctl check at both ends";
+    /// SMC diagnosis: no SMC option.
     SmcPeerNoSmc = 0x0301_0000, "SMC 03010000", "the peer did not offer SMC in the TCP handshake", "smcrctl enable on both hosts";
-    /// SMC-R: IPsec.
+    /// SMC diagnosis: IPsec.
     SmcIpsec = 0x0302_0000, "SMC 03020000", "IPsec is in use on the connection", "";
-    /// SMC-R: no device.
-    SmcNoDevice = 0x0303_0000, "SMC 03030000", "no SMC-R device was found", "smcrctl device";
-    /// SMC-R: no SMC-R device.
+    /// SMC diagnosis: no device.
+    SmcNoDevice = 0x0303_0000, "SMC 03030000", "no SMC device was found", "smcrctl device";
+    /// SMC diagnosis: no SMC-D.
+    SmcNoSmcd = 0x0303_0001, "SMC 03030001", "no SMC-D device was found", "";
+    /// SMC diagnosis: no RDMA.
     SmcNoRdma = 0x0303_0002, "SMC 03030002", "no usable RDMA device was found", "smcrctl device";
-    /// SMC-R: no common user EID.
-    SmcNoUeid = 0x0303_0008, "SMC 03030008", "no common user EID", "smcrctl ueid add EID on both hosts";
-    /// SMC-R: unsupported option.
-    SmcOption = 0x0306_0000, "SMC 03060000", "a socket option that SMC does not support", "";
-    /// SMC-R: peer declined.
-    SmcDeclined = 0x0500_0000, "SMC 05000000", "the peer declined", "";
+    /// SMC diagnosis: no ISMv2.
+    SmcNoIsmV2 = 0x0303_0003, "SMC 03030003", "ISMv2 (SMC-D version 2) is not supported", "";
+    /// SMC diagnosis: no v2.
+    SmcNoV2Ext = 0x0303_0004, "SMC 03030004", "the Proposal has no SMCv2 extension: an end speaks version 1 alone", "configure a user EID at both ends";
+    /// SMC diagnosis: no SMC-Dv2.
+    SmcNoDv2Ext = 0x0303_0005, "SMC 03030005", "the Proposal has no SMC-Dv2 extension", "";
+    /// SMC diagnosis: no system EID.
+    SmcNoSeid = 0x0303_0006, "SMC 03030006", "no system EID is known (SMC-D)", "";
+    /// SMC diagnosis: no SMC-Dv2 device.
+    SmcNoSmcdV2 = 0x0303_0007, "SMC 03030007", "no SMC-Dv2 device was found", "";
+    /// SMC diagnosis: no common EID.
+    SmcNoUeid = 0x0303_0008, "SMC 03030008", "the ends have no user EID in common", "smcrctl ueid add EID on both hosts (a kernel: smcr ueid add EID)";
+    /// SMC diagnosis: release.
+    SmcRelease = 0x0303_0009, "SMC 03030009", "the ends have no release of SMCv2 in common", "";
+    /// SMC diagnosis: max connections.
+    SmcMaxConns = 0x0303_000a, "SMC 0303000a", "the ends do not agree on the connections of a link group", "";
+    /// SMC diagnosis: max links.
+    SmcMaxLinks = 0x0303_000b, "SMC 0303000b", "the ends do not agree on the links of a link group", "";
+    /// SMC diagnosis: mode.
+    SmcMode = 0x0304_0000, "SMC 03040000", "one end speaks SMC-R and the other SMC-D, or a version that was not offered", "";
+    /// SMC diagnosis: eyecatchers.
+    SmcEyecatcher = 0x0305_0000, "SMC 03050000", "the peer wants eyecatchers in its RMB elements", "";
+    /// SMC diagnosis: option.
+    SmcOption = 0x0306_0000, "SMC 03060000", "a socket option that SMC does not support (TCP Fast Open)", "";
+    /// SMC diagnosis: subnet.
+    SmcPrefix = 0x0307_0000, "SMC 03070000", "the ends are in different IP subnets, which SMC version 1 cannot cross", "configure a user EID at both ends (version 2)";
+    /// SMC diagnosis: VLAN.
+    SmcVlan = 0x0308_0000, "SMC 03080000", "the VLAN of the connection could not be found out", "";
+    /// SMC diagnosis: ISM VLAN.
+    SmcIsmVlan = 0x0309_0000, "SMC 03090000", "the VLAN could not be used on the ISM device", "";
+    /// SMC diagnosis: no active link.
+    SmcNoActiveLink = 0x030a_0000, "SMC 030a0000", "the link group has no active link", "";
+    /// SMC diagnosis: unknown link.
+    SmcNoServerLink = 0x030b_0000, "SMC 030b0000", "the server named a link that the client does not have", "";
+    /// SMC diagnosis: version.
+    SmcVersion = 0x030c_0000, "SMC 030c0000", "the ends speak different versions in one handshake", "";
+    /// SMC diagnosis: DMB limit.
+    SmcDmbLimit = 0x030d_0000, "SMC 030d0000", "the SMC-D device has no more buffers", "";
+    /// SMC diagnosis: no route.
+    SmcNoRoute = 0x030e_0000, "SMC 030e0000", "there is no route to the peer's RoCE address", "ip route get the RoCE address of the peer";
+    /// SMC diagnosis: gateway.
+    SmcIndirect = 0x030f_0000, "SMC 030f0000", "the ends disagree on whether a gateway lies between their RoCE addresses", "";
+    /// SMC diagnosis: out of sync.
+    SmcOutOfSync = 0x0400_0000, "SMC 04000000", "the ends disagree on whether this is their first contact; the next connection begins anew", "";
+    /// SMC diagnosis: peer declined.
+    SmcDeclined = 0x0500_0000, "SMC 05000000", "the peer declined; its own reason is the peer diagnosis", "smcrctl explain with the peer diagnosis";
+    /// SMC diagnosis: internal.
+    SmcInternal = 0x0999_0000, "SMC 09990000", "an internal error of one end", "";
+    /// SMC diagnosis: RMB refused.
+    SmcRtoken = 0x0999_0001, "SMC 09990001", "the peer's buffer cannot be used: too many of them, or larger than 512 KiB", "a kernel peer: sysctl net.smc.rmem of at most 524288";
+    /// SMC diagnosis: link not ready.
+    SmcLinkReady = 0x0999_0002, "SMC 09990002", "the queue pair could not be made ready for the peer", "smcrctl device; check MTU and addresses";
+    /// SMC diagnosis: register.
+    SmcRegister = 0x0999_0003, "SMC 09990003", "memory could not be registered with the RDMA device", "raise the locked-memory limit (ulimit -l)";
 }
 
 impl Reason {

@@ -90,7 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn every_smc_reason_is_a_diagnosis() {
+    fn the_two_tables_have_the_same_codes() {
+        for diagnosis in Diagnosis::ALL {
+            assert!(diagnosis.reason().is_some(), "{:08x} has no sentence", diagnosis.0);
+        }
         for reason in Reason::ALL.iter().filter(|r| r.code() >= 0x0100_0000) {
             assert!(
                 Diagnosis(reason.code()).text().is_some(),

@@ -1,0 +1,177 @@
+//! What the fuzzers call with arbitrary bytes: every parser of CLC, LLC and CDC, and every machine that
+//! acts on what they read. Used by the bounded run beside this file and by `fuzz/fuzz_targets`.
+//!
+//! Machines take several messages: each is one length byte and that many bytes ([`messages`]).
+
+use smcr_proto::smc::Time;
+use smcr_proto::smc::cdc::{self, Cdc};
+use smcr_proto::smc::clc::Message as Clc;
+use smcr_proto::smc::clc::assembler::Assembler;
+use smcr_proto::smc::clc::proposal::Release;
+use smcr_proto::smc::conn::Conn;
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::handshake::Role;
+use smcr_proto::smc::handshake::client::Client;
+use smcr_proto::smc::handshake::server::Server;
+use smcr_proto::smc::id::RmbeSize;
+use smcr_proto::smc::link::{Config, Group, TEST_LINK};
+use smcr_proto::smc::llc::{Family, Message as Llc};
+
+#[path = "../smc/parts.rs"]
+#[allow(dead_code)]
+mod parts;
+
+/// A target: its name (that of its corpus) and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+pub const ALL: &[Target] = &[
+    ("clc", clc),
+    ("clc_stream", clc_stream),
+    ("llc", llc),
+    ("cdc", cdc),
+    ("handshake", handshake),
+    ("group", group),
+    ("connection", connection),
+];
+
+/// The messages of an input; the last may be cut.
+pub fn messages(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (len, rest) = data.split_first()?;
+        let (message, rest) = rest.split_at((*len as usize).min(rest.len()));
+        data = rest;
+        Some(message)
+    })
+}
+
+/// What is read as a CLC message survives being emitted.
+pub fn clc(data: &[u8]) {
+    if let Ok(message) = Clc::parse(data) {
+        // One that offers SMC-D alone is read, and answered with a Decline; we never send it.
+        if matches!(&message, Clc::Proposal(p) if p.v1.is_none() && p.v2.is_none()) {
+            return;
+        }
+        assert_eq!(Clc::parse(&message.emit()), Ok(message));
+    }
+}
+
+/// A stream in any pieces gives the same messages, and takes nothing behind one.
+pub fn clc_stream(data: &[u8]) {
+    let mut whole = Assembler::new();
+    let at_once = whole.handle_bytes(data);
+    let mut pieces = Assembler::new();
+    let mut taken = 0;
+    let in_pieces = loop {
+        let end = (taken + 1 + taken % 7).min(data.len());
+        if pieces.message().is_some() || taken == data.len() {
+            break Ok(taken);
+        }
+        match pieces.handle_bytes(&data[taken..end]) {
+            Ok(n) => taken += n,
+            Err(error) => break Err(error),
+        }
+    };
+    assert_eq!(at_once, in_pieces);
+    assert_eq!(whole.message(), pieces.message());
+}
+
+/// What is read as an LLC message survives being emitted.
+pub fn llc(data: &[u8]) {
+    if let Ok((family, message)) = Llc::parse(data) {
+        // Keys beyond those that are kept cannot be emitted again.
+        if !matches!(message, Llc::DeleteRkey(m) if m.more > 0) {
+            assert_eq!(Llc::parse(&message.emit(family)), Ok((family, message)));
+        }
+    }
+}
+
+/// What is read as a CDC message survives being emitted, and its token can be had alone.
+pub fn cdc(data: &[u8]) {
+    if let Ok(message) = Cdc::parse(data) {
+        assert_eq!(Cdc::parse(&message.emit()), Ok(message));
+        assert_eq!(cdc::peek_token(data), Ok(message.token));
+    }
+}
+
+/// Both ends of the CLC handshake come to an end, whatever they are told.
+pub fn handshake(data: &[u8]) {
+    let proposal = parts::proposal(true, Some(Release::V20));
+    let mut client = Client::new(Time::ZERO, proposal, parts::host());
+    let offer = Ok(parts::offer(true, Some(parts::limits(1))));
+    let mut server = Server::new(Time::ZERO, parts::peer_id(1), offer, parts::host());
+    for bytes in messages(data) {
+        client.handle_bytes(bytes);
+        server.handle_bytes(bytes);
+        while client.poll_event().is_some() || server.poll_event().is_some() {}
+        // The driver decides at once; without a decision to make these do nothing.
+        client.confirm(parts::endpoint(2, 1, RmbeSize::MIN), true);
+        server.accept(Time::ZERO, parts::endpoint(1, 1, RmbeSize::MIN), true, true);
+        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
+    }
+    for second in [7, 14, 21] {
+        let now = Time::from_secs(second);
+        client.link_failed(now, Diagnosis::LINK_READY);
+        server.link_failed(now, Diagnosis::LINK_READY);
+        client.handle_timeout(now);
+        server.handle_timeout(now);
+        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
+    }
+    assert!(client.outcome().is_some() && client.poll_timeout().is_none());
+    assert!(server.outcome().is_some() && server.poll_timeout().is_none());
+}
+
+/// A link group takes any messages; the first byte says which end and version it is.
+pub fn group(data: &[u8]) {
+    let Some((what, data)) = data.split_first() else { return };
+    let family = if what & 1 == 0 { Family::V1 } else { Family::V2 };
+    let (role, own, peer) =
+        if what & 2 == 0 { (Role::Client, 2, 1) } else { (Role::Server, 1, 2) };
+    let own = parts::endpoint(own, 1, RmbeSize::MIN);
+    let mut group = Group::new(Config {
+        role,
+        family,
+        mac: own.mac,
+        gid: own.gid,
+        qpn: own.qpn,
+        direct: true,
+        peer_gid: parts::endpoint(peer, 1, RmbeSize::MIN).gid,
+        link: if role == Role::Server { 1 } else { 0 },
+        link_uid: 0x100,
+        max_links: 2,
+        max_conns: 255,
+        test_link: Some(TEST_LINK),
+    });
+    group.start(Time::ZERO);
+    for (i, bytes) in messages(data).enumerate() {
+        let now = Time::from_millis(100 * i as u64);
+        let _ = group.handle_llc(now, bytes);
+        group.handle_timeout(now);
+        while group.poll_event().is_some() || group.poll_transmit().is_some() {}
+    }
+}
+
+/// A connection stays within both rings, whatever CDC messages claim.
+pub fn connection(data: &[u8]) {
+    let size = RmbeSize::MIN;
+    let own = parts::endpoint(1, 1, size);
+    let mut conn = Conn::new(own.token, size);
+    let Ok(()) = conn.activate(&parts::endpoint(2, 9, size)) else {
+        unreachable!("a fresh connection")
+    };
+    for bytes in messages(data) {
+        if let Ok(message) = Cdc::parse(bytes) {
+            let _ = conn.handle_cdc(&message);
+        }
+        let work = bytes.iter().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(*b)));
+        if let Ok(segments) = conn.write(work % 20_000, work % 7 == 0) {
+            assert!(segments.iter().all(|s| s.offset + s.len <= size.bytes()));
+        }
+        conn.poll_cdc();
+        let (received, read) = conn.received_bytes();
+        let (sent, acknowledged) = conn.sent_bytes();
+        let ring = u64::from(size.bytes());
+        assert!(received - read <= ring && sent - acknowledged <= ring);
+        assert!(conn.readable() <= size.bytes() && conn.writable() <= size.bytes());
+        conn.consume(work % 9000);
+    }
+}
