@@ -1,6 +1,7 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
 # make test    arrows, protocol, command line, and every case natively and under the library
 # make test-flip, test-programs, test-hostile    the longer ones
+# make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
 # make bench   the table of design goals, TCP and smcr in turn
@@ -11,7 +12,7 @@ CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
 
-.PHONY: build test test-flip test-programs test-hostile lab demo bench deps clean
+.PHONY: build test test-flip test-programs test-hostile conformance lab demo bench deps clean
 
 build:
 	@tests/deps.sh build
@@ -42,6 +43,10 @@ test-flip: build
 	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice
 
 # Between hosts, in emulated guests; installs QEMU and fetches a kernel the first time.
+conformance: build
+	@tests/deps.sh conformance
+	@/usr/bin/python3 tests/conformance/run.py --write docs/compatibility.md
+
 lab: build
 	@tests/lab/run.py $(CASES)
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|lab|all
+# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|conformance|lab|all
 # Debian's services are not started by it. Nothing is done, quickly, where everything is there.
 set -eu
 
 PATH=$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin
 
-have() { command -v "$1" >/dev/null 2>&1; }
+have() { command -v "$1" >/dev/null 2>&1 || [ -e "$1" ]; }
 
 # program package, for each group
 list() {
@@ -31,6 +31,21 @@ tclsh tcl
 musl-gcc musl-tools
 setpriv util-linux" ;;
     bench) list test; echo "haproxy haproxy" ;;
+    conformance) list test; echo "haproxy haproxy
+apache2 apache2
+lighttpd lighttpd
+squid squid
+node nodejs
+javac default-jdk-headless
+/usr/lib/postgresql/15/bin/postgres postgresql
+mariadbd mariadb-server
+sshd openssh-server
+scp openssh-client
+rsync rsync
+git git
+openssl openssl
+stress-ng stress-ng
+/usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     lab) list build; echo "python3 python3
 ip iproute2
 qemu-system-x86_64 qemu-system-x86
@@ -46,8 +61,8 @@ wrk wrk
 curl curl
 iperf3 iperf3
 setpriv util-linux" ;;
-    all) list bench; list lab ;;
-    *) echo "deps.sh: build, test, demo, bench, lab or all" >&2; exit 2 ;;
+    all) list bench; list lab; list conformance ;;
+    *) echo "deps.sh: build, test, demo, bench, conformance, lab or all" >&2; exit 2 ;;
     esac
 }
 

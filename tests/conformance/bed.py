@@ -1,0 +1,167 @@
+"""Owns one run of one job: a network and a process namespace of its own, so that ports are free, bytes on
+`lo` can be counted, and everything that was started ends with it. Used by programs.py and suites.py.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+MODES = ("native", "both", "server", "client")
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Skip(Exception):
+    """The job can't run here; the text says why."""
+
+
+def run(job, mode, library, deadline, settings=()):
+    """Runs `job` in namespaces of its own and returns what it found as a dict."""
+    me = [sys.executable, str(HERE / "run.py"), "--inside", job, mode]
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    command = ["unshare", *user, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", *me]
+    environ = dict(os.environ, SMCR_CONFORMANCE_LIB=str(library))
+    environ.update(settings)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
+                               start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return {"failed": f"not over after {deadline} s"}
+    for line in reversed(out.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    return {"failed": (err.strip().splitlines() or ["no result"])[-1][:200]}
+
+
+class Bed:
+    """What a job sees: where to work, how to start the two ends, what crossed `lo`."""
+
+    def __init__(self, mode):
+        self.mode = mode
+        self.library = os.environ["SMCR_CONFORMANCE_LIB"]
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="conformance-"))
+        self.work.chmod(0o755)
+        self.started = []
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+    def environment(self, accelerated, more=None):
+        environ = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        environ.update(more or {})
+        if accelerated:
+            environ["LD_PRELOAD"] = self.library
+        return environ
+
+    def server(self, *command, port=None, user=None, env=None, cwd=None):
+        """Starts a server; returns when `port` answers."""
+        log = open(self.work / f"server{len(self.started)}.log", "w")
+        process = subprocess.Popen(as_user(user, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   cwd=cwd or self.work, env=self.environment(self.mode in ("both", "server"), env))
+        self.started.append((process, log.name))
+        if port:
+            self.wait_for(port)
+        return process
+
+    def wait_for(self, port, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise RuntimeError(f"port {port} does not answer: {self.tail()}")
+
+    def tail(self):
+        """Last words of the servers, for a failure."""
+        lines = [open(log).read().strip().splitlines()[-1:] for _, log in self.started]
+        return " | ".join(line[0] for line in lines if line)
+
+    def client(self, *command, user=None, env=None, cwd=None, seconds=120, stdin=b"", check=True):
+        """Runs a client to its end; returns its standard output."""
+        done = subprocess.run(as_user(user, command), input=stdin, capture_output=True, timeout=seconds,
+                              cwd=cwd or self.work, env=self.environment(self.mode in ("both", "client"), env))
+        if check and done.returncode:
+            raise RuntimeError(f"{command[0]} exits {done.returncode}: {done.stderr.decode(errors='replace').strip()[-160:]}"
+                               f" {self.tail()}")
+        return done.stdout
+
+    def quiet(self, *command, user=None, env=None, cwd=None):
+        """Set-up that is no part of the job: never accelerated."""
+        done = subprocess.run(as_user(user, command), capture_output=True, cwd=cwd or self.work, timeout=300,
+                              env=self.environment(False, env))
+        if done.returncode:
+            raise RuntimeError(f"{command[0]}: {done.stderr.decode(errors='replace').strip()[-200:]}")
+        return done.stdout
+
+    def alive(self):
+        """Every server still runs."""
+        for process, log in self.started:
+            if process.poll() not in (None, 0):
+                raise RuntimeError(f"a server ended with {process.poll()}: {open(log).read().strip()[-160:]}")
+
+    def file(self, name, size):
+        """A file of `size` bytes that look random and are the same each time; returns its path."""
+        path, block = self.work / name, hashlib.sha256(name.encode()).digest()
+        with open(path, "wb") as f:
+            left = size
+            while left > 0:
+                block = hashlib.sha512(block).digest() * 64
+                f.write(block[:left])
+                left -= len(block)
+        path.chmod(0o644)
+        return path
+
+    def done(self):
+        for process, _ in self.started:
+            if process.poll() is None:
+                process.terminate()
+        for process, _ in self.started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def as_user(user, command):
+    """The command, run by `user` where this process may choose."""
+    command = [str(c) for c in command]
+    if user is None:
+        return command
+    if os.geteuid() != 0 or not can_switch():
+        raise Skip(f"needs to run as {user}")
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"][:4] + command
+
+
+def can_switch():
+    """Whether other users exist in this user namespace."""
+    return len(open("/proc/self/uid_map").read().split()) == 3 and open("/proc/self/uid_map").read().split()[2] != "1"
+
+
+def need(*programs):
+    """Skips unless all are installed."""
+    missing = [p for p in programs if not shutil.which(p) and not os.path.exists(p)]
+    if missing:
+        raise Skip(f"not installed: {' '.join(missing)}")
+
+
+def lo_bytes():
+    """Bytes that crossed the loopback device of this namespace."""
+    for line in open("/proc/net/dev"):
+        if line.strip().startswith("lo:"):
+            return int(line.split(":")[1].split()[0])
+    return 0
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()[:16]

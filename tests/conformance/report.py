@@ -1,0 +1,50 @@
+"""The scoreboard as Markdown, docs/compatibility.md. Called by run.py."""
+
+HEAD = """# Compatibility
+
+Written by `make conformance`; do not edit. Each program and each test suite runs in a network namespace of its own, natively and
+with `LD_PRELOAD=libsmcr.so`; checksums of all data, counts, and the names of the tests that passed are compared. *Off TCP* is what
+did not cross the loopback device under the library, against the native run of the same job, headers, start and all bytes before the
+switch included. A row that is the same because everything stayed on TCP shows 0 %.
+
+Kernel {machine}; {date}.
+
+"""
+
+NOTES = """
+Suites run with `SMCR_SWITCH_OPS=1`, so that connections go to memory after the first operation; by default most of a suite's
+connections are too short to ever leave TCP. A test counts as lost when it passes natively and fails three times under the library.
+What is known to differ, and why, is listed in [interpose.md](interpose.md).
+"""
+
+
+def markdown(found):
+    text = HEAD.format(**found)
+    if found["programs"]:
+        text += "## Programs\n\n| program | both ends | server only | client only | off TCP |\n|---|---|---|---|---|\n"
+        for row in found["programs"]:
+            text += f"| {row['name'].replace('_', ' ')} | {' | '.join(cell(row, m) for m in ('both', 'server', 'client'))} | {share(row)} |\n"
+    if found["suites"]:
+        text += "\n## Suites\n\n| suite | passed natively | passed under the library | lost | off TCP |\n|---|---|---|---|---|\n"
+        for row in found["suites"]:
+            native, both = count(row["native"]), count(row["both"])
+            lost = ", ".join(row.get("lost", [])) or ("-" if row["verdict"] == "same" else row["verdict"])
+            text += f"| {row['name']} | {native} | {both} | {lost} | {share(row)} |\n"
+    return text + NOTES
+
+
+def cell(row, mode):
+    if row["verdict"].startswith("not run"):
+        return row["verdict"]
+    found = row["modes"].get(mode)
+    if found is None:
+        return ""
+    return "same" if found.get("result") == row["modes"]["native"]["result"] else found.get("failed", "other bytes")
+
+
+def count(found):
+    return len(found["result"]["passed"]) if "result" in found else "-"
+
+
+def share(row):
+    return "" if row.get("off") is None else f"{100 * row['off']:.1f} %"

@@ -1,0 +1,114 @@
+"""Test suites of other projects. Each returns the set of tests that passed and of those that did not, so that a
+test that passes natively and not under the library is seen by name. Called by run.py, inside a `Bed`.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as xml
+
+from bed import Skip, need
+
+PYTHON = "/usr/bin/python3"
+# The network pack: every module of CPython's own tests that opens TCP sockets.
+CPYTHON = ["test_socket", "test_socketserver", "test_select", "test_selectors", "test_poll", "test_epoll", "test_asyncore",
+           "test_asynchat", "test_asyncio", "test_ssl", "test_ftplib", "test_httplib", "test_httpservers", "test_urllib2_localnet",
+           "test_xmlrpc", "test_docxmlrpc", "test_smtplib", "test_poplib", "test_imaplib", "test_telnetlib", "test_nntplib",
+           "test_robotparser", "test_wsgiref", "test_os", "test_subprocess"]
+# Those that refuse to run without this resource, though they use loopback alone.
+NETWORK = {"test_socketserver"}
+REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "unit/type/stream", "unit/protocol", "unit/pubsub",
+         "unit/multi", "unit/limits", "unit/obuf-limits", "unit/querybuf", "unit/networking", "unit/other", "unit/scripting",
+         "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
+         "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
+STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
+
+
+def cpython(bed, module):
+    """One module of CPython's tests."""
+    found = subprocess.run([PYTHON, "-c", "import test.support"], capture_output=True)
+    if found.returncode:
+        raise Skip("not installed: libpython3.11-testsuite")
+    report = bed.work / "report.xml"
+    os.environ["TMPDIR"] = str(bed.work)
+    use = ["-u", "network"] if module in NETWORK else []
+    subprocess.run([PYTHON, "-m", "test", *use, "--junit-xml", str(report), "--timeout", "240", module],
+                   cwd=bed.work, env=bed.environment(bed.mode != "native"), capture_output=True, stdin=subprocess.DEVNULL)
+    if not report.exists():
+        return {"failed": [f"{module} (no report)"], "passed": []}
+    passed, failed = [], []
+    for case in xml.parse(report).iter("testcase"):
+        name = case.get("name", "")
+        if case.find("skipped") is not None or case.get("status") == "notrun":
+            continue
+        bad = case.find("failure") is not None or case.find("error") is not None
+        (failed if bad else passed).append(name)
+    return {"passed": passed, "failed": failed}
+
+
+def redis(bed, unit):
+    """One unit of redis's own tests, with the installed programs."""
+    need("tclsh", "redis-server", "redis-benchmark", "redis-cli")
+    source = os.environ.get("SMCR_REDIS_SOURCE", "")
+    if not os.path.exists(f"{source}/runtest"):
+        raise Skip("redis's sources are not there (apt-get source redis)")
+    tree = bed.work / "redis"
+    shutil.copytree(source, tree, ignore=shutil.ignore_patterns("deps", "*.c", "*.h"))
+    (tree / "src").mkdir(exist_ok=True)
+    for program in ("redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "redis-check-rdb", "redis-sentinel"):
+        link = tree / "src" / program
+        if shutil.which(program) and not link.exists():
+            link.symlink_to(shutil.which(program))
+    done = subprocess.run(["tclsh", "tests/test_helper.tcl", "--single", unit, "--clients", "1", "--skiptest",
+                           "/.*(?:slow|memory efficiency|leak).*"], cwd=tree, capture_output=True, text=True,
+                          env=bed.environment(bed.mode != "native"), stdin=subprocess.DEVNULL)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    passed = re.findall(r"^\[ok\]: (.*?)(?: \(\d+ ms\))?$", text, re.M)
+    failed = re.findall(r"^\[(?:err|exception|timeout)\]: (.*?)(?: in tests.*)?$", text, re.M)
+    if done.returncode and not failed:
+        failed = [f"{unit}: exit {done.returncode}"]
+    return {"passed": passed, "failed": failed}
+
+
+def stress(bed, kind):
+    """One stressor of stress-ng, with its own verification."""
+    need("stress-ng")
+    done = subprocess.run(["stress-ng", f"--{kind}", "2", "--verify", "-t", "6", "--temp-path", str(bed.work)], cwd=bed.work,
+                          capture_output=True, text=True, env=bed.environment(bed.mode != "native"), stdin=subprocess.DEVNULL)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "fail:" in line or "error:" in line]
+    return {"passed": [] if done.returncode else [kind], "failed": [f"{kind}: {said[:1]}"] if done.returncode else []}
+
+
+def jobs():
+    """Name, function and argument of every part."""
+    yield from ((f"CPython {m}", cpython, m) for m in CPYTHON)
+    yield from ((f"redis {u}", redis, u) for u in REDIS)
+    yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
+
+
+def find(name):
+    for title, function, argument in jobs():
+        if title == name:
+            return lambda bed: function(bed, argument)
+    raise SystemExit(f"no such suite: {name}")
+
+
+def redis_source(cache):
+    """Fetches redis's sources as Debian has them; returns the folder, or None."""
+    cache = pathlib.Path(cache)
+    if not (cache / "redis").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        (cache / "sources.list").write_text("deb-src http://deb.debian.org/debian bookworm main\n")
+        apt = ["apt-get", "-o", f"Dir::Etc::SourceList={cache}/sources.list", "-o", "Dir::Etc::SourceParts=/dev/null",
+               "-o", f"Dir::State::Lists={cache}/lists"]
+        subprocess.run([*apt, "update"], capture_output=True)
+        subprocess.run([*apt, "source", "--download-only", "redis"], cwd=cache, capture_output=True)
+        archive = next(cache.glob("redis_*.orig.tar.gz"), None)
+        if archive is None:
+            return None
+        (cache / "redis").mkdir()
+        subprocess.run(["tar", "xzf", archive, "-C", cache / "redis", "--strip-components=1"], check=True)
+    return cache / "redis"
