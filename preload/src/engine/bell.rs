@@ -13,9 +13,10 @@
 //! Word of space (`Dir::space`): 0 or a waiter; TCP bytes are never used for it, so an end that waits
 //! for space and has no eventfd to be woken by moves its direction to TCP instead.
 //!
-//! Invariant (hazard 6): while the consumer is *unseen* (its waiter may be one that we never see),
-//! the word is EACH, ARMED, RINGING or RUNG at every moment, so data never lies in the ring without a
-//! doorbell byte that was sent after it or is about to be.
+//! A waiter is named only while it is the sole one there can be. As soon as a second one comes, or one
+//! may exist that we never see (*public*), the word is EACH: the byte wakes everybody, since everybody
+//! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
+//! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
 use super::end;
 use crate::family::process::count;
@@ -40,7 +41,8 @@ pub const EACH: u32 = 4;
 /// Bit of `Half::gate`: no doorbell byte may be sent (the stream carries payload).
 pub const CLOSED: u32 = 1 << 31;
 
-const BYTE: [u8; 1] = [0xb7];
+/// What a doorbell is on the TCP connection.
+pub const BYTE: [u8; 1] = [0xb7];
 
 /// After the producer has published its cursor: wake the consumer if it asked for it.
 #[inline]
@@ -178,7 +180,7 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
         let taken = s.bells_rx.load(Relaxed);
         let mut due = u64::from(sent.wrapping_sub(taken));
         if due > 1 << 31 {
-            return; // more were taken meanwhile than the caller knew of
+            return; // more were taken than the caller knew of, or than the peer has counted yet
         }
         if due > 1 << 20 {
             return end::hostile(s, sock);
@@ -196,11 +198,7 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
         let want = (due as usize).min(buf.len());
         match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
             Ok(0) => return end::found(s, end::FIN),
-            Ok(n) => {
-                s.rx.kernel.fetch_add(n as u64, Relaxed);
-                s.bells_rx.fetch_add(n as u32, Relaxed);
-                count(Counter::BellsRx, n as i64);
-            }
+            Ok(n) => note_taken(s, n),
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
             // The error was taken here: the program gets it from SO_ERROR or its next call.
             Err(e) => {
@@ -212,6 +210,18 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
             }
         }
     }
+}
+
+/// Doorbells that the peer has counted and we have not taken; below 0 where we were faster.
+pub fn unread(s: &Sock, dir: &Dir) -> i32 {
+    dir.bells.load(Acquire).wrapping_sub(s.bells_rx.load(Relaxed)) as i32
+}
+
+/// Counts doorbells that were taken off the TCP connection.
+pub fn note_taken(s: &Sock, n: usize) {
+    s.rx.kernel.fetch_add(n as u64, Relaxed);
+    s.bells_rx.fetch_add(n as u32, Relaxed);
+    count(Counter::BellsRx, n as i64);
 }
 
 /// Arms the doorbell byte. The caller looks at the ring once more afterwards.
@@ -229,37 +239,51 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
     fence(SeqCst); // as in `arm`
 }
 
-/// Names a waiter in the doorbell word; false if the peer can't be told its eventfd, or another
-/// waiter sleeps on this connection (then the byte is armed, which wakes everybody).
+/// What a waiter is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A thread in a blocking call, poll or select; it is counted in [`Sock::readers`].
+    Thread,
+    /// A hooked epoll set; it is counted in [`Sock::sets`].
+    Set,
+}
+
+/// Whether the kernel's socket must show what the ring holds, to waiters that we never see.
+#[inline]
+pub fn is_public(s: &Sock) -> bool {
+    let f = s.flags.load(Relaxed);
+    f & (flag::SHARED | flag::UNSEEN) != 0 || f & (flag::RAW | flag::SEEN) == flag::RAW
+}
+
+/// Whether a waiter of this kind is the only one there can be now, so that it may be woken alone.
+/// Called with the receiving lock held; whoever comes later finds this one counted.
+#[inline]
+pub fn is_sole(s: &Sock, kind: Kind) -> bool {
+    let (sets, threads) = (s.sets.load(Relaxed), s.readers.load(Relaxed));
+    !is_public(s)
+        && match kind {
+            Kind::Thread => sets == 0 && threads <= 1,
+            Kind::Set => sets <= 1 && threads == 0,
+        }
+}
+
+/// Names the sole waiter in the doorbell word; false if it can't be woken by name.
 pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     let word = w.word();
     let now = s.rx.waiter.load(Relaxed);
     if now == word && dir.bell.load(Relaxed) == word {
         return true;
     }
-    let told = !s.has(flag::SHARED) && peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
-    if !told {
-        arm(s, dir);
+    // After a fork the sets of two processes are one to the counts.
+    if Waiter::of_word(now).is_some_and(|o| o != w && !o.is_ours() && o.is_asleep()) {
+        s.set(flag::SHARED);
+        return false;
+    }
+    if !peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w)) {
         return false;
     }
     s.rx.waiter.store(word, Relaxed);
     dir.bell.store(word, Relaxed);
-    // Pairs with the fence of the other waiter's falling asleep: either we see it asleep, or it sees
-    // that the word is not its own (`is_named`).
-    fence(SeqCst);
-    if Waiter::of_word(now).is_some_and(|o| o != w && o.is_asleep()) {
-        // From now on the byte, which wakes everybody: one of several waiters that names itself alone
-        // and then goes away would leave the others asleep.
-        s.set(flag::SHARED);
-        arm(s, dir);
-        return false;
-    }
+    fence(SeqCst); // as in `arm`
     true
-}
-
-/// Whether the word still wakes this waiter: it names it, or asks for the byte that wakes everybody.
-#[inline]
-pub fn is_named(dir: &Dir, w: Waiter) -> bool {
-    let word = dir.bell.load(Relaxed);
-    word == w.word() || (ARMED..=EACH).contains(&word)
 }

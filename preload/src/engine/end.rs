@@ -5,7 +5,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, follow, proof, rx::Step};
+use super::{bell, changes, debt, follow, proof, rx::Step};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -54,6 +54,11 @@ pub fn answer_send(s: &Sock, n: usize) -> Option<Res> {
         }
         _ => None,
     }
+}
+
+/// Whether the peer died with bytes of ours unread: TCP would have shown a reset.
+pub fn has_died(s: &Sock) -> bool {
+    s.rx.end.load(Relaxed) != 0 && s.rx.dir().is_some_and(|d| verdict(s, d) == Verdict::Died)
 }
 
 /// What the end of a connection is for the program.
@@ -115,6 +120,12 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
     }
 }
 
+/// Whether the peer has marked the end of its sending, with nothing more to wait for.
+pub fn is_marked_end(dir: &Dir) -> bool {
+    let marks = dir.fin.load(Acquire);
+    marks & fin::WRITE != 0 && !comes_reset(marks)
+}
+
 /// Marks of a close that resets: the kernel shows it in a moment.
 fn comes_reset(marks: u32) -> bool {
     marks & fin::CLOSED != 0 && marks & (fin::RESET | fin::LINGER0) != 0
@@ -152,7 +163,10 @@ fn left_nothing(s: &Sock) -> bool {
 }
 
 /// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
-pub fn before_shutdown(s: &Sock, how: i32) {
+pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
+    if how != libc::SHUT_RD {
+        debt::settle(s, sock);
+    }
     if (how == libc::SHUT_WR || how == libc::SHUT_RDWR)
         && let Some(dir) = s.tx.dir()
     {
@@ -170,6 +184,7 @@ pub fn before_shutdown(s: &Sock, how: i32) {
 /// peer sees what TCP would show, and marks it. The region stays mapped until `unmap`.
 pub fn before_close(s: &Sock, sock: i32) {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
+    debt::settle(s, sock);
     let mut marks = fin::WRITE | fin::CLOSED;
     if s.has(flag::LINGER0) {
         marks |= fin::LINGER0;
@@ -243,9 +258,20 @@ pub fn hostile(s: &Sock, sock: i32) {
     count(Counter::HostileResets, 1);
     s.note(Reason::PeerHostile);
     log::warn!(target: "smcr::peer", fd = sock, pid = s.peer_pid.load(Relaxed), "peer broke the rules; resetting");
+    reset(s, sock);
+}
+
+/// Resets a connection that can't go on.
+#[cold]
+pub fn reset(s: &Sock, sock: i32) {
     found(s, RST);
     s.set(flag::PINNED | flag::SHUT_WR);
+    s.clear(flag::OWES);
     s.set_state(State::Pinned);
+    // Whoever asks where to send must find an answer: the kernel's socket, which says EPIPE.
+    s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
+    s.tx_medium.store(medium::TCP, SeqCst);
+    changes::note(s);
     reset_on_close(sock);
     let _ = net::shutdown(sock, libc::SHUT_RDWR);
 }
@@ -263,7 +289,7 @@ pub fn unread(s: &Sock, sock: i32) -> Res {
     let ring = || follow::in_ring(s, dir) as usize;
     if s.rx_in_memory() {
         let switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
-        let bells = dir.bells.load(Acquire).wrapping_sub(s.bells_rx.load(Relaxed)) as usize;
+        let bells = bell::unread(s, dir).max(0) as usize;
         return Ok(ring() + if switched { kernel.saturating_sub(bells) } else { 0 });
     }
     match dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {

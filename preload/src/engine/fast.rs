@@ -4,7 +4,7 @@
 //! every case; here each case but the usual one ends with None and nothing done. What is done is what
 //! the general code would do, in the same order of stores. Nothing here can panic, so there is no guard.
 
-use super::{rx, tx, wait};
+use super::{bell, rx, tx, wait};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -71,14 +71,15 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> 
     let _held = s.rx.lock.try_take(&marker)?;
     let dir = s.rx.dir()?;
     let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
-        | dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::TAKEN)
+        | s.flags.load(Relaxed) & flag::FROZEN
         | s.low_water.load(Relaxed) >> 1;
     if unusual != 0 || !s.rx_in_memory() {
         return None;
     }
-    // A waiter that we do not see may have to find a doorbell after this read.
-    if s.flags.load(Relaxed) & (flag::SEEN | flag::BLOCKS) == 0
-        && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
+    // A waiter that we do not see may have to find a doorbell after this read, or none.
+    if bell::is_public(s)
+        || s.flags.load(Relaxed) & (flag::SEEN | flag::BLOCKS) == 0
+            && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
     {
         return None;
     }

@@ -9,7 +9,7 @@ use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::log;
-use crate::transport::region::{self, Dir, ctl, fin};
+use crate::transport::region::{self, Dir, ctl};
 use smcr_proto::cursor;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
@@ -39,10 +39,8 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
             };
             let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
             s.rx.seen.store(head, Relaxed);
-            // Frozen for a hand-over: what is unread comes again through TCP.
-            let frozen = dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::TAKEN) != 0;
             if dir.switch.load(Acquire) == passed {
-                return Source::Ring(if frozen { 0 } else { n });
+                return Source::Ring(if is_frozen(s) { 0 } else { n });
             }
             // The ring may go on behind a stretch of TCP: no further than to the next switch.
             let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
@@ -50,8 +48,8 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
                 None => return Source::Broken,
                 Some(left) if left > 0 => {
                     // A way back that crossed our request: the rest of the ring is ours to read.
-                    if frozen {
-                        dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+                    if s.has(flag::FROZEN) {
+                        thaw(s, dir);
                     }
                     return Source::Ring((n as u64).min(left) as usize);
                 }
@@ -90,15 +88,42 @@ pub fn progress(s: &Sock, sock: i32) {
     }
 }
 
-/// Whether anything waits to be looked at: data, a switch, the end. Without system calls.
+/// Whether what the ring holds comes again through TCP: frozen for a hand-over, and the peer still
+/// there to send it.
+#[inline]
+fn is_frozen(s: &Sock) -> bool {
+    s.has(flag::FROZEN) && s.rx.end.load(Relaxed) == 0
+}
+
+/// The ring is read on.
+fn thaw(s: &Sock, dir: &Dir) {
+    s.clear(flag::FROZEN);
+    dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
+}
+
+/// Whether the next attempt finds something: data, a switch, the end. Without system calls. Never true
+/// for long when an attempt finds nothing: whoever waits would spin.
 #[inline]
 pub fn pending(s: &Sock, dir: &Dir) -> bool {
-    let fresh = s.rx_in_memory() && in_ring(s, dir) != 0;
-    fresh
-        || s.rx.end.load(Relaxed) != 0
-        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && can_follow(s, dir)
-        || (s.rx_in_memory() && dir.fin.load(Relaxed) & fin::WRITE != 0)
-        || is_asked(s)
+    let in_memory = s.rx_in_memory();
+    if in_memory && in_ring(s, dir) != 0 || s.rx.end.load(Relaxed) != 0 || is_asked(s) {
+        return true;
+    }
+    if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
+        return is_reached(s, dir);
+    }
+    in_memory && end::is_marked_end(dir)
+}
+
+/// Whether the next switch can be followed without taking more from the kernel.
+fn is_reached(s: &Sock, dir: &Dir) -> bool {
+    let next = s.rx.switches.load(Relaxed).wrapping_add(1);
+    can_follow(s, dir)
+        && if s.rx_in_memory() {
+            dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed)
+        } else {
+            !stands_in_stream(s)
+        }
 }
 
 /// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.
@@ -107,8 +132,11 @@ pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
     let tail = s.rx.cursor.load(Relaxed);
     let n = dir.head.load(Acquire).wrapping_sub(tail).min(region::RING_MAX as u64);
     let passed = s.rx.switches.load(Relaxed);
-    if n == 0 || dir.switch.load(Acquire) == passed || !s.rx_in_memory() {
+    if n == 0 || !s.rx_in_memory() {
         return n;
+    }
+    if dir.switch.load(Acquire) == passed {
+        return if is_frozen(s) { 0 } else { n };
     }
     n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
 }
@@ -116,8 +144,12 @@ pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
 /// Whether the peer wants our sending direction on TCP.
 #[inline]
 pub fn is_asked(s: &Sock) -> bool {
-    s.tx_in_memory()
-        && s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0)
+    let asks = |d: &Dir| {
+        let wishes = d.ctl.load(Acquire);
+        // Behind our FIN nothing can be sent again.
+        wishes & ctl::PINNED != 0 || wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR)
+    };
+    s.tx_in_memory() && s.tx.dir().is_some_and(asks)
 }
 
 /// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
@@ -155,7 +187,7 @@ pub enum ToMemory {
     Broken,
 }
 
-/// Whether the next switch is one that `follow_*` could act on now.
+/// Whether the next switch is one that `follow_*` could act on, with what the kernel holds.
 pub fn can_follow(s: &Sock, dir: &Dir) -> bool {
     let next = s.rx.switches.load(Relaxed).wrapping_add(1);
     if s.rx_in_memory() {
@@ -235,12 +267,15 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
         Some(0) => {}
         // An end found in the kernel is the end of the stream, whatever was announced.
         Some(_) if s.rx.end.load(Relaxed) != 0 => {}
+        // Only doorbells stand before the mark, and all of them were counted before it was made.
+        Some(n) if n as i64 > i64::from(bell::unread(s, dir)) => return Followed::Broken,
         Some(_) => return Followed::NotYet,
     }
     s.rx.switches.store(passed + 1, Relaxed);
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::TCP, Release);
     changes::note(s);
+    s.clear(flag::FROZEN);
     dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
     // Whoever sleeps on this side next must hear of the next switch.
     bell::arm(s, dir);
@@ -265,8 +300,13 @@ pub fn abandon(s: &Sock, why: Reason) {
 
 /// The peer did not answer a request to return: reading goes on in the ring. False: it has just
 /// taken the request.
-pub fn take_back_request(dir: &Dir) -> bool {
-    dir.ctl
+pub fn take_back_request(s: &Sock, dir: &Dir) -> bool {
+    let back = dir
+        .ctl
         .fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN))
-        .is_ok()
+        .is_ok();
+    if back {
+        s.clear(flag::FROZEN);
+    }
+    back
 }

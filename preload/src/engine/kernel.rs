@@ -4,21 +4,28 @@
 //! Called by readers, by waits before they sleep and when the kernel woke them.
 
 use super::follow::pending;
-use super::{bell, end};
+use super::bell::{self, Kind};
+use super::end;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
-use crate::sys::fd;
+use crate::log;
+use crate::sys::{fd, net};
 use crate::transport::region::Dir;
+use crate::transport::waiters::Waiter;
+use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// Takes doorbells off and finds FIN or RST, without taking the kernel's error. Called with the
 /// receiving lock held.
 pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
-    bell::drain(s, dir, sock);
+    tidy(s, dir, sock);
     if s.rx.end.load(Relaxed) >= end::RST || !s.rx_in_memory() {
         return;
     }
-    let bits = fd::poll_now(sock, libc::POLLRDHUP);
+    let bits = fd::poll_now(sock, libc::POLLIN | libc::POLLRDHUP);
+    if bits & (libc::POLLIN | libc::POLLRDHUP) == libc::POLLIN {
+        take_stale(s, dir, sock);
+    }
     // ERR alone is the error queue (zero-copy completions).
     if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
         end::found(s, end::RST);
@@ -27,6 +34,31 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
         end::found(s, end::FIN);
     } else if bits & libc::POLLHUP != 0 {
         end::found(s, if s.has(flag::SHUT_WR) { end::FIN } else { end::RST });
+    }
+}
+
+/// Takes bytes off the TCP connection that are doorbells although they were not counted: the peer was
+/// stopped, or killed, between sending one and counting it. Bytes that are no doorbells were put there
+/// behind the library's back; they can't be placed in the stream, and dropping them would be worse than
+/// a reset (hazard 16). Called with the receiving lock held.
+fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
+    let mut buf = [0u8; 64];
+    let Ok(n) = net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return };
+    // What was seen above is no payload if no switch is marked now: a mark is stored before the first
+    // byte that follows it is sent. And it rang for nothing that is still to be read.
+    if n == 0
+        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+        || dir.head.load(Acquire) != s.rx.cursor.load(Relaxed)
+    {
+        return;
+    }
+    if buf[..n].iter().any(|b| *b != bell::BYTE[0]) {
+        log::warn!(target: "smcr::peer", fd = sock, "bytes came that no doorbell and no switch explains; resetting");
+        s.note(Reason::CountMismatch);
+        return end::reset(s, sock);
+    }
+    if let Ok(n) = net::recv_slice(sock, &mut buf[..n], libc::MSG_DONTWAIT) {
+        bell::note_taken(s, n);
     }
 }
 
@@ -41,11 +73,40 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
     }
 }
 
+/// Takes doorbells off, as far as nobody but the caller needs them. Called with the receiving lock held.
+pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
+    if s.rx.waiter.load(Relaxed) == bell::EACH {
+        settle(s, dir, sock);
+    } else {
+        bell::drain(s, dir, sock);
+    }
+}
+
+/// Before a sleep, with the receiving lock held: makes sure that this waiter is woken by what comes. By
+/// its name (true), if nobody else can wait here; else by the doorbell byte, on which the caller must
+/// sleep as well. It looks at the ring once more before it sleeps.
+pub fn arm_for(s: &Sock, dir: &Dir, sock: i32, me: Option<Waiter>, kind: Kind) -> bool {
+    if !bell::is_sole(s, kind) || !s.rx_in_memory() {
+        settle(s, dir, sock);
+        return false;
+    }
+    bell::drain(s, dir, sock);
+    if me.is_some_and(|w| bell::name_waiter(s, dir, w)) {
+        return true;
+    }
+    if bell::is_public(s) {
+        settle(s, dir, sock);
+    } else {
+        bell::arm(s, dir);
+    }
+    false
+}
+
 /// From now on the kernel must show whoever waits that there is something.
 pub fn expose(s: &Sock, sock: i32) {
     let marker = Marker::new();
     if let Some(dir) = s.rx.dir()
-        && let Some(_held) = s.rx.lock.try_take(&marker)
+        && let Ok(_held) = s.rx.lock.take(&marker)
     {
         settle(s, dir, sock);
     }
@@ -70,17 +131,33 @@ pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
     }
 }
 
+/// After a read that moved bytes, with the receiving lock held: for waiters that find the connection
+/// readable by its doorbell.
+pub fn after_read(s: &Sock, dir: &Dir, sock: i32) {
+    let before = s.bells_rx.load(Relaxed);
+    settle(s, dir, sock);
+    // One that is unseen would be called for nothing by a doorbell that is not counted yet.
+    if bell::is_public(s) && s.bells_rx.load(Relaxed) == before && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
+        take_stale(s, dir, sock);
+    }
+}
+
 /// The waiter may be one that we never see: the doorbell byte is armed before EAGAIN is returned.
 /// True: data came meanwhile.
 pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
     let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
     let Some(dir) = s.rx.dir() else { return false };
+    let Ok(_held) = s.rx.lock.take(&marker) else { return false };
+    s.set(flag::RAW);
     if s.has(flag::BLOCKS) {
         s.clear(flag::BLOCKS);
     }
     settle(s, dir, sock);
-    pending(s, dir)
+    if pending(s, dir) {
+        return true;
+    }
+    take_stale(s, dir, sock);
+    false
 }
 
 /// From here on the reader is one that waits in blocking calls: an unread doorbell may lie in the
@@ -89,7 +166,7 @@ pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
 #[cold]
 pub fn reads_blocking(s: &Sock, dir: &Dir) {
     s.set(flag::BLOCKS);
-    if s.rx.waiter.load(Relaxed) == bell::EACH {
+    if s.rx.waiter.load(Relaxed) == bell::EACH && bell::is_sole(s, Kind::Thread) {
         bell::arm(s, dir);
     }
 }

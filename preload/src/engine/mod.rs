@@ -3,13 +3,14 @@
 //! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
 //! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
-//! [`kernel`] looks at the socket beside the ring. [`end`] has the rules of close, shutdown and death;
+//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds. [`end`] has the rules of close, shutdown and death;
 //! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod bufs;
 pub mod changes;
 pub mod count;
+pub mod debt;
 pub mod end;
 pub mod fast;
 pub mod file;

@@ -6,7 +6,7 @@
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
-use crate::sys::{Errno, net};
+use crate::sys::{Errno, clock, net};
 use crate::transport::region::{Dir, setup};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Bytes of proof in the stream.
 pub const PROOF: u64 = 16;
+/// How long a part of the proof may stay alone.
+const PATIENCE_US: u64 = 2_000_000;
 
 pub fn send(s: &Sock, sock: i32) -> Result<(), Errno> {
     let bytes = nonce_bytes(s);
@@ -83,6 +85,21 @@ pub enum Proof {
     Wrong,
 }
 
+/// The proof is put into the stream by one call and comes at once. A part of it that stays a part is the
+/// payload of somebody who was named by a stranger and happens to begin like the nonce.
+fn waits_too_long(s: &Sock, n: usize) -> bool {
+    if n == 0 {
+        return false; // nothing is withheld
+    }
+    let now = clock::ticks();
+    let since = s.proof_since.load(Relaxed);
+    if since == 0 {
+        s.proof_since.store(now.max(1), Relaxed);
+        return false;
+    }
+    now.wrapping_sub(since) > clock::ticks_of_us(PATIENCE_US)
+}
+
 /// Looks at the 16 bytes without taking them: a requester that is not the other end of this
 /// connection must not cost a byte of the real one's payload.
 pub fn take(s: &Sock, sock: i32) -> Proof {
@@ -98,7 +115,7 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
         return Proof::Wrong;
     }
     if n < want.len() {
-        return Proof::Missing;
+        return if waits_too_long(s, n) { Proof::Wrong } else { Proof::Missing };
     }
     match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
         Ok(n) if n as u64 == PROOF => {

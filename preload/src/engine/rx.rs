@@ -44,6 +44,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
     };
     let mut got = 0;
+    let mut rounds = wait::Rounds::default();
     let mut timer = wait::Timer::lazy(s.recv_timeout.load(Relaxed));
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
@@ -64,20 +65,24 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             got = 0;
         }
         match attempt(s, sock, &bufs, got, flags) {
+            // The stream goes on elsewhere. What a peer claims may say so without end.
+            Step::Moved(0) if bufs.len() != 0 => {
+                if !rounds.are_too_fast() {
+                    continue;
+                }
+            }
             Step::Moved(n) => {
                 got += n;
                 let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d));
                 if got == bufs.len() || (got >= enough && !more) {
                     return Ok(got);
                 }
-                if !peek || n == 0 {
+                if !peek {
+                    rounds = wait::Rounds::default();
                     continue;
                 }
             }
-            Step::Empty if follow::is_asked(s) => {
-                switch::attend(s, sock);
-                continue;
-            }
+            Step::Empty if follow::is_asked(s) && switch::attend(s, sock) => continue,
             Step::Empty if got >= enough && !peek && got > 0 => return Ok(got),
             Step::Empty => {}
             Step::End => return Ok(got),
@@ -91,7 +96,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
             if got > 0 {
                 return Ok(got);
             }
-            if !s.has(flag::SEEN) && kernel::arm_unseen(s, sock) {
+            if (!s.has(flag::SEEN) || bell::is_public(s)) && kernel::arm_unseen(s, sock) && !rounds.are_too_fast() {
                 continue;
             }
             return Err(Errno(libc::EAGAIN));
@@ -99,7 +104,11 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         if bufs.len() == 0 && s.rx.dir().is_none() {
             return Ok(0);
         }
-        match wait::for_data(s, sock, &mut timer, peek && got > 0, got > 0) {
+        let mut waited = wait::for_data(s, sock, &mut timer, peek && got > 0, got > 0);
+        if waited.is_ok() && rounds.are_too_fast() {
+            waited = wait::a_moment(sock, &mut timer);
+        }
+        match waited {
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
@@ -117,20 +126,19 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     drop(held);
     let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
     if let Some(dir) = s.rx.dir()
-        && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
+        && (bell::unread(s, dir) != 0 && (s.rx.waiter.load(Relaxed) == bell::EACH || !s.has(flag::SEEN | flag::BLOCKS))
+            || bell::is_public(s))
         && flags & libc::MSG_PEEK == 0
-        && !s.has(flag::SEEN | flag::BLOCKS)
         && matches!(step, Step::Moved(_))
         && s.rx_in_memory()
     {
         let again = Marker::new();
-        if let Some(_held) = s.rx.lock.try_take(&again) {
-            let waits = flags & libc::MSG_DONTWAIT == 0
-                && !s.has(flag::NONBLOCK | flag::UNSEEN | flag::EXPOSED);
+        if let Ok(_held) = s.rx.lock.take(&again) {
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(flag::NONBLOCK) && !bell::is_public(s);
             if waits && s.bells_rx.load(Relaxed) > NEVER_REFUSED {
                 kernel::reads_blocking(s, dir);
             } else {
-                kernel::settle(s, dir, sock);
+                kernel::after_read(s, dir, sock);
             }
         }
     }

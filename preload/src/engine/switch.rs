@@ -6,7 +6,7 @@
 //! the connecting side 16 bytes of proof stand in the TCP stream behind the payload: the accepting
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
-use super::{bell, changes, count, end, proof, shadow};
+use super::{bell, changes, count, debt, end, follow, proof, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
@@ -38,7 +38,7 @@ pub enum Spill {
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
-    if s.tx_in_memory() || s.has(flag::PINNED | flag::SHUT_WR) || !may_send(s) {
+    if s.tx_in_memory() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
         return false;
     }
     let hold = s.tx.hold.load(Relaxed);
@@ -143,8 +143,10 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
     // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
     let asks = |d: &&Dir| d.ctl.load(Acquire) & ctl::RETURN != 0 && !s.has(flag::SHUT_WR);
-    if let Some(dir) = s.tx.dir().filter(asks) {
-        return give_back(s, sock, dir);
+    if let Some(dir) = s.tx.dir().filter(asks)
+        && give_back(s, sock, dir)
+    {
+        return;
     }
     let marker = Marker::new();
     let Ok(_held) = s.tx.lock.take(&marker) else { return };
@@ -209,72 +211,53 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     }
 }
 
-/// The peer wants something of the sender: its FIN is marked, or it asks for TCP.
+/// Whether the peer wants something of the sender: its FIN is marked, or it asks for TCP.
+#[inline]
+pub fn is_called(s: &Sock, back: &Dir) -> bool {
+    back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 || follow::is_asked(s)
+}
+
+/// Does what the peer wants of the sender; true: sending is on TCP now. (False: the peer has just taken
+/// its wish back, or this is a signal handler above a sender of the same socket.)
 #[cold]
-pub fn attend(s: &Sock, sock: i32) {
-    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
-    let wishes = dir.ctl.load(Acquire);
-    if wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR) {
+pub fn attend(s: &Sock, sock: i32) -> bool {
+    let Some(back) = s.rx.dir() else { return !s.tx_in_memory() };
+    if follow::is_asked(s) {
         if !s.has(flag::PINNED) {
             s.note(Reason::PeerPinned);
         }
-        return give_back(s, sock, dir);
-    }
-    if wishes & ctl::PINNED != 0 {
-        s.note(Reason::PeerPinned);
-        return spill(s, sock, Spill::Pinned);
-    }
-    if back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 {
+        spill(s, sock, Spill::Pinned); // gives back if that is what is asked for
+    } else if is_called(s, back) {
         spill(s, sock, Spill::HalfClosed);
     }
+    !s.tx_in_memory()
 }
 
 /// The peer froze its side of the ring and can't read it any more: what it has not taken is sent
-/// again through TCP.
-fn give_back(s: &Sock, sock: i32, dir: &Dir) {
+/// again through TCP, as far as the kernel takes it now (`debt` has the rest). False: the peer has taken
+/// its request back.
+fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     let marker = Marker::new();
-    let Ok(_held) = s.tx.lock.take(&marker) else { return };
+    let Ok(_held) = s.tx.lock.take(&marker) else { return true };
     if !s.tx_in_memory() {
-        return;
+        return true;
     }
     let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {
         (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)
     });
     if claimed.is_err() {
-        return; // taken back: the consumer reads on from the ring
+        return false; // the consumer reads on from the ring
     }
     let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
     let size = s.tx.size.load(Relaxed) as usize;
     if smcr_proto::cursor::readable(to, from, size).is_none() {
-        return end::hostile(s, sock);
+        end::hostile(s, sock);
+        return true;
     }
+    debt::owe(s, from);
     back_to_tcp(s, sock, Spill::Pinned, from);
-    // SAFETY: the ring of this direction in a live region; the lock is held.
-    let ring = unsafe {
-        crate::transport::ring::Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed))
-    };
-    let mut pos = from;
-    while pos < to {
-        let (p, n) = ring.piece(pos, (to - pos) as usize);
-        // SAFETY: a piece of the ring, valid for reads.
-        let piece = unsafe { std::slice::from_raw_parts(p, n) };
-        match net::send_slice(sock, piece, libc::MSG_DONTWAIT) {
-            Ok(n) => {
-                pos += n as u64;
-                s.tx.kernel.fetch_add(n as u64, Relaxed);
-                s.tx.tcp.fetch_add(n as u64, Relaxed);
-            }
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
-                // The ring holds no more than a socket buffer; the peer's kernel takes it soon.
-                let mut p = [libc::pollfd { fd: sock, events: libc::POLLOUT, revents: 0 }];
-                let _ = crate::sys::fd::poll(&mut p, 100);
-                if p[0].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
-                    return;
-                }
-            }
-            Err(_) => return,
-        }
-    }
+    debt::pay_locked(s, sock);
+    true
 }
 
 /// Answers the peer's switch with our own, in the call that received: a side that only receives

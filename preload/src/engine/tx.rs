@@ -4,12 +4,12 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, end, kernel, spin, switch, wait};
+use super::{bell, debt, end, kernel, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, Errno, Res, net, proc};
-use crate::transport::region::{self, Dir, RING_MAX, ctl, fin};
+use crate::transport::region::{self, Dir, RING_MAX};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
@@ -110,6 +110,11 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
 
 /// One pass under the lock: as much as fits.
 fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
+    // These lines change rarely, so they are in the cache.
+    if switch::is_called(s, back) && switch::attend(s, sock) {
+        return Step::Kernel;
+    }
     let marker = Marker::new();
     let Ok(held) = s.tx.lock.take(&marker) else {
         return Step::Failed(Errno(libc::EAGAIN)); // a handler interrupted the sender of this socket
@@ -119,13 +124,6 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
     }
     if s.has(flag::SHUT_WR) {
         return Step::Failed(Errno(libc::EPIPE));
-    }
-    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
-    // These lines change rarely, so they are in the cache.
-    if back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 || dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED) != 0 {
-        drop(held);
-        switch::attend(s, sock);
-        return Step::Kernel;
     }
     // A peer that died without a mark shows in the kernel only.
     if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
@@ -245,6 +243,19 @@ fn limit(s: &Sock, size: usize) -> usize {
             n.max(region::RING_MIN).saturating_sub(in_flight as usize).min(size)
         }
     }
+}
+
+/// Before a kernel send: what the ring still owes the stream goes first. Errors as send(2)'s.
+#[cold]
+pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
+    let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
+    while !debt::pay(s, sock) {
+        if nonblock {
+            return Err(Errno(libc::EAGAIN));
+        }
+        wait::for_kernel_room(s, sock, &mut timer)?;
+    }
+    Ok(())
 }
 
 /// Runs a kernel send for a direction on TCP and counts its bytes. None: it moved to memory

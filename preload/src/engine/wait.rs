@@ -4,14 +4,15 @@
 //! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
 //! would for recv and send (`signals`). No lock is held here.
 
-use super::{bell, end, follow, kernel, signals, spin, switch};
+use super::bell::{self, Kind};
+use super::{debt, end, follow, kernel, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, fd};
-use crate::transport::region::{Dir, fin};
+use crate::transport::region::Dir;
 use crate::transport::waiters::{self, Waiter};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
@@ -43,13 +44,65 @@ impl Timer {
     }
 }
 
+/// Counts rounds of a loop that found nothing to do although it was woken. Honest peers make a few; one
+/// that writes nonsense can make them without end, and then each costs a millisecond of sleep.
+#[derive(Default)]
+pub struct Rounds {
+    n: u32,
+    since: u64,
+}
+
+/// Rounds that may be fast.
+const FREE_ROUNDS: u32 = 64;
+
+impl Rounds {
+    /// One more round; true if they come so fast that the caller has to slow down.
+    #[inline]
+    pub fn are_too_fast(&mut self) -> bool {
+        if self.n == 0 {
+            self.since = clock::ticks();
+        }
+        self.n += 1;
+        if self.n < FREE_ROUNDS {
+            return false;
+        }
+        // Real sleeps and wakes are slower than that.
+        let fast = clock::ticks().wrapping_sub(self.since) < clock::ticks_of_us(u64::from(self.n) * 10);
+        if !fast {
+            self.n = 0;
+        }
+        fast
+    }
+
+    /// One more round; sleeps a millisecond if they come too fast.
+    #[inline]
+    pub fn another(&mut self) {
+        if self.are_too_fast() {
+            let _ = fd::poll(&mut [], 1);
+        }
+    }
+}
+
+/// A millisecond for a blocking call that is called back for nothing again and again. Errors as
+/// [`for_data`].
+#[cold]
+pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
+    if timer.left() == Some(0) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    match plain_for(sock, libc::POLLPRI, 1) {
+        Err(e) if e.0 == libc::EINTR && !signals::restarts() => Err(e),
+        _ => Ok(()),
+    }
+}
+
 /// Waits until something may be received. `more` asks for new data beyond what is there (PEEK with
 /// WAITALL). `begun`: bytes were moved already, so a signal ends the call whatever its handler says.
 /// Errors: EAGAIN (SO_RCVTIMEO), EINTR.
 pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool) -> Res<()> {
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
-    if !s.has(flag::BLOCKS | flag::UNSEEN | flag::EXPOSED) {
+    if !s.has(flag::BLOCKS) && !bell::is_public(s) {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
             kernel::reads_blocking(s, dir);
@@ -66,23 +119,19 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
         // Rare: the stream has data already, so no word would ring for it again; look every ms.
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
-    let me = if s.has(flag::UNSEEN) && !s.has(flag::SEEN) { None } else { thread_waiter() };
-    let mut named = false;
-    {
+    let me = if bell::is_public(s) { None } else { thread_waiter() };
+    let named = {
         let marker = Marker::new();
         let Ok(_held) = s.rx.lock.take(&marker) else { return Ok(()) };
-        if s.rx_in_memory() {
-            bell::drain(s, dir, sock);
-            named = me.is_some_and(|w| bell::name_waiter(s, dir, w));
-        }
-        if !named {
-            bell::arm(s, dir);
-        }
-    }
+        s.readers.fetch_add(1, Relaxed);
+        kernel::arm_for(s, dir, sock, me, Kind::Thread)
+    };
     let since = clock::ticks();
     let me = me.filter(|_| named);
-    let on = || ready() || me.is_some_and(|w| !bell::is_named(dir, w));
-    let result = sleep(s, sock, libc::POLLIN, me, timer, begun, on);
+    let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
+    let result = sleep(s, sock, events, me, timer, begun, ready);
+    s.readers.fetch_sub(1, Relaxed);
+    debt::pay(s, sock);
     spin::slept(&s.rx.spin, since);
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
@@ -96,7 +145,9 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
 /// Waits until the ring has room, or the direction has moved to TCP.
 pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()> {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
-    let room = || has_room(s, dir) || back.fin.load(Relaxed) != 0 || !s.tx_in_memory();
+    let room = || {
+        has_room(s, dir) || back.fin.load(Relaxed) != 0 || !s.tx_in_memory() || follow::is_asked(s)
+    };
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
         return Ok(());
     }
@@ -117,7 +168,8 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         wake_own(me);
     }
     if matches!(result, Ok(Woke::Kernel)) {
-        // FIN: no more wakes from that side (hazard 4). A dead peer shows in the kernel send.
+        // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
+        kernel::look_at_kernel_for_sender(s, sock, back);
         switch::spill(s, sock, switch::Spill::HalfClosed);
     }
     result.map(|_| ())
@@ -163,6 +215,11 @@ pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
         fence(SeqCst); // pairs with the fence in `bell::after_consume`
     }
     told
+}
+
+/// Waits until the kernel takes more of what the ring owes it.
+pub fn for_kernel_room(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
+    plain(s, sock, libc::POLLOUT, timer)
 }
 
 enum Woke {
@@ -300,11 +357,6 @@ pub fn is_time_to_look(last: &AtomicU64) -> bool {
 #[inline]
 pub fn is_time_to_look_at(last: &AtomicU64) -> bool {
     clock::ticks().wrapping_sub(last.load(Relaxed)) >= clock::ticks_of_us(50)
-}
-
-/// Whether the peer has marked the end of its sending.
-pub fn is_marked_end(dir: &Dir) -> bool {
-    dir.fin.load(Acquire) & fin::WRITE != 0
 }
 
 /// For readers of a socket that ended: nothing to wait for.

@@ -51,10 +51,18 @@ pub mod flag {
     pub const SHADOWED: u32 = 2048;
     /// The program reads an errno of the connection later through SO_ERROR.
     pub const ERROR_PENDING: u32 = 4096;
-    /// Member of a hooked epoll set that no hooked wait has waited for: its waiter may be raw.
+    /// Member of a set that no hooked wait has waited for, or that is waited for itself: its waiter may
+    /// be one that we never see ([`Sock::unseen`] counts).
     pub const UNSEEN: u32 = 16384;
-    /// Several waiters slept on it at once: only the doorbell byte wakes them all.
+    /// Waiters of several processes slept on it: only the doorbell byte wakes them all.
     pub const SHARED: u32 = 65536;
+    /// A read said EAGAIN and no hooked waiter was seen: who waits then is one that we never see.
+    pub const RAW: u32 = 1 << 23;
+    /// Receiving is frozen for a hand-over: what the ring holds comes again through TCP. Ours alone to
+    /// know; `Dir::ctl` merely tells the peer.
+    pub const FROZEN: u32 = 1 << 21;
+    /// Sending is on TCP, but bytes of the ring come first (`engine::debt`).
+    pub const OWES: u32 = 1 << 22;
     /// The first send after a peer's death has been swallowed, as TCP swallows it.
     pub const SWALLOWED: u32 = 32768;
     /// Its handshake shows the SMC option (`rendezvous::mark`).
@@ -64,8 +72,6 @@ pub mod flag {
     /// Its reader waits in blocking calls: it arms by itself before each sleep, so what others may
     /// wait for need not be armed at each read.
     pub const BLOCKS: u32 = 1 << 19;
-    /// Member of a set that is itself waited for: the kernel must show what there is to read.
-    pub const EXPOSED: u32 = 1 << 20;
     /// The last reference in this family went while the region was in use.
     pub const ENDED: u32 = 8192;
 }
@@ -244,8 +250,17 @@ pub struct Sock {
     pub peer_cookie: AtomicU64,
     /// Threads that wait for room in the ring.
     pub writers: AtomicU32,
-    _gap3: AtomicU32,
-    _tail: [AtomicU64; 40],
+    /// Threads that wait for data in a blocking call, poll or select.
+    pub readers: AtomicU32,
+    /// Hooked epoll sets that have it as a member.
+    pub sets: AtomicU32,
+    /// Those of them in which its waiter may be one that we never see.
+    pub unseen: AtomicU32,
+    /// With [`flag::OWES`]: the ring is sent again from here on.
+    pub owed: AtomicU64,
+    /// Tick at which a part of the proof was first seen; 0 none.
+    pub proof_since: AtomicU64,
+    _tail: [AtomicU64; 37],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);
@@ -291,6 +306,9 @@ impl Sock {
             &self.error,
             &self.buffer_limit,
             &self.writers,
+            &self.readers,
+            &self.sets,
+            &self.unseen,
         ] {
             w.store(0, Relaxed);
         }
@@ -302,6 +320,7 @@ impl Sock {
             &self.send_timeout,
             &self.rate_nonce,
             &self.peer_cookie,
+            &self.proof_since,
         ] {
             w.store(0, Relaxed);
         }
@@ -330,6 +349,22 @@ impl Sock {
     /// Clears flags.
     pub fn clear(&self, f: u32) {
         self.flags.fetch_and(!f, AcqRel);
+    }
+
+    /// One more set in which its waiter may be one that we never see.
+    pub fn hide(&self) {
+        self.unseen.fetch_add(1, AcqRel);
+        self.set(flag::UNSEEN);
+    }
+
+    /// One such set less.
+    pub fn unhide(&self) {
+        if self.unseen.fetch_sub(1, AcqRel) == 1 {
+            self.clear(flag::UNSEEN);
+            if self.unseen.load(Acquire) != 0 {
+                self.set(flag::UNSEEN); // another set came in between
+            }
+        }
     }
 
     /// Sets or clears a flag.

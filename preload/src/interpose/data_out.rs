@@ -156,8 +156,7 @@ hooks! {
         if let Some(s) = table::sock(to) {
             // SAFETY: the program's arguments.
             return direct(|| unsafe {
-                crate::engine::tx::through_kernel(s, || real::splice(from, off_in, to, off_out, n, flags))
-                    .unwrap_or_else(|| real::splice(from, off_in, to, off_out, n, flags))
+                table::io::splice_through_kernel(to, s, flags, || real::splice(from, off_in, to, off_out, n, flags))
             });
         }
         // SAFETY: the program's arguments.

@@ -75,7 +75,7 @@ hooks! {
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         if let Some(s) = table::sock(fd) && s.region().is_some() {
-            guarded(|| end::before_shutdown(s, how));
+            guarded(|| end::before_shutdown(s, fd, how));
         }
         // SAFETY: the program's arguments.
         unsafe { real::shutdown(fd, how) }

@@ -8,9 +8,9 @@
 use super::{level, sleep};
 use crate::table::set::{Inner, Set, make};
 use crate::config;
-use crate::engine::kernel;
+use crate::engine::{debt, kernel};
 use crate::family::lock::Marker;
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{flag, role};
 use crate::sys::{Errno, Res, fd as desc};
 use crate::table::{self, Entry};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
@@ -115,21 +115,24 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
     let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
-    if let Some(s) = sock
-        && set.waited.load(Relaxed) == 0
-    {
-        s.set(flag::UNSEEN);
-        if !s.has(flag::SEEN) {
+    if let Some(s) = sock {
+        let waited = set.waited.load(Relaxed) != 0;
+        let nested = set.nested.load(Relaxed) != 0;
+        let first = inner.ours == 0;
+        inner.count_in(m);
+        if waited {
+            s.set(flag::SEEN);
+        }
+        if !waited || nested {
+            inner.hide(m);
+        }
+        // A waiter of another set is named, or one of this set sleeps in the kernel alone: the byte.
+        if !waited || nested || first || s.sets.load(Relaxed) > 1 {
             kernel::expose(s, fd);
         }
-    }
-    if let Some(s) = sock
-        && set.waited.load(Relaxed) != 0
-    {
-        s.set(flag::SEEN);
-        if level::is_ours(s) {
-            take_over(set, inner, m, s);
-            let _ = register(epfd, inner, m, set.nested.load(Relaxed) != 0);
+        if waited && level::is_ours(s) {
+            take_over(set, inner, m);
+            let _ = register(epfd, inner, m, nested);
         }
     }
     set.ours.store(inner.ours, Release);
@@ -139,6 +142,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
 fn revive(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
     renew(inner, epfd, m, e);
     inner.member_mut(m).ghost = false;
+    inner.count_in(m);
     inner.heat(m);
 }
 
@@ -202,6 +206,7 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
     }
     if mb.ours && set.waited.load(Relaxed) != 0 && mb.events & EXCLUSIVE == 0 {
         inner.member_mut(m).ghost = true;
+        inner.count_out(m);
         return 0;
     }
     let r = real();
@@ -212,12 +217,7 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
 }
 
 /// A member's socket has a direction in memory: the library serves it from now on.
-pub fn take_over(set: &Set, inner: &mut Inner, m: u32, s: &Sock) {
-    s.set(flag::SEEN);
-    if set.nested.load(Relaxed) != 0 {
-        s.clear(flag::SEEN | flag::BLOCKS);
-        s.set(flag::EXPOSED);
-    }
+pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
     let mb = inner.member_mut(m);
     if !mb.ours {
         mb.ours = true;
@@ -231,7 +231,9 @@ pub fn take_over(set: &Set, inner: &mut Inner, m: u32, s: &Sock) {
 /// Sets the kernel's registration for what the library serves, or back to the program's own.
 pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let mb = inner.member_mut(m);
-    let want = if mb.ours && !nested && mb.events & EXCLUSIVE == 0 { BELLS } else { mb.events };
+    let served = mb.ours && !nested && mb.events & EXCLUSIVE == 0;
+    let pays = mb.ours && table::sock(mb.fd).is_some_and(debt::owes);
+    let want = if served { BELLS } else { mb.events } | if pays { level::OUT } else { 0 };
     if mb.kernel == want {
         return Ok(0);
     }

@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{end, follow, kernel, switch, wait};
+use crate::engine::{debt, end, follow, kernel, switch, wait};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
 use std::sync::atomic::Ordering::*;
@@ -31,7 +31,7 @@ pub fn is_served(s: &Sock) -> bool {
 /// Whether the library, not the kernel, knows the readiness.
 #[inline]
 pub fn is_ours(s: &Sock) -> bool {
-    s.rx_in_memory() || s.tx_in_memory()
+    s.rx_in_memory() || s.tx_in_memory() || debt::owes(s)
 }
 
 /// Everything that is ready now. `look`: also ask the kernel's socket for its end now and then (epoll
@@ -40,6 +40,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if follow::is_asked(s) {
         switch::attend(s, sock);
     }
+    let paid = debt::pay(s, sock);
     let mut rx_memory = s.rx_in_memory();
     let mut bits = 0;
     let mut ended = Verdict::Open;
@@ -77,7 +78,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if s.has(flag::PINNED) && ended == Verdict::Open {
         bits |= kernel & ERR; // completions in the error queue
     }
-    if !tx_memory {
+    if !tx_memory && paid {
         bits |= kernel & OUT;
     }
     match ended {

@@ -3,7 +3,8 @@
 //! Called by `wait` with the set locked.
 
 use super::level;
-use crate::engine::{bell, follow, kernel, wait as engine_wait};
+use crate::engine::bell::{self, Kind};
+use crate::engine::{debt, follow, kernel, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
@@ -134,10 +135,7 @@ fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         }
         let marker = Marker::new();
         let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
-        if s.rx_in_memory() {
-            bell::drain(s, dir, mb.fd);
-        }
-        bell::arm(s, dir);
+        kernel::arm_for(s, dir, mb.fd, None, Kind::Set);
         if follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
             inner.member_mut(m).idle = 0;
             return false;
@@ -228,20 +226,16 @@ fn is_only_proof(fd: i32, events: u32) -> bool {
 fn kernel_event(fd: i32, bits: u32) {
     let Some(s) = table::sock(fd) else { return };
     let Some(dir) = s.rx.dir() else { return };
+    debt::pay(s, fd);
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return };
     if !s.rx_in_memory() {
         return;
     }
-    if !s.has(flag::SEEN) {
-        // A waiter that we do not see may need the doorbell.
-        kernel::look_at_kernel_for_sender(s, fd, dir);
-        return kernel::settle(s, dir, fd);
-    }
-    let due = dir.bells.load(Acquire) != s.bells_rx.load(Relaxed);
+    let due = bell::unread(s, dir) != 0;
     if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
         kernel::look_at_kernel(s, fd, dir);
     } else {
-        bell::drain(s, dir, fd);
+        kernel::tidy(s, dir, fd);
     }
 }

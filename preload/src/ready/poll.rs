@@ -3,7 +3,8 @@
 use super::level;
 use super::sleep::expose;
 use crate::control::wake;
-use crate::engine::{bell, kernel, spin, switch, wait as engine_wait};
+use crate::engine::bell::Kind;
+use crate::engine::{debt, kernel, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -42,6 +43,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// `mask` must be null or valid.
 pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
     let deadline = timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    let mut rounds = engine_wait::Rounds::default();
     loop {
         let n = scan(fds, true);
         if n > 0 || timeout == Some(0) {
@@ -54,7 +56,7 @@ pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset
         // SAFETY: by the contract.
         match unsafe { sleep(fds, deadline, mask) } {
             Some(r) => return r,
-            None => {}
+            None => rounds.another(),
         }
     }
 }
@@ -122,6 +124,7 @@ fn with_copy(n: usize, f: impl FnOnce(&mut [pollfd])) {
 unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Option<i32> {
     crate::control::look();
     let me = engine_wait::thread_waiter();
+    counted(fds, true);
     for p in fds.iter() {
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
             prepare(s, p, me);
@@ -130,20 +133,11 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if let Some(w) = me {
         w.fall_asleep();
     }
-    for p in fds.iter() {
-        // Another waiter may have taken the word meanwhile: the byte then wakes both.
-        if let (Some(w), Some(s)) = (me, table::sock(p.fd))
-            && let Some(dir) = s.rx.dir()
-            && s.rx_in_memory()
-            && !bell::is_named(dir, w)
-        {
-            bell::arm(s, dir);
-        }
-    }
     if scan(fds, false) > 0 {
         if let Some(w) = me {
             w.wake_up();
         }
+        counted(fds, false);
         return None;
     }
     let left = deadline.map(|d| d.saturating_sub(clock::now_ns()));
@@ -181,6 +175,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             desc::event_clear(w.eventfd());
         }
     }
+    counted(fds, false);
     spin::slept(&SPIN, since);
     match r {
         -1 => Some(-1),
@@ -190,19 +185,22 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     }
 }
 
+/// Counts this thread in or out as one that waits for these sockets, before it arms anything.
+fn counted(fds: &[pollfd], is_in: bool) {
+    let change = |n: u32| if is_in { n.checked_add(1) } else { n.checked_sub(1) };
+    for p in fds {
+        if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
+            // A number that was closed meanwhile may be another socket's: never below 0.
+            let _ = s.readers.fetch_update(Relaxed, Relaxed, change);
+        }
+    }
+}
+
 fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) {
     if let Some(dir) = s.rx.dir() {
         let marker = Marker::new();
-        if let Some(_held) = s.rx.lock.try_take(&marker) {
-            if s.rx_in_memory() {
-                bell::drain(s, dir, p.fd);
-            }
-            match me {
-                Some(w) if s.rx_in_memory() => {
-                    bell::name_waiter(s, dir, w);
-                }
-                _ => bell::arm(s, dir),
-            }
+        if let Ok(_held) = s.rx.lock.take(&marker) {
+            kernel::arm_for(s, dir, p.fd, me, Kind::Thread);
         }
     }
     if p.events & libc::POLLOUT != 0
@@ -218,6 +216,10 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) {
 /// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what
 /// the program asked.
 fn kernel_events(s: &Sock, p: &pollfd) -> i16 {
+    wanted(s, p) | if debt::owes(s) { libc::POLLOUT } else { 0 }
+}
+
+fn wanted(s: &Sock, p: &pollfd) -> i16 {
     if !s.rx_in_memory() {
         let out = if s.tx_in_memory() { libc::POLLOUT | libc::POLLWRNORM } else { 0 };
         return p.events & !out;
@@ -237,6 +239,7 @@ fn kernel_events(s: &Sock, p: &pollfd) -> i16 {
 }
 
 fn kernel_event(s: &Sock, sock: i32) {
+    debt::pay(s, sock);
     if let Some(dir) = s.rx.dir() {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker)

@@ -8,10 +8,10 @@ use super::level;
 use super::look::{BELL, keep, look};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
-use crate::engine::{bell, changes, kernel, spin, switch, wait as engine_wait};
+use crate::engine::bell::Kind;
+use crate::engine::{changes, kernel, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
-use crate::family::sock::flag;
 use crate::real;
 use crate::sys::{clock, fd as desc};
 use crate::table;
@@ -43,7 +43,6 @@ pub unsafe fn sleep(
     let waiter = if ours && call.timeout != Some(0) { prepare(epfd, set) } else { None };
     if let Some(w) = waiter {
         lie_down(set, w);
-        check_names(set, w);
         let n = pass(epfd, set, out);
         if n > 0 {
             get_up(set, w);
@@ -114,14 +113,8 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
             let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
             if !named && !mb.ghost {
                 let marker = Marker::new();
-                if let Some(_held) = s.rx.lock.try_take(&marker) {
-                    match waiter {
-                        Some(w) if s.rx_in_memory() => {
-                            bell::drain(s, dir, mb.fd);
-                            bell::name_waiter(s, dir, w);
-                        }
-                        _ => kernel::settle(s, dir, mb.fd),
-                    }
+                if let Ok(_held) = s.rx.lock.take(&marker) {
+                    kernel::arm_for(s, dir, mb.fd, waiter, Kind::Set);
                 }
             }
         }
@@ -136,24 +129,6 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
         }
     }
     waiter
-}
-
-/// Another waiter may have taken a member's word meanwhile: the byte then wakes both.
-fn check_names(set: &'static Set, w: Waiter) {
-    let marker = Marker::new();
-    let Ok(l) = set.lock(&marker) else { return };
-    for i in 0..l.inner.hot_len {
-        let mb = *l.inner.member(l.inner.hot(i));
-        if mb.ghost {
-            continue;
-        }
-        if let Some(s) = table::sock(mb.fd)
-            && let Some(dir) = s.rx.dir()
-            && !bell::is_named(dir, w)
-        {
-            bell::arm(s, dir);
-        }
-    }
 }
 
 /// One more thread of this set sleeps.
@@ -203,9 +178,8 @@ pub fn expose(epfd: i32, set: &'static Set) {
         if mb.ours {
             let _ = register(epfd, l.inner, m, true);
         }
+        l.inner.hide(m);
         if let Some(s) = table::sock(mb.fd) {
-            s.clear(flag::SEEN | flag::BLOCKS);
-            s.set(flag::EXPOSED);
             kernel::expose(s, mb.fd);
         }
     }

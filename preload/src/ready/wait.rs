@@ -10,7 +10,7 @@ use super::ctl::{register, take_over};
 use super::level;
 use super::look::{keep, look};
 use super::sleep::{Slept, sleep, wake_next};
-use crate::engine::{changes, spin};
+use crate::engine::{changes, spin, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::flag;
 use crate::sys::{caught, clock, fd as desc};
@@ -42,6 +42,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         first_wait(epfd, set);
     }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    let mut rounds = engine_wait::Rounds::default();
     loop {
         // SAFETY: by the contract.
         let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
@@ -67,7 +68,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
                 wake_next(set);
                 return n;
             }
-            Slept::Again => {}
+            Slept::Again => rounds.another(),
             Slept::Over => return 0,
             Slept::Failed => return -1,
         }
@@ -81,8 +82,9 @@ fn first_wait(epfd: i32, set: &'static Set) {
     for m in 0..l.inner.used() {
         let fd = l.inner.member(m).fd;
         if fd >= 0 && let Some(s) = table::sock(fd) {
+            s.set(flag::SEEN);
             if set.nested.load(Relaxed) == 0 {
-                s.set(flag::SEEN);
+                l.inner.unhide(m);
             }
         }
     }
@@ -155,7 +157,7 @@ fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let Some(s) = table::sock(mb.fd) else { return };
     let nested = set.nested.load(Relaxed) != 0;
     if level::is_ours(s) {
-        take_over(set, inner, m, s);
+        take_over(set, inner, m);
         let _ = register(epfd, inner, m, nested);
     } else if mb.ours {
         inner.cool(m);

@@ -3,10 +3,10 @@
 //! What we have not sent we move ourselves; what we have not read only the peer can send again, so
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
-use crate::engine::{bell, follow, kernel, switch};
+use crate::engine::{bell, debt, follow, kernel, switch};
 use crate::family::lock::Marker;
 use crate::family::process;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::log;
 use crate::sys::{clock, fd};
 use crate::transport::region::{ctl, fin};
@@ -20,6 +20,7 @@ pub const PATIENCE_MS: u64 = 2000;
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     if !ask_back(s, sock, why) {
+        debt::settle(s, sock);
         return true;
     }
     let end = clock::now_ns() + PATIENCE_MS * 1_000_000;
@@ -60,6 +61,7 @@ pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
         if s.rx_in_memory() {
             // Frozen: from here on nobody of this family takes from the ring.
             dir.frozen.store(s.rx.cursor.load(Relaxed), Relaxed);
+            s.set(flag::FROZEN);
             dir.ctl.fetch_or(ctl::RETURN | ctl::PINNED, AcqRel);
         }
     }
@@ -85,6 +87,9 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     if follow::is_asked(s) {
         switch::attend(s, sock);
     }
+    if !debt::pay(s, sock) {
+        return Back::NotYet; // the next program must not get in between
+    }
     if s.rx_in_memory() {
         follow::progress(s, sock);
     }
@@ -98,18 +103,17 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     if !s.rx_in_memory() {
         return Back::Done;
     }
-    let ctl = dir.ctl.load(Acquire);
-    // The peer's own way back and our request have crossed (`follow::follow`).
-    let crossed = ctl & (ctl::RETURN | ctl::TAKEN) == 0;
+    // The peer's own way back and our request have crossed (`engine::follow`).
+    let crossed = !s.has(flag::FROZEN);
     // An end that has said its last word sends nothing again: the ring is ours to read.
     let ended = s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
-    if crossed || (ended && follow::take_back_request(dir)) { Back::Left } else { Back::NotYet }
+    if crossed || (ended && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
 }
 
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
 pub fn read_on(s: &'static Sock, sock: i32) {
     late(s, sock);
     if let Some(dir) = s.rx.dir() {
-        follow::take_back_request(dir);
+        follow::take_back_request(s, dir);
     }
 }

@@ -6,7 +6,7 @@
 use crate::engine::bufs::Bufs;
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{end, fast, rx, switch, tx};
+use crate::engine::{debt, end, fast, rx, switch, tx};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -45,22 +45,39 @@ pub unsafe fn send(
     {
         return n as isize;
     }
+    // SAFETY: by the contract.
+    let bufs = unsafe { Bufs::new(iov) };
+    let mut source = FromBufs::new(bufs);
     loop {
         if s.tx_in_memory() {
-            if flags & TCP_ONLY != 0 {
+            if flags & TCP_ONLY != 0 && source.done == 0 {
                 let why = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy };
                 switch::pin(s, fd, why);
+                if s.tx_in_memory() {
+                    return to_c(Err(Errno(libc::EAGAIN))); // a handler above a sender of this socket
+                }
                 continue;
             }
-            // SAFETY: by the contract.
-            let bufs = unsafe { Bufs::new(iov) };
-            let mut source = FromBufs::new(bufs);
-            if let Some(r) = in_memory(fd, s, &mut source, flags) {
-                return r;
+            let before = source.done;
+            match in_memory(fd, s, &mut source, flags) {
+                Some(r) if before == 0 => return r,
+                Some(r) => return before as isize + r.max(0),
+                None => {}
             }
-            if source.done > 0 {
-                return rest(fd, s, bufs, source.done, flags);
+        }
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {
+            return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
+        }
+        if source.done > 0 {
+            if end::has_died(s) {
+                return source.done as isize; // the next call is told
             }
+            match rest(fd, s, bufs, source.done, flags) {
+                // It is in memory again: the rest goes there.
+                n if s.tx_in_memory() && source.done + n < bufs.len() => source.done += n,
+                n => return (source.done + n) as isize,
+            }
+            continue;
         }
         if let Some(r) = left_error(s, flags) {
             return r;
@@ -85,7 +102,7 @@ pub unsafe fn send(
 /// Sends what a source has while the direction is in memory. None: it is on TCP now, the source
 /// knows how much went.
 fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
-    let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
+    let nonblock = is_nonblocking(s, flags);
     if source.left() == 0 && !s.has(flag::SHUT_WR) {
         return Some(0);
     }
@@ -105,15 +122,21 @@ fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) ->
     }
 }
 
-/// The call began in memory and the direction moved to TCP: the rest goes there.
-fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> isize {
+#[inline]
+fn is_nonblocking(s: &Sock, flags: i32) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK)
+}
+
+/// The call began in memory and the direction moved to TCP: the rest goes there. Returns how much went.
+fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> usize {
     match tx::rest_through_kernel(s, fd, bufs, done, flags) {
-        Ok(n) => (done + n) as isize,
+        Ok(n) => n,
+        Err(Errno(libc::EAGAIN | libc::EINTR)) => 0,
         Err(e) => {
             // TCP keeps the error for the next call when some bytes went.
             let order = std::sync::atomic::Ordering::Relaxed;
             let _ = s.error.compare_exchange(0, e.0 as u32, order, order);
-            done as isize
+            0
         }
     }
 }
@@ -204,6 +227,9 @@ pub fn send_file(
             }
         }
         let left = count - done as usize;
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
+            return if done > 0 { done } else { to_c(Err(e)) };
+        }
         if let Some(n) = tx::through_kernel(s, || real(None, left)) {
             // The real call was made by the closure with the program's own offset.
             let _ = n;
@@ -221,4 +247,22 @@ pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32)
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     let mut source = FromFile::pipe(pipe, count, nonblock);
     in_memory(fd, s, &mut source, if nonblock { libc::MSG_DONTWAIT } else { 0 })
+}
+
+/// splice(2) into a tracked socket on TCP. A direction that moves to memory meanwhile: EAGAIN for a
+/// call that may say so, else it comes back to TCP.
+pub fn splice_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn() -> isize) -> isize {
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
+    loop {
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
+            return to_c(Err(e));
+        }
+        if let Some(n) = tx::through_kernel(s, &real) {
+            return n;
+        }
+        switch::pin(s, fd, Reason::CountMismatch);
+        if s.tx_in_memory() {
+            return to_c(Err(Errno(libc::EAGAIN)));
+        }
+    }
 }

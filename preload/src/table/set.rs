@@ -48,6 +48,10 @@ pub struct Member {
     pub last: u64,
     /// Generation of the socket record at ADD.
     pub generation: u32,
+    /// Counted in `Sock::sets`.
+    pub counted: bool,
+    /// Counted in `Sock::unseen`.
+    pub hidden: bool,
 }
 
 const NO_MEMBER: Member = Member {
@@ -67,6 +71,8 @@ const NO_MEMBER: Member = Member {
     idle: 0,
     last: 0,
     generation: 0,
+    counted: false,
+    hidden: false,
 };
 
 /// The part under the lock.
@@ -177,9 +183,7 @@ pub fn release(s: &'static Set) {
         for m in 0..i.used {
             let mb = i.member(m);
             if mb.fd >= 0 {
-                if let Some(sock) = table::sock(mb.fd) {
-                    sock_leaves(sock);
-                }
+                i.count_out(m);
                 *i.member_mut(m) = NO_MEMBER;
             }
         }
@@ -213,9 +217,6 @@ pub fn release(s: &'static Set) {
     }
     s.refs.store(0, Release);
 }
-
-/// A socket that is in no set any more has no hooked waiter there.
-fn sock_leaves(_sock: &Sock) {}
 
 /// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
 /// A socket that lives on under another number (`twin`) stays a member that nobody can name.
@@ -254,6 +255,11 @@ pub fn forget_in_child() {
         let marker = Marker::new();
         if let Ok(locked) = s.lock(&marker) {
             locked.inner.bell_registered = false;
+            // The counts in the sockets' records are the parent's.
+            for m in 0..locked.inner.used {
+                let mb = locked.inner.member_mut(m);
+                (mb.counted, mb.hidden) = (false, false);
+            }
         }
     }
 }
@@ -337,6 +343,7 @@ impl Inner {
             self.by_fd.remove(mb.fd as u64, m);
         }
         self.by_data.remove(mb.data, m);
+        self.count_out(m);
         self.cool(m);
         if mb.ours {
             self.ours -= 1;
@@ -348,6 +355,46 @@ impl Inner {
         let next = self.free;
         *self.member_mut(m) = Member { data: u64::from(next), ..NO_MEMBER };
         self.free = m + 1;
+    }
+
+    /// Counts the set in its member's socket.
+    pub fn count_in(&mut self, m: u32) {
+        let mb = self.member_mut(m);
+        if !mb.counted && let Some(s) = table::sock(mb.fd) {
+            mb.counted = true;
+            s.sets.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// The set is no waiter of its member's socket any more.
+    pub fn count_out(&mut self, m: u32) {
+        self.unhide(m);
+        if let Some(s) = self.socket(m).filter(|_| self.member(m).counted) {
+            s.sets.fetch_sub(1, AcqRel);
+        }
+        self.member_mut(m).counted = false;
+    }
+
+    /// The member's waiter may be one that we never see.
+    pub fn hide(&mut self, m: u32) {
+        if let Some(s) = self.socket(m).filter(|_| !self.member(m).hidden) {
+            s.hide();
+            self.member_mut(m).hidden = true;
+        }
+    }
+
+    /// The member's waiters are hooked ones.
+    pub fn unhide(&mut self, m: u32) {
+        if let Some(s) = self.socket(m).filter(|_| self.member(m).hidden) {
+            s.unhide();
+        }
+        self.member_mut(m).hidden = false;
+    }
+
+    /// The socket that was a member at ADD, if it is still there.
+    fn socket(&self, m: u32) -> Option<&'static Sock> {
+        let mb = self.member(m);
+        table::sock(mb.fd).filter(|s| s.generation.load(Relaxed) == mb.generation)
     }
 
     /// Gives a member other data.

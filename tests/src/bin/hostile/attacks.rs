@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
 /// A connection in memory both ways, as an honest library would have it.
-fn establish(to: SocketAddr) -> Result<Link> {
+pub fn establish(to: SocketAddr) -> Result<Link> {
     let mut link = Link::new(to, Region::new(Kind::Right)?)?;
     let offer = link.offer((VERSION_LOW, VERSION_HIGH), link.facts.cookie);
     ensure!(
@@ -247,6 +247,7 @@ pub fn stall(to: SocketAddr) -> Result<()> {
     link.region.d32(1, at::CTL).fetch_or(2, SeqCst);
     link.wake();
     println!("stalled");
+    std::io::Write::flush(&mut std::io::stdout())?;
     std::thread::sleep(PATIENCE * 3);
     Ok(())
 }

@@ -6,6 +6,7 @@
 //! Exit 0: the other end did what it has to. Everything waits with a deadline.
 
 mod attacks;
+mod claims;
 mod diag;
 mod link;
 mod offers;
@@ -23,6 +24,7 @@ fn main() -> Result<()> {
         "honest" => attacks::honest(to.parse()?),
         "field" => attacks::field(to.parse()?, rest),
         "fuzz" => attacks::fuzz(to.parse()?, rest),
+        "claim" => claims::claim(to.parse()?, rest),
         "stall" => attacks::stall(to.parse()?),
         "offer" => offers::run(to.parse()?, rest),
         "foreign" => third::foreign(to.parse()?, rest),

@@ -20,6 +20,7 @@ pub mod at {
     pub const BELL: usize = 128;
     pub const BELLS: usize = 132;
     pub const SWITCH: usize = 256;
+    pub const FIN: usize = 260;
     pub const AT_KERNEL: usize = 320;
     pub const AT_RING: usize = 352;
     pub const PASSED: usize = 384;

@@ -1,0 +1,85 @@
+//! Bytes of the ring that TCP still has to carry, after the peer asked for them (`switch::give_back`).
+//!
+//! What the peer's end of the ring has frozen is sent again through TCP, ahead of everything else, as
+//! fast as the kernel takes it. Nobody waits for that with a lock: what does not fit stays in the ring,
+//! and every call on the connection, and every wait of ours for it, pays on. The peer has left the
+//! ring, so nothing changes there.
+
+use super::{changes, end};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag};
+use crate::log;
+use crate::sys::{clock, fd, net};
+use crate::transport::ring::Ring;
+use std::sync::atomic::Ordering::*;
+
+/// How long a shutdown or close waits for a peer that does not read.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Notes that the ring is to be sent again from `from` on. The sending lock is held, the direction is on
+/// TCP, and no other sender has been there since.
+pub fn owe(s: &Sock, from: u64) {
+    s.owed.store(from, Relaxed);
+    s.set(flag::OWES);
+}
+
+/// Whether the kernel's stream is behind.
+#[inline]
+pub fn owes(s: &Sock) -> bool {
+    s.has(flag::OWES)
+}
+
+/// Sends what the kernel takes now; true if nothing is owed any more.
+pub fn pay(s: &Sock, sock: i32) -> bool {
+    if !owes(s) {
+        return true;
+    }
+    let marker = Marker::new();
+    let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
+    pay_locked(s, sock)
+}
+
+/// As [`pay`], with the sending lock held.
+pub fn pay_locked(s: &Sock, sock: i32) -> bool {
+    if !owes(s) {
+        return true;
+    }
+    let size = s.tx.size.load(Relaxed) as usize;
+    // SAFETY: the ring of this direction in a live region; the lock is held: `end` can't unmap.
+    let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
+    let (mut pos, to) = (s.owed.load(Relaxed), s.tx.cursor.load(Relaxed));
+    while pos < to {
+        let (p, n) = ring.piece(pos, (to - pos) as usize);
+        // SAFETY: a piece of the ring, valid for reads.
+        let piece = unsafe { std::slice::from_raw_parts(p, n) };
+        match net::send_slice(sock, piece, libc::MSG_DONTWAIT) {
+            Ok(n) => {
+                pos += n as u64;
+                s.owed.store(pos, Relaxed);
+                s.tx.kernel.fetch_add(n as u64, Relaxed);
+                s.tx.tcp.fetch_add(n as u64, Relaxed);
+            }
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return false,
+            Err(_) => break, // the connection is dead; the error shows at the next call
+        }
+    }
+    s.clear(flag::OWES);
+    changes::note(s); // epoll sets need not listen for room any more
+    true
+}
+
+/// Before the last byte of this direction: waits, bounded and without a lock, until all is paid. A peer
+/// that does not take it is reset, since an orderly end would hide that bytes are missing.
+pub fn settle(s: &Sock, sock: i32) {
+    if pay(s, sock) {
+        return;
+    }
+    let until = clock::now_ns() + PATIENCE_NS;
+    while !pay(s, sock) {
+        if clock::now_ns() > until {
+            log::warn!(target: "smcr::switch", fd = sock, "the peer does not read what it asked for; resetting");
+            return end::reset(s, sock);
+        }
+        let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLOUT, revents: 0 }], 10);
+    }
+}
