@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use smcr_proto::page::link::{self, Record};
 use smcr_proto::page::{self, COUNTERS, State, header, process, socket};
 use smcr_proto::reason::Reason;
 
@@ -21,6 +22,8 @@ pub struct Family {
     pub newer: Option<u32>,
     pub processes: Vec<Process>,
     pub sockets: Vec<Socket>,
+    /// Link groups with the number of the process record that they belong to.
+    pub links: Vec<(u32, Record)>,
 }
 
 /// A process record in use.
@@ -111,6 +114,7 @@ impl Family {
             newer: (version > page::VERSION).then_some(version),
             processes: Vec::new(),
             sockets: Vec::new(),
+            links: Vec::new(),
         };
         let procs = Array {
             first: head.u32(header::PROC_OFF).into(),
@@ -134,6 +138,22 @@ impl Family {
         };
         socks.each(file, len, |_, bytes| {
             family.sockets.extend(Socket::parse(bytes));
+        })?;
+        let links = Array {
+            first: head.u32(header::LINK_OFF).into(),
+            size: head.u32(header::LINK_SIZE).into(),
+            // Those of processes that there are: the rest was never written.
+            count: match family.processes.iter().map(|p| p.index as usize + 1).max() {
+                Some(used) => (used * link::EACH).min(head.u32(header::LINK_CAP) as usize) as u64,
+                None => 0,
+            },
+            least: link::LEN,
+            want: link::LEN,
+            name: "link group array",
+        };
+        links.each(file, len, |index, bytes| {
+            let process = index / link::EACH as u32;
+            family.links.extend(Record::parse(bytes.0).map(|r| (process, r)));
         })?;
         Ok(family)
     }

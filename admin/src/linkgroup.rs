@@ -1,30 +1,129 @@
-//! The command linkgroup. Family pages of this version have no records of link groups: what can
-//! be said is which connections use RDMA, and mostly that there are none.
+//! The command linkgroup: link groups of processes with the library, in the words of smc-tools.
+
+use std::net::Ipv6Addr;
 
 use serde_json::json;
+use smcr_proto::page::link::Record;
 
 use crate::cli::{Json, Who};
-use crate::out;
-use crate::scan::Host;
-use crate::sock;
-
-/// Medium number of RDMA in a socket record.
-const RDMA: u8 = 2;
+use crate::out::{self, Table};
+use crate::scan::{Holder, Host};
 
 pub fn run(args: &Json) -> anyhow::Result<()> {
     let who = Who::default();
     let host = Host::scan(&who)?;
-    let mut found = host.connections(&who);
-    found.retain(|c| c.socket.tx_medium == RDMA || c.socket.rx_medium == RDMA);
+    let mut found: Vec<(&Holder, &Record)> = Vec::new();
+    for family in &host.families {
+        for (process, record) in &family.page.links {
+            let holder = family.holder(*process).filter(|h| h.own_pid == record.pid);
+            found.extend(holder.map(|h| (h, record)));
+        }
+    }
+    found.sort_by_key(|(holder, record)| (holder.pid, record.id));
     if args.json {
-        let connections: Vec<_> = found.iter().map(sock::as_json).collect();
-        return out::json(&json!({ "linkgroups": [], "connections": connections }));
+        let groups: Vec<_> = found.iter().map(|(h, r)| as_json(h, r)).collect();
+        return out::json(&json!({ "linkgroups": groups }));
     }
     if found.is_empty() {
         return out::print("no link groups\n");
     }
-    out::print(&format!(
-        "{} connections use RDMA (smcrctl sock --mode rdma); the libraries' pages do not say in which link groups\n",
-        found.len()
-    ))
+    out::print(&table(&found))
+}
+
+fn table(found: &[(&Holder, &Record)]) -> String {
+    let mut table = Table::new(&[
+        "LG-ID", "LG-Role", "LG-Type", "Version", ">#Conns", "IB-Dev", ">IB-P", "GID", "Peer-GID",
+        ">QPN", ">Peer-QPN", ">MTU", "EID", "Sent", "Received", ">PID", "Program",
+    ]);
+    for (holder, r) in found {
+        table.row(vec![
+            lg_id(r),
+            r.role.label().into(),
+            state(r).into(),
+            r.version.to_string(),
+            r.connections.to_string(),
+            text(&r.device),
+            r.port.to_string(),
+            gid(r.gid),
+            gid(r.peer_gid),
+            r.qpn.to_string(),
+            r.peer_qpn.to_string(),
+            r.mtu.to_string(),
+            text(&r.eid),
+            out::bytes(r.bytes[0]),
+            out::bytes(r.bytes[1]),
+            holder.pid.to_string(),
+            out::clean(&holder.name),
+        ]);
+    }
+    table.render()
+}
+
+fn as_json(holder: &Holder, r: &Record) -> serde_json::Value {
+    json!({
+        "id": r.id,
+        "role": r.role.label(),
+        "type": state(r),
+        "version": r.version,
+        "connections": r.connections,
+        "device": text(&r.device),
+        "port": r.port,
+        "link": r.link,
+        "gid": gid(r.gid),
+        "peer_gid": gid(r.peer_gid),
+        "qpn": r.qpn,
+        "peer_qpn": r.peer_qpn,
+        "peer_id": r.peer_id.map(|b| format!("{b:02x}")).concat(),
+        "mtu": r.mtu,
+        "rmb": r.rmb,
+        "eid": text(&r.eid),
+        "bytes_sent": r.bytes[0],
+        "bytes_received": r.bytes[1],
+        "messages_sent": r.messages[0],
+        "messages_received": r.messages[1],
+        "pid": holder.pid,
+        "program": holder.name,
+    })
+}
+
+fn lg_id(r: &Record) -> String {
+    format!("{:08x}", r.id)
+}
+
+/// One link, or none that carries data yet or any more.
+fn state(r: &Record) -> &'static str {
+    if r.is_active { "SINGLE" } else { "NONE" }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..end]);
+    match text.trim_end() {
+        "" => "n/a".into(),
+        text => out::clean(text),
+    }
+}
+
+/// As the kernel writes GIDs.
+fn gid(gid: [u8; 16]) -> String {
+    Ipv6Addr::from(gid).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line() {
+        let holder = Holder { pid: 7, own_pid: 7, start: 1, uid: 0, name: "redis".into() };
+        let mut record = Record { id: 0x101, version: 2, is_active: true, ..Record::default() };
+        record.device[..4].copy_from_slice(b"rxe0");
+        record.eid = *b"SMCR-LAB                        ";
+        record.gid = Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x0a4d, 1]).octets();
+        let lines = table(&[(&holder, &record)]);
+        let line = lines.lines().nth(1).unwrap_or_default();
+        for word in ["00000101", "SINGLE", "rxe0", "::ffff:10.77.0.1", "SMCR-LAB", "redis"] {
+            assert!(line.contains(word), "{word} is not in {line}");
+        }
+    }
 }

@@ -9,6 +9,8 @@
 //! The library writes the fields as atomics through its own `repr(C)` mirror; `preload/src/family`
 //! asserts at compile time that the offsets agree with the ones here.
 
+pub mod link;
+
 /// First 8 bytes of the page.
 pub const MAGIC: [u8; 8] = *b"SMCRFAM\0";
 /// Layout version; a reader shows what it can of a newer one (same major = same offsets).
@@ -36,6 +38,12 @@ pub mod header {
     pub const SOCK_CAP: usize = 32;
     /// u32: no socket record at or above this index was ever used.
     pub const SOCK_HIGH: usize = 36;
+    /// u32: offset of the first link group record ([`super::link`]), 0 without any.
+    pub const LINK_OFF: usize = 40;
+    /// u32: bytes from one link group record to the next.
+    pub const LINK_SIZE: usize = 44;
+    /// u32: number of link group records there is room for.
+    pub const LINK_CAP: usize = 48;
     /// Bytes reserved for the header.
     pub const LEN: usize = 4096;
 }

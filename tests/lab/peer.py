@@ -440,6 +440,17 @@ def pings(address, port, n, seconds):
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
 
 
+def fast(address, port, n):
+    """The request goes with the SYN where TCP Fast Open is on (twice: the first asks for a cookie)."""
+    n = int(n)
+    for _ in range(2):
+        sock = opened()
+        sock.sendto(json.dumps({"op": "echo", "n": n}).encode() + b"\n", socket.MSG_FASTOPEN, (address, port))
+        both(sock, n)
+        sock.close()
+    return f"{n} bytes twice"
+
+
 def show(*socks):
     """What the kernel's AF_SMC says of these connections while they are open."""
     if FAMILY == 43:

@@ -21,7 +21,10 @@ sys.path.insert(0, HERE)
 from guests import Failed, Guests  # noqa: E402
 from lab import CASES, Lab  # noqa: E402
 
-import cases_streams  # noqa: E402, F401
+import cases_streams  # noqa: E402, F401, I001
+import cases_ends  # noqa: E402, F401
+import cases_programs  # noqa: E402, F401
+import cases_fallback  # noqa: E402, F401
 
 
 def built(variable, name):

@@ -7,6 +7,7 @@
 //!
 //! Used by every layer above `sys`; uses `sys` and `proto` only.
 
+pub mod links;
 pub mod lock;
 pub mod process;
 pub mod sock;
@@ -23,7 +24,8 @@ pub const SOCK_CAP: usize = 65_536;
 const PROC_OFF: usize = header::LEN;
 const SOCK_OFF: usize = PROC_OFF + PROC_CAP * page::process::LEN;
 const SOCK_SIZE: usize = size_of::<Sock>();
-const LEN: usize = SOCK_OFF + SOCK_CAP * SOCK_SIZE;
+const LINK_OFF: usize = SOCK_OFF + SOCK_CAP * SOCK_SIZE;
+const LEN: usize = LINK_OFF + links::CAP * page::link::LEN;
 /// Private part of the header: head of the list of free records {tag: 32, index + 1: 32}.
 const FREE_LIST: usize = 1024;
 
@@ -94,6 +96,9 @@ fn make() -> Res<*mut u8> {
     put(header::SOCK_OFF, SOCK_OFF as u32);
     put(header::SOCK_SIZE, SOCK_SIZE as u32);
     put(header::SOCK_CAP, SOCK_CAP as u32);
+    put(header::LINK_OFF, LINK_OFF as u32);
+    put(header::LINK_SIZE, page::link::LEN as u32);
+    put(header::LINK_CAP, links::CAP as u32);
     // Written last: a reader that sees the magic sees a header.
     at::<AtomicU64>(p, header::MAGIC).store(u64::from_le_bytes(page::MAGIC), Release);
     FD.store(fd, Relaxed);

@@ -1,0 +1,84 @@
+"""How connections end: in order, by a reset, by the death of a process or of the link."""
+import re
+import time
+
+from cases_streams import PAIRS
+from guests import Failed
+from lab import add, all_smcr, said
+
+OURS = [pair for pair in PAIRS if "smcr" in pair]
+
+
+def ending(client, server, operation, wanted):
+    def run(lab):
+        to = lab.server(server)
+        with lab.traffic() as traffic:
+            text = lab.client(client, to, operation, PATIENCE=40).done(45)
+        kernel = all_smcr(text, client)
+        if not re.search(wanted, said(text)):
+            raise Failed(f"{said(text)} instead of {wanted}")
+        if traffic.rdma < 300:
+            raise Failed(f"not over RoCE: {traffic}")
+        return f"{said(text)}; {traffic}{kernel}"
+    return run
+
+
+def server_killed(client, server, operation, wanted):
+    def run(lab):
+        lab.restart()
+        job = lab.client(client, lab.server(server), operation, PATIENCE=90)
+        job.expect("up", 30)
+        lab.servers[server, "A"].kill()
+        text = job.done(95)
+        if not re.search(wanted, said(text)):
+            raise Failed(f"{said(text)} instead of {wanted}")
+        return said(text) + all_smcr(text, client)
+    return run
+
+
+def client_killed(client, server):
+    def run(lab):
+        to = lab.server(server)
+        job = lab.client(client, to, "hold")
+        job.expect("up", 30)
+        kernel = all_smcr(job.out, client)
+        began = time.monotonic()
+        job.kill()
+        text = lab.client("tcp" if server == "tcp" else server, to, "ends", PATIENCE=60).done(65)
+        return f"{said(text)}, {time.monotonic() - began:.0f} s after the kill{kernel}"
+    return run
+
+
+def cut(lab):
+    """The path of RoCE alone breaks while bytes flow: nobody hangs, and the next connection works."""
+    to = lab.server("smcr")
+    job = lab.client("smcr", to, "pings", 2000, 60, PATIENCE=100)
+    job.expect("up", 30)
+    time.sleep(2)
+    lab.a.run("nft add rule inet lab cut udp dport 4791 drop")
+    try:
+        began = time.monotonic()
+        rc = job.wait(40)
+        took = time.monotonic() - began
+        if rc is None:
+            job.kill()
+            raise Failed("40 s after the cut the client still waits: " + job.tail())
+    finally:
+        lab.a.run("nft flush chain inet lab cut")
+    how = re.findall(r"^(\w+Error[^\n]*|ok [^\n]*)", job.out, re.M)
+    if not how or "wrong byte" in job.out:
+        raise Failed(job.tail())
+    with lab.traffic() as traffic:
+        lab.client("smcr", to, "one", 65537, PATIENCE=40).done(45)
+    return f"{how[-1]} {took:.0f} s after the cut; then {traffic.went_over_rdma(400_000)}"
+
+
+for client, server in OURS:
+    add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))
+    add(f"{client} -> {server}: closed with bytes unread", ending(client, server, "unread", "ECONNRESET|eof" if server == "kernel" else "ECONNRESET"))
+    if client == "smcr":
+        add(f"{client} -> {server}: abort (LINGER 0)", ending(client, server, "abort", "ECONNRESET"))
+    add(f"{client} -> {server}: server killed, client reads", server_killed(client, server, "killed", "saw (ECONN|eof)"))
+    add(f"{client} -> {server}: server killed, client writes", server_killed(client, server, "writer", "saw (ECONN|EPIPE)"))
+    add(f"{client} -> {server}: client killed", client_killed(client, server))
+add("smcr -> smcr: the RoCE path is cut under load", cut)

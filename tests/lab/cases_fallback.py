@@ -1,0 +1,111 @@
+"""Where TCP is the right answer: no option, no device, no EID, no memory, no permission. Here a
+connection that goes over RDMA fails its case."""
+import json
+
+from guests import Failed
+from lab import EID, KERNEL, PEER, PORTS, add, case, modes, payload, said
+
+NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+# A mount namespace in which RDMA devices are hidden, or root's alone.
+NO_DEVICE = "unshare -m sh -c 'mount -t tmpfs t /dev/infiniband; mount -t tmpfs t /sys/class/infiniband_verbs; exec \"$@\"' sh"
+NO_PERMISSION = f"unshare -m sh -c 'cp -a /dev/infiniband /run/lab/ib; chmod 600 /run/lab/ib/*; mount --bind /run/lab/ib /dev/infiniband; exec \"$@\"' sh {NOBODY}"
+MEMLOCK = f"prlimit --memlock=65536:65536 {NOBODY}"
+
+
+def over_tcp(lab, client, to, wrap="", **env):
+    """One client run that must be right, on TCP, and quick."""
+    with lab.traffic() as traffic:
+        job = lab.b.start(f"exec {wrap} {PEER} one {to} 65537", **lab.env(client, PATIENCE=40, **env))
+        text = job.done(45)
+    if client == "kernel" and set(modes(text)) != {"TCP"}:
+        raise Failed(f"the kernel's diagnosis: {text}")
+    reason = [line for line in text.splitlines() if line.startswith("diag")]
+    return f"{traffic.went_over_tcp(payload(text))} {' '.join(reason)}".strip()
+
+
+def started(lab, wrap, kind="smcr", **env):
+    """A server of its own, started in a special way; its address words and job."""
+    port = 5010
+    job = lab.a.start(f"exec {wrap} {PEER} serve {lab.a.ip} {port}", **lab.env(kind, **env))
+    job.expect("serving", 30)
+    return f"{lab.a.ip} {port}", job
+
+
+def special_server(client, wrap, **env):
+    def run(lab):
+        to, job = started(lab, wrap, **env)
+        try:
+            return over_tcp(lab, client, to)
+        finally:
+            job.kill()
+    return run
+
+
+def special_client(server, wrap, **env):
+    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, **env)
+
+
+def set_for(lab, guest, before, after, function):
+    guest.run(before)
+    try:
+        return function(lab)
+    finally:
+        guest.run(after)
+
+
+add("fallback: smcr -> a plain TCP server", lambda lab: over_tcp(lab, "smcr", lab.server("tcp")))
+add("fallback: a plain TCP client -> smcr", lambda lab: over_tcp(lab, "tcp", lab.server("smcr")))
+add("fallback: a plain TCP client -> kernel", lambda lab: over_tcp(lab, "tcp", lab.server("kernel")))
+for name, wrap in [("no device", NO_DEVICE), ("no permission", NO_PERMISSION), ("memlock 64 KiB", MEMLOCK)]:
+    for peer in ("kernel", "smcr"):
+        add(f"fallback: {name}, {peer} -> smcr server without", special_server(peer, wrap))
+        add(f"fallback: {name}, smcr client without -> {peer}", special_client(peer, wrap))
+add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", SMCR_MODE="shm"))
+add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", SMCR_MODE="shm"))
+add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
+
+
+@case
+def fallback_SYN_cookies(lab):
+    def both(lab):
+        return f"smcr: {over_tcp(lab, 'smcr', lab.server('smcr'))}; kernel client: {over_tcp(lab, 'kernel', lab.server('smcr'))}"
+    return set_for(lab, lab.a, "sysctl -qw net.ipv4.tcp_syncookies=2", "sysctl -qw net.ipv4.tcp_syncookies=1", both)
+
+
+@case
+def fallback_TCP_Fast_Open(lab):
+    def both(lab):
+        results = []
+        for server in ("smcr", "kernel"):
+            with lab.traffic() as traffic:
+                text = lab.client("smcr", lab.server(server), "fast", 50000, PATIENCE=40).done(45)
+            results.append(f"{server}: {said(text)}, {traffic.went_over_tcp(payload(text))}")
+        return "; ".join(results)
+    return set_for(lab, lab.b, "sysctl -qw net.ipv4.tcp_fastopen=3", "sysctl -qw net.ipv4.tcp_fastopen=1", both)
+
+
+@case
+def fallback_the_kernel_declines_without_a_user_EID(lab):
+    return set_for(lab, lab.a, f"{KERNEL} ueid-del {EID}", f"{KERNEL} ueid-add {EID}",
+                   lambda lab: over_tcp(lab, "smcr", lab.server("kernel")))
+
+
+@case
+def fallback_we_decline_a_kernel_with_another_user_EID(lab):
+    def run(lab):
+        text = over_tcp(lab, "kernel", lab.server("smcr"))
+        if "peer_diagnosis=03030008" not in text:
+            raise Failed(f"not declined for the EID: {text}")
+        return text
+    return set_for(lab, lab.b, f"{KERNEL} ueid-del {EID} && {KERNEL} ueid-add ANOTHER", f"{KERNEL} ueid-del ANOTHER && {KERNEL} ueid-add {EID}", run)
+
+
+@case
+def fallback_we_decline_a_kernel_s_buffer_of_2_MiB(lab):
+    def run(lab):
+        to, job = started(lab, "", "kernel")
+        try:
+            return over_tcp(lab, "smcr", to)
+        finally:
+            job.kill()
+    return set_for(lab, lab.a, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536", run)

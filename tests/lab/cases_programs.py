@@ -1,0 +1,111 @@
+"""Programs that nobody here wrote, and Python's asyncio: between the guests, and within one."""
+import json
+import re
+
+from guests import HERE, Failed
+from lab import LIB, KERNEL, add, case
+
+SHIM = "/usr/local/lib/smcrun.so"
+PRELOAD = {"kernel": SHIM, "smcr": LIB, "tcp": ""}
+
+
+def running(guest, text, ready, **env):
+    return guest.start(f"exec {text}", **env).expect(ready, 30)
+
+
+def redis(server, client):
+    def run(lab):
+        job = running(lab.a, f"redis-server --port 6380 --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", "Ready to accept", LD_PRELOAD=PRELOAD[server])
+        try:
+            with lab.traffic() as traffic:
+                text = lab.b.run(f"redis-benchmark -h {lab.a.ip} -p 6380 -c 10 -n 3000 -d 500 -r 1000 -t set,get --csv", 90, LD_PRELOAD=PRELOAD[client])
+            rates = re.findall(r'"(SET|GET)","([\d.]+)"', text)
+            if len(rates) != 2:
+                raise Failed(text)
+            modes = {d["mode"] for d in json.loads(lab.a.run(f"{KERNEL} diag")) if d["local"].endswith(":6380") and d["state"] not in ("LISTEN", "CLOSED")} if server == "kernel" else set()
+            proof = traffic.went_over_rdma(2 * 3000 * 520, 25)
+        finally:
+            job.kill()
+        return f"{', '.join(f'{name} {rate}/s' for name, rate in rates)}; {proof} {' '.join(modes)}"
+    return run
+
+
+for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
+    add(f"redis: redis-benchmark {pair[1]} -> redis-server {pair[0]}", redis(*pair))
+
+
+NGINX = """
+daemon off; worker_processes 1; pid /run/lab/ng.pid; error_log /run/lab/ng.log;
+events {{ worker_connections 256; }}
+http {{ access_log off; client_body_temp_path /run/lab/ng1; proxy_temp_path /run/lab/ng2; fastcgi_temp_path /run/lab/ng3;
+ uwsgi_temp_path /run/lab/ng4; scgi_temp_path /run/lab/ng5; sendfile on; keepalive_requests 100000;
+ server {{ listen {ip}:8080; root /run/lab/www; }} }}
+"""
+
+
+@case
+def nginx_and_wrk_smcr(lab):
+    lab.a.run("mkdir -p /run/lab/www; head -c 20000 /dev/urandom >/run/lab/www/a; head -c 3000000 /dev/urandom >/run/lab/www/big; chmod -R a+rX /run/lab/www; "
+              f"cat >/run/lab/ng.conf <<'EOF'{NGINX.format(ip=lab.a.ip)}EOF")
+    job = lab.a.start("exec nginx -c /run/lab/ng.conf", LD_PRELOAD=LIB)
+    lab.a.run(f"for i in $(seq 100); do ss -Hltn sport = :8080 | grep -q . && exit 0; sleep 0.1; done; cat /run/lab/ng.log; exit 1")
+    try:
+        with lab.traffic() as traffic:
+            there = lab.b.run(f"curl -s http://{lab.a.ip}:8080/big | md5sum", LD_PRELOAD=LIB)
+            here = lab.a.run("md5sum </run/lab/www/big")
+            if there.split()[0] != here.split()[0]:
+                raise Failed("the file that curl got differs")
+            text = lab.b.run(f"wrk -t 1 -c 8 -d 4 http://{lab.a.ip}:8080/a", LD_PRELOAD=LIB)
+        requests = int(re.search(r"(\d+) requests in", text)[1])
+        if "Socket errors" in text or requests < 20:
+            raise Failed(text)
+        proof = traffic.went_over_rdma(3_000_000 + 20000 * requests, 12)
+    finally:
+        job.kill()
+    return f"{requests} requests of 20,000 B, one file of 3 MB right; {proof}"
+
+
+def iperf3(direction):
+    def run(lab):
+        job = running(lab.a, f"stdbuf -oL iperf3 -s -B {lab.a.ip} -p 5201", "Server listening", LD_PRELOAD=LIB)
+        try:
+            with lab.traffic() as traffic:
+                text = lab.b.run(f"iperf3 -c {lab.a.ip} -p 5201 -t 4 {direction} -J", 60, LD_PRELOAD=LIB)
+            result = json.loads(text)["end"]
+            sent, received = result["sum_sent"]["bytes"], result["sum_received"]["bytes"]
+            proof = traffic.went_over_rdma(received, 3)
+        finally:
+            job.kill()
+        return f"{received * 8 / 4e6:.0f} Mbit/s, {sent:,} B sent; {proof}"
+    return run
+
+
+add("iperf3 smcr, client sends", iperf3(""))
+add("iperf3 smcr, server sends", iperf3("-R"))
+
+
+@case
+def asyncio_smcr_30_connections(lab):
+    job = running(lab.a, f"/usr/bin/python3 {HERE}/asyncio_echo.py serve {lab.a.ip} 5300", "serving", LD_PRELOAD=LIB)
+    try:
+        with lab.traffic() as traffic:
+            text = lab.b.run(f"/usr/bin/python3 {HERE}/asyncio_echo.py run {lab.a.ip} 5300 30 40 3000", 60, LD_PRELOAD=LIB)
+        total = int(re.search(r"ok (\d+)", text)[1])
+        return f"{total:,} B echoed; {traffic.went_over_rdma(total * 2, 30)}"
+    finally:
+        job.kill()
+
+
+@case
+def within_one_guest_by_its_own_address(lab):
+    """The same programs on one host: shared memory, neither RoCE nor TCP."""
+    def lo():
+        return int(lab.a.run("awk '/ lo:/ {print $2}' /proc/net/dev"))
+    to = lab.server("smcr")
+    before = lo()
+    with lab.traffic(lab.a) as traffic:
+        text = lab.client("smcr", to, "wrap", 3 << 20, 1, guest=lab.a).done(60)
+    used = lo() - before
+    if used > 400_000 or traffic.rdma > 20_000:
+        raise Failed(f"lo carried {used:,} B of 6.3 MB, {traffic}")
+    return f"6.3 MB, of which lo carried {used:,} B; {traffic}"
