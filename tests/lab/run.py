@@ -35,13 +35,17 @@ def built(variable, name):
     return path
 
 
-def boot(out=None, **more):
+def boot(out=None, bench=False, **more):
     """Guests with the files of this build."""
     files = [built("SMCR_LIB", "libsmcr.so"), built("SMCR_CTL", "smcrctl")]
     kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shim = os.path.join(cache, "smcrun.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
-    return Guests(kernel, cache, [*files, shim], out, **more)
+    files.append(shim)
+    if bench:
+        files.append(os.path.join(cache, "bench"))
+        subprocess.run(["cc", "-O2", "-o", files[-1], f"{HERE}/bench.c", "-lpthread"], check=True)
+    return Guests(kernel, cache, files, out, **more)
 
 
 def main():

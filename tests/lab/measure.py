@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Between the two guests, one program over TCP, Debian's librspreload, the kernel's SMC-R and libsmcr.
+
+    tests/lab/measure.py [-n REPETITIONS] [--out DIR]
+
+Prints the table of docs/rdma-measured.md: medians of interleaved repetitions, as ratios to TCP, and for
+each message the packets that RoCE has carried. Emulated processors make only the order among the RDMA
+paths meaningful, and the counts.
+"""
+import argparse
+import json
+import re
+import statistics
+import sys
+
+from guests import Failed
+from lab import KERNEL, LIB, Lab
+from run import boot
+
+RSOCKET = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+SHIM = "/usr/local/lib/smcrun.so"
+MEDIA = {"TCP": {}, "librspreload": {"LD_PRELOAD": RSOCKET}, "kernel SMC-R": {"AF": "43"}, "libsmcr": {"LD_PRELOAD": LIB}}
+REDIS = {"TCP": "", "librspreload": RSOCKET, "kernel SMC-R": SHIM, "libsmcr": LIB}
+PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
+ROUNDS, STREAM, CONNECTS, REQUESTS = 3000, 48 << 20, 60, 4000
+
+
+def roce_packets(lab):
+    text = lab.b.run("nft -j list counter inet lab roce")
+    return next(c["counter"]["packets"] for c in json.loads(text)["nftables"] if "counter" in c)
+
+
+class Row:
+    def __init__(self, name, unit, faster_is_more, arguments, pick, messages=None):
+        self.name, self.unit, self.more, self.arguments, self.pick, self.messages = name, unit, faster_is_more, arguments, pick, messages
+        self.values, self.packets = {m: [] for m in MEDIA}, {}
+
+    def run(self, lab, medium):
+        before = roce_packets(lab)
+        text = lab.b.run(f"exec /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 130, **MEDIA[medium])
+        self.note(medium, float(text.split()[self.pick]))
+        if self.messages:
+            self.packets[medium] = (roce_packets(lab) - before) / self.messages
+
+    def note(self, medium, value):
+        self.values[medium].append(value)
+
+
+def redis(lab, medium, rows):
+    server = lab.a.start(f"exec redis-server --port {PORT[medium] + 100} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", LD_PRELOAD=REDIS[medium])
+    server.expect("Ready to accept", 20)
+    try:
+        text = lab.b.run(f"exec redis-benchmark -h {lab.a.ip} -p {PORT[medium] + 100} -c 10 -n {REQUESTS} -t set,get --csv", 60, LD_PRELOAD=REDIS[medium])
+        for name, rate in re.findall(r'"(SET|GET)","([\d.]+)"', text):
+            rows[name].note(medium, float(rate))
+    finally:
+        server.kill()
+
+
+def main():
+    parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parse.add_argument("-n", type=int, default=3)
+    parse.add_argument("--out")
+    args = parse.parse_args()
+    rows = [
+        Row("1 B ping-pong, p50", "us", False, ["ping", 1, ROUNDS], 0, ROUNDS * 2.2),
+        Row("64 B ping-pong, p50", "us", False, ["ping", 64, ROUNDS], 0, ROUNDS * 2.2),
+        Row("64 KiB stream", "MB/s", True, ["stream", 65536, STREAM], 0, STREAM / 65536),
+        Row("connect()", "us", False, ["connect", CONNECTS], 0, CONNECTS),
+        Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1),
+    ]
+    set_get = {name: Row(f"redis {name}, -c 10", "1/s", True, [], 0) for name in ("SET", "GET")}
+    failures = {}
+    with boot(args.out, bench=True) as guests:
+        lab = Lab(guests)
+        lab.set_up()
+        servers = {}
+        for medium in MEDIA:
+            servers[medium] = lab.a.start(f"exec /lab/bench serve {lab.a.ip} {PORT[medium]}", **MEDIA[medium]).expect("serving", 30)
+        for _ in range(args.n):
+            for medium in MEDIA:
+                for row in rows:
+                    attempt(failures, row, medium, lambda: row.run(lab, medium))
+                for row in set_get.values():
+                    if (row.name, medium) in failures:
+                        break
+                else:
+                    attempt(failures, set_get["SET"], medium, lambda: redis(lab, medium, set_get))
+        proof = [f"kernel's diagnosis of its sockets: {sorted({d['mode'] for d in json.loads(lab.a.run(f'{KERNEL} diag'))})}"]
+    print(table([*rows, *set_get.values()], failures))
+    print("\n".join(proof), file=sys.stderr)
+
+
+def attempt(failures, row, medium, function):
+    if (row.name, medium) in failures:
+        return
+    try:
+        function()
+    except Failed as error:
+        failures[row.name, medium] = str(error)
+        print(f"{medium}, {row.name}: {error}", file=sys.stderr, flush=True)
+
+
+def table(rows, failures):
+    names = list(MEDIA)
+    out = ["| | TCP | " + " | ".join(f"{n}, ratio to TCP" for n in names[1:]) + " | RoCE packets per message |",
+           "|---|---|" + "---|" * len(names)]
+    for row in rows:
+        middle = {m: statistics.median(v) for m, v in row.values.items() if v}
+        base = middle.get("TCP", 0)
+        scale = {"us": 1e-3, "MB/s": 1e-6, "1/s": 1}[row.unit]
+        cells = [f"{base * scale:,.0f} {row.unit}"]
+        for medium in names[1:]:
+            if medium in middle and base:
+                cells.append(f"{middle[medium] / base:.2f} ({'rate' if row.more else 'time'})")
+            else:
+                cells.append("fails" if (row.name, medium) in failures else "-")
+        counts = ", ".join(f"{m} {row.packets[m]:.1f}" for m in names[1:] if m in row.packets)
+        out.append(f"| {row.name} | " + " | ".join(cells) + f" | {counts} |")
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    main()
