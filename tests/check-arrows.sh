@@ -35,8 +35,10 @@ BEGIN {
     base = "family config control layout log real stats"
     may["sys"] = "log"
     may["transport"] = "sys " base
-    may["engine"] = "sys transport " base
-    may["rendezvous"] = "sys transport engine " base
+    may["verbs"] = "sys " base
+    may["link"] = "sys transport verbs " base
+    may["engine"] = "sys transport link " base
+    may["rendezvous"] = "sys transport verbs link engine " base
     may["table"] = "sys transport engine rendezvous " base
     may["ready"] = "sys transport engine table " base
     may["interpose"] = "sys transport engine rendezvous table ready " base

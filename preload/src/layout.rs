@@ -78,6 +78,8 @@ pub mod fin {
     pub const RESET: u32 = 4;
     /// SO_LINGER zero: an exit without close resets.
     pub const LINGER0: u32 = 8;
+    /// Towards a link: the program's end is given up, nobody looks at the rings any more.
+    pub const LEFT: u32 = 16;
 }
 
 /// Bits of [`Dir::ctl`], set by the consumer.
@@ -90,6 +92,21 @@ pub mod ctl {
     pub const PINNED: u32 = 4;
     /// The producer has taken the request and is about to switch; the consumer can't take it back.
     pub const TAKEN: u32 = 8;
+}
+
+/// Values of [`Dir::bell`] and [`Dir::space`] besides the names of waiters; `engine::bell` says what they
+/// do.
+pub mod word {
+    /// Consumer asks for a byte on the TCP connection.
+    pub const ARMED: u32 = 1;
+    /// Producer is about to send it.
+    pub const RINGING: u32 = 2;
+    /// Producer has sent it.
+    pub const RUNG: u32 = 3;
+    /// Consumer asks for a byte at every arrival: its waiter may be edge-triggered and unseen.
+    pub const EACH: u32 = 4;
+    /// The other end of this ring is a link of this process (`link`): tell it.
+    pub const LINK: u32 = 5;
 }
 
 /// The header page.

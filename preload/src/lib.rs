@@ -13,6 +13,7 @@ pub mod engine;
 pub mod family;
 pub mod interpose;
 pub mod layout;
+pub mod link;
 pub mod log;
 pub mod ready;
 pub mod real;
@@ -20,6 +21,7 @@ pub mod rendezvous;
 pub mod sys;
 pub mod table;
 pub mod transport;
+pub mod verbs;
 
 use libc::{c_char, c_int};
 
@@ -40,6 +42,15 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
 }
+
+/// Runs at exit(3), after the program's own handlers.
+extern "C" fn end() {
+    let _ = sys::caught(rendezvous::smc::at_exit);
+}
+
+#[used]
+#[cfg_attr(not(test), unsafe(link_section = ".fini_array"))]
+static END: extern "C" fn() = end;
 
 #[used]
 #[cfg_attr(not(test), unsafe(link_section = ".init_array"))]

@@ -140,6 +140,7 @@ table! {
     fork() -> pid_t = -1;
     vfork() -> pid_t = -1;
     _Fork() -> pid_t = -1;
+    _exit(status: c_int) -> () = ();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;
     execv(path: *const c_char, argv: *const *const c_char) -> c_int = -1;
     execvp(path: *const c_char, argv: *const *const c_char) -> c_int = -1;

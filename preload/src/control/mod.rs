@@ -22,6 +22,7 @@ use crate::{config, log};
 use page::{Mapped, Who};
 use smcr_proto::control::{self as proto, Flow, LEN, Mode, Page, Policy, Role, Target};
 use smcr_proto::reason::Reason;
+use smcr_proto::smc;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -147,6 +148,30 @@ fn about_rdma(f: impl FnOnce(&Policy) -> Result<(), Reason>) -> Result<(), Reaso
         Some(policy) if policy.mode == Mode::Shm => Err(Reason::PeerRemote),
         Some(policy) => f(policy),
     })
+}
+
+/// Whether an accepted or connected connection may go through RDMA. Its names must be known.
+pub fn decide_link(s: &Sock) -> Result<(), Reason> {
+    about_rdma(|policy| {
+        let is_client = s.role.load(Relaxed) == role::CLIENT;
+        let role = if is_client { Role::Client } else { Role::Server };
+        let port = s.names[if is_client { 2 } else { 1 }].load(Relaxed);
+        decide_flow(policy, proto::decide, role, address(s, &s.local), address(s, &s.remote), port)
+    })
+}
+
+/// The user EIDs of this host, and one that every libsmcr has.
+pub fn user_eids() -> smc::list::List<smc::id::Eid, { smc::clc::proposal::MAX_ENTRIES }> {
+    let mut all = smc::list::List::new();
+    with_policy(|policy| {
+        for eid in policy.iter().flat_map(|p| p.ueids.iter()) {
+            all.push(smc::id::Eid(*eid.bytes()));
+        }
+    });
+    if let Some(own) = smc::id::Eid::new("LIBSMCR") {
+        all.push(own);
+    }
+    all
 }
 
 type Decide = fn(&Policy, &Flow<'_>) -> Result<(), Reason>;

@@ -9,6 +9,7 @@
 //! | ARMED | consumer | moves it to RINGING, sends one byte on the TCP connection, moves it to RUNG |
 //! | EACH | consumer | sends one byte at every publish: the consumer's waiter is unseen and may be edge-triggered |
 //! | RINGING, RUNG | producer | nothing: a byte is on its way or unread |
+//! | LINK | link | tells the link, which sends (`crate::link`); it never changes |
 //!
 //! Word of space (`Dir::space`): 0 or a waiter; TCP bytes are never used for it, so an end that waits
 //! for space and has no eventfd to be woken by moves its direction to TCP instead.
@@ -30,14 +31,8 @@ use smcr_proto::page::Counter;
 use smcr_proto::cursor;
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
-/// Consumer asks for a byte on the TCP connection.
-pub const ARMED: u32 = 1;
-/// Producer is about to send it.
-pub const RINGING: u32 = 2;
-/// Producer has sent it.
-pub const RUNG: u32 = 3;
-/// Consumer asks for a byte at every arrival: its waiter may be edge-triggered and unseen.
-pub const EACH: u32 = 4;
+pub use crate::layout::word::{ARMED, EACH, LINK, RINGING, RUNG};
+
 /// Bit of `Half::gate`: no doorbell byte may be sent (the stream carries payload).
 pub const CLOSED: u32 = 1 << 31;
 
@@ -65,7 +60,9 @@ fn is_awake(s: &Sock, word: u32) -> bool {
 
 #[cold]
 fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
-    if let Some(w) = Waiter::of_word(word) {
+    if word == LINK {
+        super::linked::kick(s);
+    } else if let Some(w) = Waiter::of_word(word) {
         let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
         if ring_waiter(peer, w, &s.tx.rung) == Rang::Unknown {
             ring_tcp(s, dir, sock);
@@ -143,6 +140,9 @@ pub fn after_consume(s: &Sock, dir: &Dir, size: usize) {
 
 #[cold]
 fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
+    if word == LINK {
+        return super::linked::kick(s);
+    }
     let unread = dir.head.load(Relaxed).wrapping_sub(s.rx.cursor.load(Relaxed));
     if unread > (size - cursor::wake_space(size)) as u64 {
         return;
@@ -176,6 +176,9 @@ pub fn drain(s: &Sock, dir: &Dir, sock: i32) {
 
 /// As [`drain`], but no more than `sent` doorbells of the region's life.
 pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
+    if s.is_linked() {
+        return; // the stream of TCP has ended with the handshake
+    }
     loop {
         let taken = s.bells_rx.load(Relaxed);
         let mut due = u64::from(sent.wrapping_sub(taken));
@@ -239,6 +242,11 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
     fence(SeqCst); // as in `arm`
 }
 
+/// Lets the other end know a waiter; false if that can't be done. A link knows all of its process.
+pub fn tell(s: &Sock, w: Waiter) -> bool {
+    s.is_linked() || peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w))
+}
+
 /// What a waiter is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -279,7 +287,7 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
         s.set(flag::SHARED);
         return false;
     }
-    if !peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w)) {
+    if !tell(s, w) {
         return false;
     }
     s.rx.waiter.store(word, Relaxed);

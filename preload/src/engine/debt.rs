@@ -5,7 +5,8 @@
 //! and every call on the connection, and every wait of ours for it, pays on. The peer has left the
 //! ring, so nothing changes there.
 
-use super::{changes, end};
+use super::end;
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;

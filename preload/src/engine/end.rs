@@ -5,7 +5,8 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, changes, debt, follow, proof, rx::Step};
+use super::{bell, debt, follow, linked, proof, rx::Step};
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -183,6 +184,9 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
 /// Before the kernel's close(2) of the last descriptor: leaves the kernel's socket such that the
 /// peer sees what TCP would show, and marks it. The region stays mapped until `unmap`.
 pub fn before_close(s: &Sock, sock: i32) {
+    if s.is_linked() {
+        return linked::before_close(s);
+    }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     debt::settle(s, sock);
     let mut marks = fin::WRITE | fin::CLOSED;
@@ -231,6 +235,13 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
     let Some(_rx) = s.rx.lock.try_take(&m2) else { return false };
     if s.users.load(Acquire) != 0 {
         return false;
+    }
+    if s.link.load(Acquire) != 0 {
+        if last_in_family {
+            linked::leave(s);
+            linked::forget(s);
+        }
+        return true;
     }
     let region = s.region.load(Acquire);
     if last_in_family {

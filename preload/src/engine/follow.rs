@@ -4,7 +4,8 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, changes, count, end, shadow};
+use super::{bell, count, end, shadow};
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};

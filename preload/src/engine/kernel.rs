@@ -18,6 +18,9 @@ use std::sync::atomic::Ordering::*;
 /// Takes doorbells off and finds FIN or RST, without taking the kernel's error. Called with the
 /// receiving lock held.
 pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
+    if s.is_linked() {
+        return; // its end comes by the link
+    }
     tidy(s, dir, sock);
     if s.rx.end.load(Relaxed) >= end::RST || !s.rx_in_memory() {
         return;
@@ -64,6 +67,9 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
 
 /// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
 pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
+    if s.is_linked() {
+        return;
+    }
     let bits = fd::poll_now(sock, libc::POLLRDHUP);
     // ERR alone is the error queue (zero-copy completions).
     if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {

@@ -8,7 +8,6 @@
 
 pub mod bell;
 pub mod bufs;
-pub mod changes;
 pub mod count;
 pub mod debt;
 pub mod end;
@@ -16,6 +15,7 @@ pub mod fast;
 pub mod file;
 pub mod follow;
 pub mod kernel;
+pub mod linked;
 pub mod proof;
 pub mod rx;
 pub mod shadow;

@@ -6,7 +6,8 @@
 //! the connecting side 16 bytes of proof stand in the TCP stream behind the payload: the accepting
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
-use super::{bell, changes, count, debt, end, follow, proof, shadow};
+use super::{bell, count, debt, end, follow, proof, shadow};
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
@@ -140,6 +141,9 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
 
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
+    if s.is_linked() {
+        return; // nothing that the peer could follow
+    }
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
     // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
     let asks = |d: &&Dir| d.ctl.load(Acquire) & ctl::RETURN != 0 && !s.has(flag::SHUT_WR);
@@ -221,6 +225,9 @@ pub fn is_called(s: &Sock, back: &Dir) -> bool {
 /// its wish back, or this is a signal handler above a sender of the same socket.)
 #[cold]
 pub fn attend(s: &Sock, sock: i32) -> bool {
+    if s.is_linked() {
+        return false;
+    }
     let Some(back) = s.rx.dir() else { return !s.tx_in_memory() };
     if follow::is_asked(s) {
         if !s.has(flag::PINNED) {
@@ -281,6 +288,9 @@ pub fn flip_tx(s: &Sock, sock: i32, n: usize) {
 /// Keeps a connection on TCP from now on, for a reason; directions in memory come back.
 pub fn pin(s: &Sock, sock: i32, why: Reason) {
     s.set(flag::PINNED);
+    if s.is_linked() {
+        return; // a handshake that is on its way will be declined
+    }
     s.note(why);
     if let Some(dir) = s.rx.dir() {
         dir.ctl.fetch_or(ctl::PINNED, AcqRel);

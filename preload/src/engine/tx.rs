@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, debt, end, kernel, spin, switch, wait};
+use super::{bell, debt, end, kernel, linked, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -92,7 +92,7 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
                 }
             }
             Step::Full if nonblock => {
-                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN) {
+                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN | flag::LINKED) {
                     // Nobody that we see waits for room, so nobody could be woken (hazard 5).
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
                     return (0, Step::Kernel);
@@ -125,11 +125,16 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
     if s.has(flag::SHUT_WR) {
         return Step::Failed(Errno(libc::EPIPE));
     }
+    if s.is_linked()
+        && let Some(step) = linked::answer_send(s, back, source.left())
+    {
+        return step;
+    }
     // A peer that died without a mark shows in the kernel only.
     if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
         kernel::look_at_kernel_for_sender(s, sock, back);
     }
-    if s.rx.end.load(Relaxed) != 0 {
+    if s.rx.end.load(Relaxed) != 0 && !s.is_linked() {
         drop(held);
         switch::spill(s, sock, switch::Spill::HalfClosed);
         return Step::Kernel;
@@ -214,6 +219,11 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(
     let tail = dir.tail.load(Acquire); // pairs with the Release in `rx`: the bytes were copied out
     let free = cursor::writable(head, tail, size)?;
     s.tx.seen.store(tail, Relaxed);
+    if s.is_linked() {
+        // The link counts offsets from the start of the stream, and its ring is registered as it is.
+        s.tx.mark.store(u64::MAX, Relaxed);
+        return Some((free, size));
+    }
     if tail == head {
         if s.tx.wants_more.load(Relaxed) != 0 && size < RING_MAX {
             s.tx.wants_more.store(0, Relaxed);

@@ -5,14 +5,14 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, end, follow, kernel, signals, spin, switch};
+use super::{debt, end, follow, kernel, linked, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, fd};
-use crate::transport::region::Dir;
+use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::{self, Waiter};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
@@ -108,7 +108,11 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
             kernel::reads_blocking(s, dir);
         }
     }
+    let linked = s.is_linked();
     let ready = || {
+        if linked {
+            linked::poll();
+        }
         if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { follow::pending(s, dir) }
     };
     if s.rx_in_memory() && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
@@ -145,8 +149,17 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
 /// Waits until the ring has room, or the direction has moved to TCP.
 pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()> {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
+    let linked = s.is_linked();
+    // Over a link the peer's half-close leaves its own reading as it is.
+    let ends = if linked { fin::CLOSED } else { !0 };
     let room = || {
-        has_room(s, dir) || back.fin.load(Relaxed) != 0 || !s.tx_in_memory() || follow::is_asked(s)
+        if linked {
+            linked::poll();
+        }
+        has_room(s, dir)
+            || back.fin.load(Relaxed) & ends != 0
+            || !s.tx_in_memory()
+            || follow::is_asked(s)
     };
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
         return Ok(());
@@ -207,7 +220,7 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
 
 /// Names a waiter for space; false if the peer does not know its eventfd.
 pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    let told = crate::transport::peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w));
+    let told = bell::tell(s, w);
     if told {
         if !is_named(dir, w) {
             dir.space.store(w.word(), Relaxed);
@@ -252,13 +265,17 @@ fn sleep(
         }
         return Ok(Woke::Event);
     }
+    // What TCP shows of a connection over a link is not the program's.
+    let linked = s.is_linked();
     let mut fds = [
-        libc::pollfd { fd: sock, events, revents: 0 },
+        libc::pollfd { fd: if linked { -1 } else { sock }, events, revents: 0 },
         libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
     ];
     count(Counter::Sleeps, 1);
     s.users.fetch_add(1, AcqRel);
+    let short = if linked { linked::longest_sleep(s, me) } else { None };
+    let (limit, left) = (left, [left, short].into_iter().flatten().min());
     let ts = left.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -285,7 +302,7 @@ fn sleep(
         return Err(e);
     }
     if n == 0 {
-        return Err(Errno(libc::EAGAIN));
+        return if left == limit { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
     }
     if fds[0].revents != 0 { Ok(Woke::Kernel) } else { Ok(Woke::Event) }
 }

@@ -20,6 +20,8 @@ pub mod medium {
     pub const TCP: u8 = 0;
     /// A ring in shared memory.
     pub const SHM: u8 = 1;
+    /// A ring that a link of this process empties and fills.
+    pub const RDMA: u8 = 2;
 }
 
 /// Bits of [`Sock::flags`].
@@ -72,6 +74,10 @@ pub mod flag {
     /// Its reader waits in blocking calls: it arms by itself before each sleep, so what others may
     /// wait for need not be armed at each read.
     pub const BLOCKS: u32 = 1 << 19;
+    /// The medium is a link (`link`), or is about to be: its handshake is on its way.
+    pub const LINKED: u32 = 1 << 24;
+    /// Marked, and nobody has looked yet what the handshake has shown.
+    pub const UNASKED: u32 = 1 << 25;
     /// The last reference in this family went while the region was in use.
     pub const ENDED: u32 = 8192;
 }
@@ -260,7 +266,10 @@ pub struct Sock {
     pub owed: AtomicU64,
     /// Tick at which a part of the proof was first seen; 0 none.
     pub proof_since: AtomicU64,
-    _tail: [AtomicU64; 37],
+    /// Number of the connection in `link`, plus 1; 0 without one.
+    pub link: AtomicU32,
+    _gap3: AtomicU32,
+    _tail: [AtomicU64; 36],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);
@@ -309,6 +318,7 @@ impl Sock {
             &self.readers,
             &self.sets,
             &self.unseen,
+            &self.link,
         ] {
             w.store(0, Relaxed);
         }
@@ -389,6 +399,12 @@ impl Sock {
         // SAFETY: a non-null pointer is a mapping that stays until `engine::close` has seen no user;
         // all fields are atomics.
         (!p.is_null()).then(|| unsafe { &*p })
+    }
+
+    /// Whether a link is the other end of the rings.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.has(flag::LINKED)
     }
 
     /// Whether sending goes through memory now.

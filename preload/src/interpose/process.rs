@@ -7,6 +7,7 @@
 
 use super::{guarded, hooks};
 use crate::engine::signals;
+use crate::rendezvous;
 use crate::table::{self, life};
 use crate::real;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -27,6 +28,12 @@ hooks! {
         let pid = unsafe { real::_Fork() };
         after_fork(pid);
         pid
+    }
+
+    fn _exit(status: c_int) {
+        guarded(rendezvous::smc::at_exit);
+        // SAFETY: the program's argument.
+        unsafe { real::_exit(status) }
     }
 
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {

@@ -2,7 +2,7 @@
 //! getpeername need no hook: the descriptor is the kernel's own socket.
 
 use super::{guarded, hooks};
-use crate::engine::{end, switch};
+use crate::engine::{self, end, switch};
 use crate::family::sock::flag;
 use crate::sys::net::Addr;
 use crate::table::{life, options};
@@ -69,13 +69,28 @@ hooks! {
             && (r == 0 || crate::sys::errno().0 == libc::EINPROGRESS)
         {
             life::on_connect(s);
+            if r == 0 {
+                guarded(|| life::first_use(s, fd));
+            }
         }
         r
     }
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if let Some(s) = table::sock(fd) {
+            guarded(|| life::first_use(s, fd));
+        }
         if let Some(s) = table::sock(fd) && s.region().is_some() {
             guarded(|| end::before_shutdown(s, fd, how));
+            if s.is_linked() {
+                return if (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+                    engine::linked::kick(s);
+                    0
+                } else {
+                    crate::sys::set_errno(crate::sys::Errno(libc::EINVAL));
+                    -1
+                };
+            }
         }
         // SAFETY: the program's arguments.
         unsafe { real::shutdown(fd, how) }
@@ -85,10 +100,15 @@ hooks! {
         if let Some(s) = table::sock(fd) {
             // SAFETY: the program gave `len` bytes.
             let int = (len >= 4 && !value.is_null()).then(|| unsafe { value.cast::<i32>().read_unaligned() });
-            let mut done = false;
-            guarded(|| done = matches!(options::before_set(s, fd, level, name, int), options::Set::Done));
-            if done {
-                return 0;
+            let mut set = options::Set::Kernel;
+            guarded(|| set = options::before_set(s, fd, level, name, int));
+            match set {
+                options::Set::Kernel => {}
+                options::Set::Done => return 0,
+                options::Set::Refused => {
+                    crate::sys::set_errno(crate::sys::Errno(libc::ENOPROTOOPT));
+                    return -1;
+                }
             }
             // SAFETY: the program's arguments.
             let r = unsafe { real::setsockopt(fd, level, name, value, len) };

@@ -4,6 +4,7 @@ use crate::engine::end::Verdict;
 use crate::engine::{debt, end, follow, kernel, switch, wait};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
+use crate::transport::region::fin;
 use std::sync::atomic::Ordering::*;
 
 /// Readable.
@@ -63,11 +64,13 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
     }
     let tx_memory = s.tx_in_memory();
-    if tx_memory && let Some(dir) = s.tx.dir() && wait::has_room(s, dir) {
+    let linked = s.is_linked();
+    let closed = linked && s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::CLOSED != 0);
+    if tx_memory && let Some(dir) = s.tx.dir() && (closed || wait::has_room(s, dir)) {
         bits |= OUT;
     }
     let mut kernel = 0;
-    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset || s.has(flag::PINNED) {
+    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset || s.has(flag::PINNED) && !linked {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory {

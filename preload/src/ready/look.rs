@@ -188,6 +188,18 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
             }
         }
         let mut e = e;
+        if let Some(mb) = plain.filter(|_| !ours && !several)
+            && let Some(s) = table::sock(mb.fd).filter(|s| s.has(flag::UNASKED))
+        {
+            table::life::first_use(s, mb.fd);
+            if s.is_linked() {
+                // Bytes that made it readable were the handshake's.
+                e.events &= level::OUT | level::NORMS.1;
+                if e.events == 0 {
+                    continue;
+                }
+            }
+        }
         if !ours
             && let Some(mb) = plain.filter(|_| !several)
             && is_only_proof(mb.fd, e.events)

@@ -4,7 +4,7 @@ use super::level;
 use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, kernel, spin, switch, wait as engine_wait};
+use crate::engine::{debt, kernel, linked, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -26,6 +26,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
     for p in fds {
         match table::get(p.fd) {
             Some(Entry::Sock(s)) => {
+                table::life::first_use(s, p.fd);
                 s.set(flag::SEEN);
                 any |= level::is_served(s);
             }
@@ -68,6 +69,7 @@ fn first(fds: &[pollfd]) -> Option<&'static Sock> {
 /// Fills revents; returns how many are ready. Without the kernel's part only members in memory are
 /// looked at.
 fn scan(fds: &mut [pollfd], with_kernel: bool) -> i32 {
+    linked::poll();
     let mut n = 0;
     let mut others = false;
     for p in fds.iter_mut() {
@@ -140,7 +142,10 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         counted(fds, false);
         return None;
     }
-    let left = deadline.map(|d| d.saturating_sub(clock::now_ns()));
+    let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
+    let linked = fds.iter().find_map(|p| table::sock(p.fd).filter(|s| s.is_linked()));
+    let short = linked.and_then(|s| linked::longest_sleep(s, me));
+    let left = [limit, short].into_iter().flatten().min();
     let ts = left.map(|ns| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
@@ -150,7 +155,9 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
             let events = ours.map_or(p.events, |s| kernel_events(s, p));
-            *c = pollfd { fd: p.fd, events, revents: 0 };
+            // What TCP shows of a connection over a link is not the program's.
+            let fd = if ours.is_some_and(Sock::is_linked) { -1 } else { p.fd };
+            *c = pollfd { fd, events, revents: 0 };
         }
         let last = fds.len();
         copy[last] = pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 };
@@ -179,6 +186,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     spin::slept(&SPIN, since);
     match r {
         -1 => Some(-1),
+        0 if left != limit => None,
         0 => Some(scan(fds, true)), // the time is over
         _ if left == Some(0) => Some(scan(fds, true)),
         _ => None,

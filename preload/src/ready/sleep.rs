@@ -9,7 +9,8 @@ use super::look::{BELL, keep, look};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{changes, kernel, spin, switch, wait as engine_wait};
+use crate::engine::{kernel, linked, spin, switch, wait as engine_wait};
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::real;
@@ -54,6 +55,9 @@ pub unsafe fn sleep(
         Some(0) => 0,
         Some(d) => d.saturating_sub(clock::now_ns()).div_ceil(1_000_000).min(i32::MAX as u64) as i32,
     };
+    // Connections over a link of the parent process: nobody can wake us for them.
+    let short = ours && linked::is_foreign() && (ms < 0 || ms > 2);
+    let ms = if short { 2 } else { ms };
     if ours {
         count(Counter::Sleeps, 1);
     }
@@ -68,7 +72,7 @@ pub unsafe fn sleep(
         return Slept::Failed;
     }
     if k == 0 {
-        return if deadline.is_some() { Slept::Over } else { Slept::Again };
+        return if deadline.is_some() && !short { Slept::Over } else { Slept::Again };
     }
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return Slept::Events(k) };

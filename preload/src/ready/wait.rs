@@ -10,7 +10,8 @@ use super::ctl::{register, take_over};
 use super::level;
 use super::look::{keep, look};
 use super::sleep::{Slept, sleep, wake_next};
-use crate::engine::{changes, spin, wait as engine_wait};
+use crate::engine::{linked, spin, wait as engine_wait};
+use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::flag;
 use crate::sys::{caught, clock, fd as desc};
@@ -98,6 +99,7 @@ pub fn pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
 }
 
 fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
+    linked::poll();
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return 0 };
     let inner = locked.inner;

@@ -19,6 +19,9 @@ pub const PATIENCE_MS: u64 = 2000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    if s.is_linked() {
+        return super::smc::hand_over(s, sock, why);
+    }
     if !ask_back(s, sock, why) {
         debt::settle(s, sock);
         return true;
@@ -46,6 +49,9 @@ fn late(s: &Sock, sock: i32) -> bool {
 /// Moves what we send to TCP, for good, and asks the peer for the same. False: nothing is left to
 /// wait for.
 pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    if s.is_linked() {
+        return false; // SMC-R has no way back
+    }
     let Some(dir) = s.rx.dir() else {
         switch::pin(s, sock, why);
         return false;

@@ -13,10 +13,10 @@ mod handover;
 mod listener;
 pub mod mark;
 mod server;
+pub mod smc;
 mod strict;
 
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
-pub use listener::{descriptors, forget_in_child, moved, owns};
 
 use crate::engine::{follow, switch};
 use crate::family::sock::{Sock, flag, role, step};
@@ -153,6 +153,29 @@ pub fn forget(s: &'static Sock) {
 /// Sets what the other layers call back; called by the constructor.
 pub fn start() {
     crate::transport::channel::set_sink(heard);
+    mark::set_provider(smc::is_usable);
+}
+
+/// Names our descriptors here.
+pub fn descriptors(add: &mut impl FnMut(i32)) {
+    listener::descriptors(add);
+    smc::descriptors(add);
+}
+
+/// Whether `fd` is one of our descriptors here.
+pub fn owns(fd: i32) -> bool {
+    listener::owns(fd) || smc::owns(fd)
+}
+
+/// A descriptor of ours has another number now; false if it is none of these.
+pub fn moved(old: i32, new: i32) -> bool {
+    listener::moved(old, new) || smc::moved(old, new)
+}
+
+/// A forked child has neither listener nor links.
+pub fn forget_in_child() {
+    listener::forget_in_child();
+    smc::forget_in_child();
 }
 
 /// A message that was met while somebody looked for eventfds.

@@ -130,6 +130,13 @@ pub fn event_clear(fd: c_int) {
     let _ = unsafe { read(fd, b.as_mut_ptr(), 8) };
 }
 
+/// A new epoll set.
+pub fn epoll_create() -> Res<c_int> {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
+        .map(|n| n as c_int)
+}
+
 /// poll(2) on a slice; `timeout` in milliseconds.
 pub fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> Res {
     let ts = libc::timespec {

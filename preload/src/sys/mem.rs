@@ -90,6 +90,12 @@ pub fn map_private(len: usize) -> Res<*mut u8> {
     mmap(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
 }
 
+/// Zeroed memory of our own that a forked child shares: what a network card writes to must stay the
+/// same page for the parent when it forks.
+pub fn map_for_device(len: usize) -> Res<*mut u8> {
+    mmap(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+}
+
 fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Res<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, 0]) }

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod diag;
+pub mod dir;
 pub mod fd;
 pub mod mem;
 pub mod net;

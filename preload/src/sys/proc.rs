@@ -140,3 +140,18 @@ pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
     }
     Some((raw[0], raw[1] as u64))
 }
+
+/// Runs `f` with all signals blocked: a thread made in it never runs a handler of the program.
+pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    let (all, mut old) = (!0u64, 0u64);
+    let change = |set: &u64, old: Option<&mut u64>| {
+        let old = old.map_or(0, |o| std::ptr::from_mut(o) as usize);
+        let args = [libc::SIG_SETMASK as usize, std::ptr::from_ref(set) as usize, old, 8, 0, 0];
+        // SAFETY: both sets are valid and have the kernel's size.
+        let _ = unsafe { super::call(super::Sysno::rt_sigprocmask, args) };
+    };
+    change(&all, Some(&mut old));
+    let result = f();
+    change(&old, None);
+    result
+}

@@ -50,7 +50,7 @@ pub unsafe fn send(
     let mut source = FromBufs::new(bufs);
     loop {
         if s.tx_in_memory() {
-            if flags & TCP_ONLY != 0 && source.done == 0 {
+            if flags & TCP_ONLY != 0 && source.done == 0 && !s.is_linked() {
                 let why = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy };
                 switch::pin(s, fd, why);
                 if s.tx_in_memory() {
@@ -78,6 +78,12 @@ pub unsafe fn send(
                 n => return (source.done + n) as isize,
             }
             continue;
+        }
+        if s.has(flag::UNASKED) {
+            life::first_use(s, fd);
+            if s.tx_in_memory() {
+                continue;
+            }
         }
         if let Some(r) = left_error(s, flags) {
             return r;
@@ -190,6 +196,12 @@ pub unsafe fn recv(
             }
             return to_c(r);
         }
+        if s.has(flag::UNASKED) {
+            life::first_use(s, fd);
+            if s.has(flag::CAREFUL) {
+                continue;
+            }
+        }
         if let Some(n) = rx::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             rendezvous::after_op(s, fd);
             return n;
@@ -226,6 +238,10 @@ pub fn send_file(
                 return done;
             }
         }
+        life::first_use(s, fd);
+        if s.tx_in_memory() {
+            continue;
+        }
         let left = count - done as usize;
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
             return if done > 0 { done } else { to_c(Err(e)) };
@@ -241,6 +257,7 @@ pub fn send_file(
 
 /// splice(2) from a pipe into a tracked socket in memory. None: on TCP.
 pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
+    life::first_use(s, fd);
     if !s.tx_in_memory() {
         return None;
     }

@@ -70,6 +70,17 @@ pub fn on_connect(s: &Sock) {
         s.role.store(role::CLIENT, Relaxed);
         s.next_ops.store(config::switch_ops() + config::switch_ops() / 2, Relaxed);
         s.note(Reason::NotWorthIt);
+        if s.has(flag::MARKED) {
+            s.set(flag::UNASKED);
+        }
+    }
+}
+
+/// A marked connection is used, or was just established.
+#[inline]
+pub fn first_use(s: &'static Sock, fd: i32) {
+    if s.has(flag::UNASKED) {
+        rendezvous::smc::first_use(s, fd);
     }
 }
 
@@ -80,6 +91,10 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
         s.note(Reason::NotWorthIt);
         if let Some(l) = listener {
             mark::accepted(l, s);
+            if s.has(flag::MARKED) {
+                s.set(flag::UNASKED);
+                rendezvous::smc::first_use(s, fd);
+            }
         }
     }
 }
@@ -153,7 +168,7 @@ fn release(s: &'static Sock, fd: Option<i32>) {
     }
     process::count(Counter::Tracked, -1);
     let last = s.holders.fetch_sub(1, AcqRel) <= 1;
-    let region = !s.region.load(Acquire).is_null();
+    let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
     rendezvous::forget(s);
     if !region {
         return finish(s, last);

@@ -23,12 +23,17 @@ pub enum Set {
     Kernel,
     /// Done here.
     Done,
+    /// Not for this connection (ENOPROTOOPT).
+    Refused,
 }
 
 /// Before the kernel's setsockopt; `value` is the int of the option where it is one.
 pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value: Option<i32>) -> Set {
     // What concerns receiving needs what is unread back in the kernel's queue at once.
     let home = |why| {
+        if s.is_linked() {
+            return Set::Refused; // what TCP has of this connection is nothing that could be returned to
+        }
         if !s.has(flag::PINNED) {
             crate::table::life::hand_over(s, sock, why);
         }

@@ -7,6 +7,7 @@
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends, their sleep words and eventfds.
 
+pub mod changes;
 pub mod channel;
 pub mod peers;
 pub mod region;

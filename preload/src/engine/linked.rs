@@ -1,0 +1,230 @@
+//! A connection whose other end is a link (RDMA): what is different from one in shared memory.
+//!
+//! Little: the rings belong to the link, nothing that TCP shows counts, there is no way back once the
+//! handshake is over, and the end comes by marks that the link sets. [`begin`] puts a fresh connection
+//! into memory before its handshake has told whether it stays there: what the program sends waits in the
+//! ring meanwhile, and goes through TCP if the handshake ends there ([`return_sending`],
+//! [`return_receiving`]).
+
+use super::tx::Step;
+use super::{bell, end, shadow};
+use crate::family::lock::Marker;
+use crate::family::process;
+use crate::family::sock::{Sock, flag, medium, step};
+use crate::layout::word;
+use crate::link::state;
+use crate::sys::{Errno, net};
+use crate::transport::changes;
+use crate::transport::region::{Dir, RegionHeader, fin};
+use crate::transport::waiters::Waiter;
+use smcr_proto::page::{Counter, State};
+use std::sync::atomic::Ordering::*;
+
+/// Where a link's connection lies.
+pub struct Rings {
+    /// Its number.
+    pub index: u32,
+    /// The page with both directions.
+    pub header: *mut RegionHeader,
+    /// The sending ring, and its size.
+    pub ring: (*mut u8, u32),
+    /// Size of the receiving ring, which comes later.
+    pub receive: u32,
+}
+
+/// Puts a connection that has carried nothing into memory, both ways. False: somebody is inside a
+/// kernel call on it, or bytes have gone.
+pub fn begin(s: &Sock, sock: i32, rings: &Rings) -> bool {
+    shadow::learn(s, sock);
+    // SAFETY: a header page is never unmapped; all fields are atomics.
+    let header = unsafe { &*rings.header };
+    let [out, back] = &header.dirs;
+    for (dir, size) in [(out, rings.ring.1), (back, rings.receive)] {
+        dir.size.store(size, Relaxed);
+        dir.switch.store(1, Relaxed);
+        dir.passed.store(1, Relaxed);
+        dir.producer_cpu.store(u32::MAX, Relaxed);
+        dir.consumer_cpu.store(u32::MAX, Relaxed);
+    }
+    header.server.store(process::pid(), Relaxed);
+    out.bell.store(word::LINK, Relaxed);
+    back.space.store(word::LINK, Relaxed);
+    s.tx.ring.store(rings.ring.0, Relaxed);
+    s.tx.size.store(rings.ring.1, Relaxed);
+    s.tx_ring.store(rings.ring.1, Relaxed);
+    s.rx_ring.store(rings.receive, Relaxed);
+    for (half, dir) in [(&s.tx, out), (&s.rx, back)] {
+        half.switches.store(1, Relaxed);
+        half.dir.store(std::ptr::from_ref(dir).cast_mut(), Release);
+    }
+    s.tx_switches.store(1, Relaxed);
+    s.rx_switches.store(1, Relaxed);
+    s.tx.gate.store(bell::CLOSED, Relaxed);
+    s.region.store(rings.header, Release);
+    s.link.store(rings.index + 1, Release);
+    s.flags.fetch_or(flag::LINKED | flag::CAREFUL, SeqCst);
+    s.tx_medium.store(medium::RDMA, SeqCst);
+    s.rx_medium.store(medium::RDMA, SeqCst);
+    // SeqCst as in `switch::try_to_memory`: who is inside has seen TCP.
+    let busy = s.tx.in_kernel.load(SeqCst) != 0 || s.rx.in_kernel.load(SeqCst) != 0;
+    if busy || s.tx.kernel.load(Relaxed) != 0 || s.rx.kernel.load(Relaxed) != 0 {
+        forget(s);
+        s.link.store(0, Release);
+        return false;
+    }
+    bell::arm(s, back);
+    s.set_state(State::Negotiating);
+    changes::note(s);
+    true
+}
+
+/// The handshake has agreed: the connection stays in memory.
+pub fn agreed(s: &Sock) {
+    s.step.store(step::PROVED, Release);
+    s.note(smcr_proto::reason::Reason::None);
+    s.set_state(State::Accelerated);
+    process::count(Counter::Accelerated, 1);
+    process::count(Counter::SwitchTxMem, 1);
+    process::count(Counter::SwitchRxMem, 1);
+}
+
+/// All that the program has sent so far has gone through TCP: sending goes on there, unless more has
+/// come meanwhile. `sent` is the position up to which it has gone, `kernel` the bytes of the handshake.
+pub fn return_sending(s: &Sock, sock: i32, sent: u64, kernel: u64) -> bool {
+    let Some(dir) = s.tx.dir() else { return true };
+    let marker = Marker::new();
+    let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
+    if dir.head.load(Acquire) != sent {
+        return false;
+    }
+    s.tx.kernel.store(sent + kernel, Relaxed);
+    s.tx.tcp.store(sent, Relaxed);
+    s.tx.cursor.store(0, Relaxed);
+    s.tx.seen.store(0, Relaxed);
+    dir.switch.store(2, Release);
+    s.tx.switches.store(2, Relaxed);
+    s.tx_switches.store(0, Relaxed);
+    s.tx_medium.store(medium::TCP, SeqCst);
+    shadow::restore_sending(s, sock);
+    changes::note(s);
+    true
+}
+
+/// Receiving goes on through TCP.
+pub fn return_receiving(s: &Sock, kernel: u64) -> bool {
+    let Some(dir) = s.rx.dir() else { return true };
+    let marker = Marker::new();
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
+    s.rx.kernel.store(kernel, Relaxed);
+    dir.switch.store(2, Release);
+    s.rx.switches.store(2, Relaxed);
+    s.rx_switches.store(0, Relaxed);
+    s.rx_medium.store(medium::TCP, SeqCst);
+    changes::note(s);
+    true
+}
+
+/// The program has shut down a direction while the handshake was on its way: now TCP is told.
+pub fn after_shutdown(s: &Sock, sock: i32) {
+    let how = match (s.has(flag::SHUT_RD), s.has(flag::SHUT_WR)) {
+        (true, true) => libc::SHUT_RDWR,
+        (true, false) => libc::SHUT_RD,
+        (false, true) => libc::SHUT_WR,
+        (false, false) => return,
+    };
+    let _ = net::shutdown(sock, how);
+}
+
+/// Both directions are on TCP: an ordinary connection again.
+pub fn forget(s: &Sock) {
+    s.tx_medium.store(medium::TCP, SeqCst);
+    s.rx_medium.store(medium::TCP, SeqCst);
+    s.tx.dir.store(std::ptr::null_mut(), Release);
+    s.rx.dir.store(std::ptr::null_mut(), Release);
+    s.region.store(std::ptr::null_mut(), Release);
+    s.step.store(step::FAILED, Release);
+    s.flags.fetch_and(!(flag::LINKED | flag::CAREFUL), SeqCst);
+    s.set_state(State::Tcp);
+    changes::note(s);
+}
+
+/// Whether the link is this process's: a forked child has the rings, not the queue pair.
+fn is_owner(s: &Sock) -> bool {
+    s.region().is_none_or(|h| h.server.load(Relaxed) == process::pid())
+}
+
+/// Whether connections over links of the parent may be used here.
+pub fn is_foreign() -> bool {
+    state::is_inherited()
+}
+
+/// The program has put bytes into its ring, has taken some out, or has closed.
+#[cold]
+pub fn kick(s: &Sock) {
+    if !is_owner(s) {
+        return state::kick_parent();
+    }
+    if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
+        state::kick(index);
+    }
+}
+
+/// Looks whether something has arrived, if nobody else does.
+#[inline]
+pub fn poll() {
+    if state::is_used() {
+        state::try_with(|all| {
+            all.poll();
+        });
+    }
+}
+
+/// How long a wait for a link may sleep without looking again. None: it will be woken.
+pub fn longest_sleep(s: &Sock, me: Option<Waiter>) -> Option<u64> {
+    (me.is_none() || !is_owner(s)).then_some(2_000_000)
+}
+
+/// What a send gets when the peer reads no more. None: it does.
+pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
+    let marks = back.fin.load(Acquire);
+    if marks & fin::CLOSED == 0 {
+        return None;
+    }
+    match s.error.swap(0, Relaxed) {
+        0 => {}
+        e => return Some(Step::Failed(Errno(e as i32))),
+    }
+    if marks & fin::RESET != 0 {
+        let e = if end::take_death(s) { libc::ECONNRESET } else { libc::EPIPE };
+        return Some(Step::Failed(Errno(e)));
+    }
+    // TCP takes what comes first after the peer has closed; the answer to it is the reset.
+    let first = s.flags.fetch_or(flag::SWALLOWED, AcqRel) & flag::SWALLOWED == 0;
+    Some(if first { Step::Moved(n) } else { Step::Failed(Errno(libc::EPIPE)) })
+}
+
+/// Before the last descriptor is closed: what the peer is to see.
+pub fn before_close(s: &Sock) {
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
+    let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
+    let mut marks = fin::WRITE | fin::CLOSED;
+    if unread || s.has(flag::LINGER0) {
+        marks |= fin::RESET;
+    }
+    dir.fin.fetch_or(marks, Release);
+    kick(s);
+}
+
+/// Nobody of this family uses the connection any more: the link ends it when the peer has everything.
+pub fn leave(s: &Sock) {
+    if let Some(dir) = s.tx.dir() {
+        dir.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::LEFT, Release);
+        kick(s);
+    } else if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
+        // On TCP since its handshake; the link keeps the page until now.
+        if !state::is_inherited() {
+            state::with(|all| all.release(index));
+        }
+    }
+    s.link.store(0, Release);
+}

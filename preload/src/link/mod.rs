@@ -1,0 +1,19 @@
+//! SMC-R links: the other end of a ring, where that is another host.
+//!
+//! A connection over RDMA uses the engine's record, directions and rings as one over shared memory does;
+//! what there is the peer process is here the link: it writes what the program has put into the sending
+//! ring into the peer's memory and says so by a CDC message, and when a CDC message arrives it moves
+//! the cursors of the record and rings this process's own waiters. Two words of each direction
+//! ([`crate::layout::word::LINK`]) bring the engine here; where no link is used, nothing does.
+//!
+//! - [`state`]: everything, under one lock: `kick` to send, `poll` to receive, `tick` for time;
+//! - [`group`]: a link group: queue pair, LLC machine, rings;
+//! - [`slot`]: a connection;
+//! - [`pool`]: registered memory;
+//! - [`wake`]: this process's own waiters.
+
+pub mod group;
+pub mod pool;
+pub mod slot;
+pub mod state;
+pub mod wake;

@@ -1,0 +1,160 @@
+//! Memory of links: ring buffers in registered slabs, and header pages.
+//!
+//! A slab is one mapping of equal elements. Rings that the peer writes into (RMBEs) lie in slabs that
+//! belong to one link group and are registered with its peer's right to write, so no peer reaches
+//! another's; send rings lie in slabs of the process that only this end reads. Slabs are shared with
+//! forked children (`mem::map_for_device`) and live as long as their pool.
+
+use crate::family::process;
+use crate::layout::{HEADER, RegionHeader};
+use crate::sys::{Errno, Res, mem};
+use crate::verbs::device::Device;
+use crate::verbs::qp::Memory;
+use smcr_proto::smc::id::{Rkey, RmbeIndex};
+
+/// Elements of the first slab of a pool; each further one has twice as many.
+const FIRST: usize = 4;
+/// Most elements of a slab: RMBE indexes are one byte and begin at 1.
+const MOST: usize = 255;
+
+/// One mapping.
+struct Slab {
+    start: *mut u8,
+    count: usize,
+    free: Vec<u8>,
+    /// By number of the device.
+    memory: Vec<(usize, Memory)>,
+}
+
+/// Elements of one size.
+pub struct Pool {
+    element: usize,
+    /// The peer may write.
+    remote: bool,
+    slabs: Vec<Slab>,
+}
+
+/// An element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Element {
+    slab: usize,
+    place: u8,
+    /// Its first byte.
+    pub start: *mut u8,
+}
+
+/// How an element is named to a network card and to the peer.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    /// For this end.
+    pub lkey: u32,
+    /// For the peer.
+    pub rkey: Rkey,
+    /// Start of the registered memory.
+    pub base: u64,
+    /// The element's place in it.
+    pub index: RmbeIndex,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub const fn new(element: usize, remote: bool) -> Pool {
+        Pool { element, remote, slabs: Vec::new() }
+    }
+
+    /// Bytes of an element.
+    pub fn element(&self) -> usize {
+        self.element
+    }
+
+    /// Takes an element; a new slab is mapped where none is free.
+    pub fn take(&mut self) -> Res<Element> {
+        if let Some(slab) = self.slabs.iter().position(|s| !s.free.is_empty()) {
+            return self.take_from(slab);
+        }
+        let count = self.slabs.last().map_or(FIRST, |s| (s.count * 2).min(MOST));
+        let len = count * self.element;
+        let start = mem::map_for_device(len)?;
+        process::note_memory(len as i64);
+        let free = (0..count as u8).rev().collect();
+        self.slabs.push(Slab { start, count, free, memory: Vec::new() });
+        self.take_from(self.slabs.len() - 1)
+    }
+
+    fn take_from(&mut self, slab: usize) -> Res<Element> {
+        let s = &mut self.slabs[slab];
+        let place = s.free.pop().ok_or(Errno(libc::ENOMEM))?;
+        // SAFETY: below the slab's count.
+        let start = unsafe { s.start.add(usize::from(place) * self.element) };
+        Ok(Element { slab, place, start })
+    }
+
+    /// Gives an element back: nobody reads or writes it any more.
+    pub fn give_back(&mut self, e: Element) {
+        if let Some(s) = self.slabs.get_mut(e.slab) {
+            s.free.push(e.place);
+        }
+    }
+
+    /// Names of an element on a device; registers its slab there when it is the first.
+    pub fn keys(&mut self, e: Element, number: usize, device: &Device) -> Res<Keys> {
+        let (remote, element) = (self.remote, self.element);
+        let s = self.slabs.get_mut(e.slab).ok_or(Errno(libc::EINVAL))?;
+        let at = match s.memory.iter().position(|(n, _)| *n == number) {
+            Some(at) => at,
+            None => {
+                let m = Memory::register(device, s.start, s.count * element, remote)?;
+                s.memory.push((number, m));
+                s.memory.len() - 1
+            }
+        };
+        let m = &s.memory[at].1;
+        let index = RmbeIndex::new(e.place + 1).map_err(|_| Errno(libc::EINVAL))?;
+        Ok(Keys { lkey: m.lkey(), rkey: Rkey(m.rkey()), base: s.start as u64, index })
+    }
+
+    /// Ends the pool: withdraws and unmaps everything.
+    pub fn destroy(self, device: &Device) {
+        for s in self.slabs {
+            for (_, m) in s.memory {
+                m.deregister(device);
+            }
+            mem::unmap(s.start, s.count * self.element);
+            process::note_memory(-((s.count * self.element) as i64));
+        }
+    }
+}
+
+/// Header pages.
+pub struct Headers {
+    free: Vec<*mut RegionHeader>,
+}
+
+/// Headers that are mapped at once.
+const HEADERS: usize = 16;
+
+impl Headers {
+    /// None yet.
+    pub const fn new() -> Headers {
+        Headers { free: Vec::new() }
+    }
+
+    /// A header, all zero.
+    pub fn take(&mut self) -> Res<*mut RegionHeader> {
+        if self.free.is_empty() {
+            let p = mem::map_for_device(HEADERS * HEADER)?;
+            process::note_memory((HEADERS * HEADER) as i64);
+            // SAFETY: inside the mapping.
+            self.free.extend((0..HEADERS).map(|i| unsafe { p.add(i * HEADER) }.cast()));
+        }
+        let p = self.free.pop().ok_or(Errno(libc::ENOMEM))?;
+        // SAFETY: nobody else uses it; zero bytes are valid for atomics.
+        unsafe { std::ptr::write_bytes(p.cast::<u8>(), 0, HEADER) };
+        Ok(p)
+    }
+
+    /// Gives a header back: no thread looks at it any more.
+    pub fn give_back(&mut self, p: *mut RegionHeader) {
+        self.free.push(p);
+    }
+}

@@ -1,0 +1,320 @@
+//! One connection of a link: its rings, its SMC-R machine, and how both move.
+//!
+//! The program's side of the rings is the engine's (`family::sock::Sock` and [`Dir`]); this is the
+//! other side, which a shared-memory connection has in another process. Everything happens under the
+//! lock of all links ([`super::state`]). Positions are bytes from the start of the stream, on both sides.
+
+use super::group::Group;
+use super::pool::Element;
+use super::wake;
+use crate::family::sock::{Sock, flag};
+use crate::layout::{Dir, RegionHeader, fin};
+use crate::verbs::qp::{WRITES, Write};
+use smcr_proto::smc::cdc::Cdc;
+use smcr_proto::smc::conn::{Conn, ConnError};
+use smcr_proto::smc::id::{Rkey, Token};
+use std::sync::atomic::Ordering::*;
+
+/// What the program has done with its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Closing {
+    /// Nothing.
+    Open,
+    /// shutdown for writing.
+    Shut,
+    /// close.
+    Close,
+    /// An end that the peer sees as a reset.
+    Abort,
+}
+
+/// A connection.
+pub struct Slot {
+    /// Its number.
+    pub index: u32,
+    /// The program's record, and its generation: it may be another's by now.
+    record: (&'static Sock, u32),
+    /// The page with both directions.
+    pub header: *mut RegionHeader,
+    /// The sending ring, and its size.
+    pub tx: (Element, u32),
+    /// Key of the sending ring, once a device is known.
+    pub tx_key: u32,
+    /// The ring that the peer writes into, once the group is known.
+    pub rx: Option<Element>,
+    /// The group.
+    pub group: Option<usize>,
+    /// The machine, from when the peer can learn of the ring.
+    pub conn: Option<Conn>,
+    /// Counted in the group's machine.
+    pub joined: bool,
+    /// The handshake is over: data may be sent.
+    pub active: bool,
+    /// What the program has done.
+    pub closing: Closing,
+    /// Bytes handed to the network card, from the start of the stream.
+    pub pumped: u64,
+    /// Bytes that the machine knows to be read.
+    taken: u64,
+    /// Messages on their way.
+    pub in_flight: u32,
+    /// Waits for a send slot or for a completion.
+    pub stalled: bool,
+    /// Positions behind urgent bytes that are still to be sent.
+    pub urgent: Option<u64>,
+    /// The peer broke a rule: it may write on into the ring, which is not given to others.
+    pub tainted: bool,
+}
+
+impl Slot {
+    /// A connection whose sending ring is ready.
+    pub fn new(index: u32, sock: &'static Sock, header: *mut RegionHeader, tx: (Element, u32)) -> Slot {
+        Slot {
+            index,
+            record: (sock, sock.generation.load(Relaxed)),
+            header,
+            tx,
+            tx_key: 0,
+            rx: None,
+            group: None,
+            conn: None,
+            joined: false,
+            active: false,
+            closing: Closing::Open,
+            pumped: 0,
+            taken: 0,
+            in_flight: 0,
+            stalled: false,
+            urgent: None,
+            tainted: false,
+        }
+    }
+
+    /// The program's record, while the program has it.
+    pub fn sock(&self) -> Option<&'static Sock> {
+        let (s, generation) = self.record;
+        let same = s.generation.load(Relaxed) == generation && s.link.load(Relaxed) == self.index + 1;
+        same.then_some(s)
+    }
+
+    /// What the program has done, as its direction is marked.
+    fn closing(&self) -> Closing {
+        let marks = self.tx_dir().fin.load(Acquire);
+        if marks & fin::CLOSED != 0 {
+            if marks & fin::RESET != 0 { Closing::Abort } else { Closing::Close }
+        } else if marks & fin::WRITE != 0 {
+            Closing::Shut
+        } else {
+            Closing::Open
+        }
+    }
+
+    /// What this end sends.
+    pub fn tx_dir(&self) -> &'static Dir {
+        // SAFETY: a header page is never unmapped; all its fields are atomics.
+        unsafe { &(&*self.header).dirs[0] }
+    }
+
+    /// What the peer sends.
+    pub fn rx_dir(&self) -> &'static Dir {
+        // SAFETY: as above.
+        unsafe { &(&*self.header).dirs[1] }
+    }
+
+    /// Sends what can be sent. False: the queue pair is broken.
+    pub fn pump(&mut self, group: &mut Group) -> bool {
+        self.stalled = false;
+        self.closing = self.closing.max(self.closing());
+        let Some(conn) = &mut self.conn else { return true };
+        // Acquire: the program has copied the bytes out (`engine::rx`).
+        // SAFETY: as in `rx_dir`.
+        let (out, back) = unsafe { (&(&*self.header).dirs[0], &(&*self.header).dirs[1]) };
+        let read = back.tail.load(Acquire);
+        if read != self.taken {
+            conn.consume(read.wrapping_sub(self.taken) as u32);
+            self.taken = read;
+        }
+        if !self.active {
+            return true;
+        }
+        loop {
+            // Acquire: the program has copied the bytes in (`engine::tx`).
+            let head = out.head.load(Acquire);
+            let left = head.wrapping_sub(self.pumped);
+            if !group.has_slot() {
+                self.stalled = true;
+                return true;
+            }
+            let hold_back = self.closing == Closing::Open
+                && self.in_flight > 0
+                && left < u64::from(self.tx.1 / 2)
+                && self.urgent.is_none();
+            let mut writes = [Write::default(); WRITES];
+            let mut n = 0;
+            if left > 0 && hold_back {
+                self.stalled = true;
+            } else if left > 0 && self.closing != Closing::Abort {
+                n = take_bytes(conn, self.pumped, left, self.urgent, (self.tx.0, self.tx.1, self.tx_key), &mut writes);
+            }
+            let bytes: u64 = writes[..n].iter().map(|w| u64::from(w.len)).sum();
+            self.pumped += bytes;
+            if self.urgent.is_some_and(|at| self.pumped >= at) {
+                self.urgent = None;
+            }
+            let unsendable = conn.write(0, false).is_err();
+            if self.pumped == head || unsendable || self.closing == Closing::Abort {
+                match self.closing {
+                    Closing::Open => {}
+                    Closing::Shut => conn.shutdown(),
+                    Closing::Close => {
+                        conn.shutdown();
+                        conn.close();
+                    }
+                    Closing::Abort => conn.abort(),
+                }
+            }
+            let Some(message) = conn.poll_cdc() else { return true };
+            if !group.post(&writes[..n], &message, self.index) {
+                return false;
+            }
+            self.in_flight += 1;
+            if bytes == 0 {
+                return true;
+            }
+        }
+    }
+
+    /// A CDC message for this connection came.
+    pub fn handle_cdc(&mut self, cdc: &Cdc) {
+        let Some(conn) = &mut self.conn else { return };
+        let update = match conn.handle_cdc(cdc) {
+            Ok(update) => update,
+            Err(_) => {
+                self.tainted = true;
+                return self.broken(None);
+            }
+        };
+        let (out, back) = (self.tx_dir(), self.rx_dir());
+        let Some(conn) = &mut self.conn else { return };
+        if update.received > 0 {
+            // Release: the bytes are there; pairs with the Acquire in `engine::rx::follow`.
+            back.head.store(conn.received_bytes().0, Release);
+        }
+        if update.freed > 0 {
+            // Release: pairs with the Acquire in `engine::tx::look_at_tail`.
+            out.tail.store(conn.sent_bytes().1, Release);
+        }
+        if update.closing {
+            self.note_end();
+        }
+        if update.received > 0 || update.closing {
+            wake::reader(back, self.sock());
+        }
+        if update.freed > 0 || update.closing {
+            wake::writer(out);
+        }
+    }
+
+    /// Shows the program what the peer's flags say.
+    fn note_end(&mut self) {
+        let Some(conn) = &mut self.conn else { return };
+        let mut marks = fin::WRITE;
+        let aborted = conn.take_error().is_some();
+        if conn.write(0, false) == Err(smcr_proto::smc::conn::WriteError::Reset) {
+            marks |= fin::CLOSED;
+        }
+        if aborted {
+            marks |= fin::CLOSED | fin::RESET;
+            if let Some(s) = self.sock() {
+                s.rx.end.store(ENDED, Relaxed);
+            }
+        }
+        self.rx_dir().fin.fetch_or(marks, Release);
+    }
+
+    /// The connection is over by force; `error` is what the program gets once instead of ECONNRESET.
+    pub fn broken(&mut self, error: Option<ConnError>) {
+        if let Some(s) = self.sock() {
+            if error == Some(ConnError::Aborted) {
+                s.error.store(libc::ECONNABORTED as u32, Relaxed);
+                s.set(flag::ERROR_PENDING);
+            }
+            s.rx.end.store(ENDED, Relaxed);
+        }
+        self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
+        wake::reader(self.rx_dir(), self.sock());
+        wake::writer(self.tx_dir());
+    }
+
+    /// The group is over.
+    pub fn link_down(&mut self) {
+        let Some(conn) = &mut self.conn else { return };
+        conn.handle_link_down();
+        let error = conn.take_error();
+        // What has ended in order stays so.
+        let marks = self.rx_dir().fin.load(Relaxed);
+        if marks & fin::CLOSED == 0 && self.active {
+            self.broken(error);
+        }
+    }
+
+    /// The peer withdrew memories.
+    pub fn withdrawn(&mut self, keys: &[Rkey]) {
+        let Some(conn) = &mut self.conn else { return };
+        conn.handle_rkeys_deleted(keys);
+        if let Some(error) = conn.take_error() {
+            self.broken(Some(error));
+        }
+    }
+
+    /// Whether nothing is left to be done for it: ring and number may be given up.
+    pub fn is_finished(&self, group_over: bool) -> bool {
+        let said = self.conn.as_ref().is_none_or(|c| c.is_finished() && self.in_flight == 0);
+        let left = self.tx_dir().fin.load(Acquire) & fin::LEFT != 0;
+        left && (said || group_over)
+    }
+}
+
+/// Value of `Sock::rx.end` for an end that the link has found: see `engine::end::FIN`.
+const ENDED: u32 = 1;
+
+/// The token by which the peer names a connection.
+pub fn token(index: u32, generation: u16) -> Option<Token> {
+    Token::new(u32::from(generation) << 16 | (index + 1)).ok()
+}
+
+/// Takes as much of the stream as the peer has room for, as writes: cut where its ring ends and where
+/// ours does.
+fn take_bytes(
+    conn: &mut Conn,
+    from: u64,
+    left: u64,
+    urgent: Option<u64>,
+    ring: (Element, u32, u32),
+    out: &mut [Write; WRITES],
+) -> usize {
+    // No more than one round of the smaller ring, so that at most four pieces come out.
+    let most = left.min(u64::from(ring.1)) as u32;
+    let up_to = urgent.filter(|at| *at > from).map_or(most, |at| most.min((at - from) as u32));
+    let Ok(segments) = conn.write(up_to, urgent == Some(from + u64::from(up_to))) else { return 0 };
+    let (mut n, mut at) = (0, from);
+    for segment in segments.iter() {
+        let Some((to, rkey)) = conn.remote(*segment) else { return n };
+        let mut done = 0;
+        while done < segment.len && n < WRITES {
+            let offset = (at % u64::from(ring.1)) as u32;
+            let len = (segment.len - done).min(ring.1 - offset);
+            out[n] = Write {
+                from: ring.0.start as u64 + u64::from(offset),
+                len,
+                lkey: ring.2,
+                to: to + u64::from(done),
+                rkey: rkey.0,
+            };
+            n += 1;
+            done += len;
+            at += u64::from(len);
+        }
+    }
+    n
+}

@@ -1,0 +1,120 @@
+//! SMC-R between hosts: from a TCP connection whose handshake showed the option to a link, or back.
+//!
+//! [`first_use`] is called when a marked connection is used: it puts the connection into memory
+//! (`engine::linked`) and hands the CLC handshake to the [`service`] thread, which runs it
+//! ([`shake`]) while the program goes on. The thread exists from the first such handshake on; it also
+//! serves LLC and completions while nobody else looks. `docs/decisions/09-rdma.md` says why.
+
+mod service;
+mod shake;
+
+use super::learn_names;
+use super::mark::{self, Shown};
+use crate::engine::linked::{self, Rings};
+use crate::family::sock::{Sock, flag, role};
+use crate::link::state;
+use crate::sys::{fd, net};
+use crate::verbs::{load, port};
+use crate::{config, control, log};
+use shake::Shake;
+use smcr_proto::handshake::Peer;
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::clc::decline::Decline;
+use smcr_proto::smc::clc::Message;
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::id::{PeerId, RmbeSize};
+use std::sync::atomic::Ordering::*;
+
+pub use service::{at_exit, descriptors, moved, owns};
+
+/// Whether RDMA can be used at all: asked before anything is marked.
+pub fn is_usable() -> bool {
+    port::any() && load::functions().is_some()
+}
+
+/// A marked connection is about to be used, or was just established.
+#[cold]
+pub fn first_use(s: &'static Sock, sock: i32) {
+    if !s.has(flag::UNASKED) {
+        return;
+    }
+    match mark::ask(s, sock) {
+        Shown::NotYet => {}
+        Shown::Unmarked | Shown::Nobody => s.clear(flag::UNASKED),
+        Shown::Peer(peer) => {
+            // Only one thread begins.
+            if s.flags.fetch_and(!flag::UNASKED, AcqRel) & flag::UNASKED != 0 {
+                begin(s, sock, peer);
+            }
+        }
+    }
+}
+
+/// What was shown is a commitment: CLC follows, if only to say no.
+fn begin(s: &'static Sock, sock: i32, peer: Peer) {
+    let refusal = may_link(s, sock).err();
+    let size = ring_size();
+    let rings = state::with(|all| {
+        let slot = all.reserve(s, size.bytes()).ok()?;
+        let ring = (slot.tx.0.start, slot.tx.1);
+        Some(Rings { index: slot.index, header: slot.header, ring, receive: size.bytes() })
+    });
+    let Some(rings) = rings.flatten() else { return give_up(s, sock, Reason::NoResources) };
+    if !linked::begin(s, sock, &rings) {
+        state::with(|all| all.release(rings.index));
+        return give_up(s, sock, Reason::CountMismatch);
+    }
+    // The handshake has a descriptor of its own: the program may close its one meanwhile.
+    let own = fd::dup_from(sock, 3).map(fd::park);
+    let Ok(own) = own else { return give_up(s, sock, Reason::NoResources) };
+    let refusal = refusal.map(|why| (why, Diagnosis::NO_SMCR_DEVICE));
+    service::submit(Shake::new(s, own, rings.index, size, peer, refusal));
+}
+
+/// The ring that a peer writes into.
+fn ring_size() -> RmbeSize {
+    let most = crate::transport::region::RING_MAX as u32;
+    RmbeSize::at_least((config::ring_size() as u32).min(most))
+}
+
+fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
+    learn_names(s, sock).ok_or(Reason::NoResources)?;
+    if s.has(flag::PINNED) {
+        return Err(Reason::from_code(s.reason.load(Relaxed)).unwrap_or(Reason::TcpSpecial));
+    }
+    control::decide_link(s)
+}
+
+/// Nothing can be set up. A client says so to the peer in one message and goes on with TCP; a server
+/// would have to wait for the client's first, which nobody does here: the connection ends.
+fn give_up(s: &'static Sock, sock: i32, why: Reason) {
+    log::warn!(target: "smcr::link", fd = sock, reason = why.label(), "no memory for a handshake");
+    s.note(why);
+    let decline = Message::Decline(Decline::new(PeerId::default(), Diagnosis::MEMORY)).emit();
+    let is_client = s.role.load(Relaxed) == role::CLIENT;
+    let fresh = s.tx.kernel.load(Relaxed) == 0 && s.rx.kernel.load(Relaxed) == 0;
+    if is_client && fresh && net::send_slice(sock, &decline, libc::MSG_DONTWAIT) == Ok(decline.len()) {
+        s.tx.kernel.store(decline.len() as u64, Relaxed);
+    } else {
+        let _ = net::disconnect(sock);
+    }
+}
+
+/// The connection leaves this process, or the program that has the library. There is no way back from
+/// SMC-R: before exec it is reset; a descriptor that is passed stays this process's to use.
+pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    s.note(why);
+    if why == Reason::Exec {
+        log::warn!(target: "smcr::link", fd = sock, "exec resets a connection over RDMA");
+        s.set(flag::LINGER0);
+        linked::before_close(s);
+        let _ = net::shutdown(sock, libc::SHUT_RDWR);
+    }
+    false
+}
+
+/// A forked child has no link of its own and no service thread.
+pub fn forget_in_child() {
+    state::forget_in_child();
+    service::forget_in_child();
+}

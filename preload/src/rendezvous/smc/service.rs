@@ -1,0 +1,228 @@
+//! The service thread: handshakes, LLC and its deadlines, completions while nobody polls.
+//!
+//! Made by the first handshake of the process, with all signals blocked; it sleeps in poll(2) and costs
+//! nothing while its links are idle. A forked child has none until it begins a handshake itself.
+
+use super::shake::Shake;
+use crate::link::state::{self, now};
+use crate::log;
+use crate::sys::{fd, proc};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+
+/// Handshakes for the thread, the last one first.
+struct Node {
+    shake: Shake,
+    next: *mut Node,
+}
+
+static SUBMITTED: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Wakes the thread.
+static EVENT: AtomicI32 = AtomicI32::new(-1);
+/// epoll set of the TCP connections below links: their end may be the peer's death.
+static WATCH: AtomicI32 = AtomicI32::new(-1);
+
+/// Hands a handshake to the thread, which is made if there is none.
+pub fn submit(shake: Shake) {
+    let node = Box::into_raw(Box::new(Node { shake, next: std::ptr::null_mut() }));
+    let mut head = SUBMITTED.load(Relaxed);
+    loop {
+        // SAFETY: not yet seen by anybody else.
+        unsafe { (*node).next = head };
+        match SUBMITTED.compare_exchange_weak(head, node, Release, Relaxed) {
+            Ok(_) => break,
+            Err(now) => head = now,
+        }
+    }
+    if RUNNING.swap(1, AcqRel) == 0 && !start() {
+        RUNNING.store(0, Release);
+    }
+    let _ = fd::event_set(EVENT.load(Acquire));
+}
+
+fn start() -> bool {
+    let (Ok(event), Ok(watch)) = (fd::eventfd(), fd::epoll_create()) else { return false };
+    EVENT.store(fd::park(event), Release);
+    WATCH.store(fd::park(watch), Release);
+    state::set_service(EVENT.load(Relaxed));
+    proc::with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name("smcr-link".into())
+            .stack_size(256 * 1024)
+            .spawn(serve)
+            .is_ok()
+    })
+}
+
+/// The thread.
+fn serve() {
+    let mut shakes: Vec<Shake> = Vec::new();
+    loop {
+        if crate::sys::caught(|| round(&mut shakes)).is_none() {
+            log::warn!(target: "smcr::link", "the service thread failed; its handshakes are given up");
+            shakes.clear();
+        }
+    }
+}
+
+fn round(shakes: &mut Vec<Shake>) {
+    let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
+    while !node.is_null() {
+        // SAFETY: made by `submit`, taken off the list by this thread alone.
+        let taken = unsafe { Box::from_raw(node) };
+        node = taken.next;
+        shakes.push(taken.shake);
+    }
+    let next = state::with(|all| {
+        all.poll();
+        all.tick()
+    });
+    let mut at = next.flatten();
+    let (mut i, time) = (0, now());
+    while i < shakes.len() {
+        if shakes[i].is_due(time) && shakes[i].step() {
+            shakes.swap_remove(i);
+        } else {
+            i += 1;
+        }
+    }
+    let mut fds = vec![entry(EVENT.load(Relaxed), libc::POLLIN), entry(WATCH.load(Relaxed), libc::POLLIN)];
+    let first = fds.len();
+    for shake in shakes.iter() {
+        let wants = shake.wants();
+        at = [at, wants.at].into_iter().flatten().min();
+        fds.push(entry(if wants.events == 0 { -1 } else { shake.fd }, wants.events));
+    }
+    // Armed before the last look: what comes afterwards makes an event.
+    let busy = state::with(|all| {
+        for d in &all.devices {
+            fds.push(entry(d.event_fd(), libc::POLLIN));
+            fds.push(entry(d.async_fd(), libc::POLLIN));
+        }
+        state::arm(all);
+        all.poll()
+    });
+    if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
+        return;
+    }
+    // Rounded up: a deadline is never met too early, which would be a busy loop.
+    let ms = at.map_or(-1, |at| at.saturating_sub(now()).as_micros().div_ceil(1000).min(60_000) as i32);
+    if fd::poll(&mut fds, ms).unwrap_or(0) == 0 {
+        return;
+    }
+    if fds[0].revents != 0 {
+        fd::event_clear(fds[0].fd);
+        state::with(|all| all.mark_all());
+    }
+    if fds[1].revents != 0 {
+        ended();
+    }
+    for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
+        shake.is_signalled = entry.revents != 0;
+    }
+    state::with(|all| {
+        let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
+        for d in &mut all.devices {
+            if number(d.event_fd()) {
+                d.take_events();
+            }
+            if number(d.async_fd())
+                && let Some(event) = d.take_async()
+            {
+                log::info!(target: "smcr::verbs", event, "device event");
+            }
+        }
+    });
+}
+
+fn entry(fd: i32, events: i16) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+/// Notes the TCP connection below a link, to hear of its end.
+pub fn watch(tcp: i32, index: u32) {
+    let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+    let e = libc::epoll_event { events, u64: u64::from(index) };
+    let _ = fd::epoll_ctl(WATCH.load(Relaxed), libc::EPOLL_CTL_ADD, tcp, Some(e));
+}
+
+/// TCP connections have ended: if the peer has not said so by its link, it may be dead.
+fn ended() {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+    // SAFETY: the array has 32 entries.
+    let n = unsafe { fd::epoll_wait(WATCH.load(Relaxed), events.as_mut_ptr(), 32, 0) }.unwrap_or(0);
+    state::with(|all| {
+        for e in &events[..n.min(32)] {
+            all.probe(e.u64 as u32);
+        }
+    });
+}
+
+/// The process ends: what was sent goes out, and the peers hear of it (Linux waits as long in close).
+pub fn at_exit() {
+    const PATIENCE_MS: u32 = 2000;
+    if !state::is_used() && RUNNING.load(Relaxed) == 0 {
+        return;
+    }
+    let mut first = true;
+    for _ in 0..PATIENCE_MS {
+        let quiet = state::with(|all| {
+            all.poll();
+            all.close_all(first)
+        });
+        if quiet != Some(false) && !first {
+            break;
+        }
+        if !first {
+            let _ = fd::poll(&mut [], 1);
+        }
+        first = false;
+    }
+    state::with(|all| all.end_all());
+    for _ in 0..100 {
+        let quiet = state::with(|all| {
+            all.poll();
+            all.groups.iter().flatten().all(|g| g.is_quiet())
+        });
+        if quiet != Some(false) {
+            break;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+}
+
+/// A forked child has no service thread.
+pub fn forget_in_child() {
+    RUNNING.store(0, Relaxed);
+    SUBMITTED.store(std::ptr::null_mut(), Relaxed);
+    EVENT.store(-1, Relaxed);
+    WATCH.store(-1, Relaxed);
+}
+
+/// Whether `fd` is one of our descriptors here.
+pub fn owns(fd: i32) -> bool {
+    let mut found = false;
+    descriptors(&mut |own| found |= own == fd && fd >= 0);
+    found
+}
+
+/// Names our descriptors here.
+pub fn descriptors(add: &mut impl FnMut(i32)) {
+    if RUNNING.load(Relaxed) == 0 {
+        return;
+    }
+    add(EVENT.load(Relaxed));
+    add(WATCH.load(Relaxed));
+    state::with(|all| {
+        for d in &all.devices {
+            d.descriptors().into_iter().for_each(&mut *add);
+        }
+    });
+}
+
+/// A descriptor of ours has another number now; false if it is none of these.
+pub fn moved(old: i32, new: i32) -> bool {
+    EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+        || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+        || state::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)
+}

@@ -1,0 +1,686 @@
+//! One CLC handshake: feeds the sans-IO machine of `proto` from the TCP descriptor, and does what it asks
+//! for with devices, groups and rings.
+//!
+//! Runs in the service thread; nothing here waits. Towards libsmcr the server speaks first: a greeting
+//! ([`HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
+//! meanwhile goes through TCP before the program does so itself.
+
+use crate::engine::linked;
+use crate::family::sock::{Sock, role};
+use crate::link::state::{self, State, now};
+use crate::sys::{Errno, fd, net};
+use crate::verbs::port::{self, Port};
+use crate::verbs::qp::Remote;
+use crate::{control, log};
+use smcr_proto::handshake::{HELLO, Peer};
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::Time;
+use smcr_proto::smc::clc::{Frame, SMCR};
+use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
+use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::handshake::client::{self, Client};
+use smcr_proto::smc::handshake::server::{self, Offer, Server};
+use smcr_proto::smc::handshake::{Failure, Host, Outcome, Params, Role};
+use smcr_proto::smc::id::{PeerId, RmbeSize};
+use smcr_proto::smc::link::key;
+use smcr_proto::smc::llc::Family;
+use std::sync::atomic::Ordering::*;
+
+/// How long a client waits for the greeting of a server that has the library.
+const GREETING: Time = Time::from_secs(2);
+/// One link for each group: what this library does.
+const LIMITS: Limits = Limits { max_conns: 255, max_links: 1, features: 0 };
+
+/// A handshake on its way.
+pub struct Shake {
+    s: &'static Sock,
+    generation: u32,
+    /// The TCP connection, by a descriptor of our own.
+    pub fd: i32,
+    index: u32,
+    size: RmbeSize,
+    peer: Peer,
+    refusal: Option<(Reason, Diagnosis)>,
+    machine: Machine,
+    port: Option<Port>,
+    group: Option<usize>,
+    /// This handshake has made its group.
+    made: bool,
+    /// Confirm Link is awaited.
+    awaits_link: bool,
+    /// Bytes to be sent.
+    out: Vec<u8>,
+    /// Bytes of the handshake in each direction.
+    sent: u64,
+    received: u64,
+    /// On TCP: position up to which the program's bytes have gone.
+    drained: Option<u64>,
+    /// Receiving is on TCP as well.
+    receives: bool,
+    /// Something happened on the descriptor.
+    pub is_signalled: bool,
+    /// A greeting may still come, late, before anything else.
+    late: bool,
+}
+
+// One at a time in a list of a few.
+#[allow(clippy::large_enum_variant)]
+enum Machine {
+    /// Nothing begun yet.
+    Fresh,
+    /// A client that waits for the greeting.
+    Greeting(Time),
+    Client(Client),
+    Server(Server),
+    Over,
+}
+
+/// What the thread waits for.
+pub struct Wants {
+    /// poll(2) events.
+    pub events: i16,
+    /// When to come again.
+    pub at: Option<Time>,
+}
+
+impl Shake {
+    /// A handshake for a connection that is in memory already.
+    pub fn new(
+        s: &'static Sock,
+        fd: i32,
+        index: u32,
+        size: RmbeSize,
+        peer: Peer,
+        refusal: Option<(Reason, Diagnosis)>,
+    ) -> Shake {
+        Shake {
+            s,
+            generation: s.generation.load(Relaxed),
+            fd,
+            index,
+            size,
+            peer,
+            refusal,
+            machine: Machine::Fresh,
+            port: None,
+            group: None,
+            made: false,
+            awaits_link: false,
+            out: Vec::new(),
+            sent: 0,
+            received: 0,
+            drained: None,
+            receives: false,
+            is_signalled: true,
+            late: false,
+        }
+    }
+
+    /// Goes on as far as it can; true when it is over.
+    pub fn step(&mut self) -> bool {
+        if matches!(self.machine, Machine::Fresh) {
+            self.start();
+        }
+        self.read();
+        let now = now();
+        match &mut self.machine {
+            Machine::Greeting(until) if *until <= now => {
+                // Perhaps it comes still: it must not be taken for the program's bytes.
+                self.late = true;
+                self.fall_back(Reason::PeerSilent);
+            }
+            Machine::Client(m) if m.poll_timeout().is_some_and(|at| at <= now) => m.handle_timeout(now),
+            Machine::Server(m) if m.poll_timeout().is_some_and(|at| at <= now) => m.handle_timeout(now),
+            _ => {}
+        }
+        self.look_at_link();
+        self.events();
+        self.write();
+        self.finish()
+    }
+
+    /// Whether a step may get it further: something happened, its time has come, or it waits for what
+    /// makes no event.
+    pub fn is_due(&mut self, now: Time) -> bool {
+        let asks = self.drained.is_some() || self.awaits_link;
+        let signalled = std::mem::take(&mut self.is_signalled);
+        signalled || asks || self.wants().at.is_some_and(|at| at <= now)
+    }
+
+    /// What to wait for.
+    pub fn wants(&self) -> Wants {
+        let mut events = 0;
+        let (want, at) = match &self.machine {
+            Machine::Client(m) => (m.want() > 0, m.poll_timeout()),
+            Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
+            Machine::Greeting(until) => (true, Some(*until)),
+            Machine::Fresh => (false, Some(Time::ZERO)),
+            Machine::Over => (self.late, None),
+        };
+        if want {
+            events |= libc::POLLIN;
+        }
+        let mut at = at;
+        if let Some(drained) = self.drained {
+            if self.head() != drained {
+                events |= libc::POLLOUT;
+            } else {
+                // The program holds the lock of a direction at this moment, or is about to send.
+                at = Some(now() + Time::from_millis(1));
+            }
+        } else if !self.out.is_empty() {
+            events |= libc::POLLOUT;
+        }
+        if self.awaits_link {
+            let soon = now() + Time::from_millis(20);
+            at = Some(at.map_or(soon, |t| t.min(soon)));
+        }
+        Wants { events, at }
+    }
+
+    fn is_client(&self) -> bool {
+        self.s.role.load(Relaxed) == role::CLIENT
+    }
+
+    /// The program's record, unless it is somebody else's by now.
+    fn sock(&self) -> Option<&'static Sock> {
+        let same = self.s.generation.load(Relaxed) == self.generation
+            && self.s.link.load(Relaxed) == self.index + 1;
+        same.then_some(self.s)
+    }
+
+    fn start(&mut self) {
+        if self.refusal.is_none() {
+            self.port = find_port(self.fd);
+            if self.port.is_none() {
+                self.refusal = Some((Reason::SmcNoRdma, Diagnosis::NO_SMCR_DEVICE));
+            }
+        }
+        let ours = matches!(self.peer, Peer::Ours { .. });
+        if self.is_client() {
+            if ours {
+                self.machine = Machine::Greeting(now() + GREETING);
+            } else {
+                self.propose();
+            }
+            return;
+        }
+        if ours {
+            self.out.extend_from_slice(&HELLO);
+        }
+        let (peer_id, host) = (own_id(), host());
+        let offer = match self.refusal {
+            Some((_, code)) => Err(code),
+            None => Ok(Offer { v1: None, v2: Some((control::user_eids(), LIMITS)) }),
+        };
+        self.machine = Machine::Server(Server::new(now(), peer_id, offer, host));
+    }
+
+    fn propose(&mut self) {
+        let (peer_id, host) = (own_id(), host());
+        let machine = match (self.refusal, &self.port) {
+            (None, Some(port)) => {
+                let offer = OfferV2 {
+                    gid: port.gid,
+                    release: Release::V21(LIMITS),
+                    eids: control::user_eids(),
+                };
+                let proposal = Proposal {
+                    peer_id,
+                    gid: port.gid,
+                    mac: port.mac,
+                    v1: None,
+                    v2: Some(offer),
+                };
+                Client::new(now(), proposal, host)
+            }
+            (refusal, _) => {
+                let code = refusal.map_or(Diagnosis::NO_SMCR_DEVICE, |r| r.1);
+                Client::refusing(peer_id, code, host)
+            }
+        };
+        self.machine = Machine::Client(machine);
+    }
+
+    /// Takes what belongs to the handshake from the stream, and nothing else.
+    fn read(&mut self) {
+        loop {
+            let want = match &self.machine {
+                Machine::Client(m) => m.want(),
+                Machine::Server(m) => m.want(),
+                Machine::Greeting(_) => return self.read_greeting(),
+                Machine::Over if self.late => return self.read_greeting(),
+                _ => 0,
+            };
+            if self.is_plain() {
+                // A client that was not greeted in time has gone on without us.
+                return self.fall_back(Reason::PeerSilent);
+            }
+            let mut buf = [0u8; 1024];
+            let want = want.min(buf.len());
+            if want == 0 {
+                return;
+            }
+            let got = net::recv_slice(self.fd, &mut buf[..want], libc::MSG_DONTWAIT);
+            match (got, &mut self.machine) {
+                (Ok(0), Machine::Client(m)) => return m.handle_eof(),
+                (Ok(0), Machine::Server(m)) => return m.handle_eof(),
+                (Ok(n), machine) => {
+                    self.received += n as u64;
+                    match machine {
+                        Machine::Client(m) => m.handle_bytes(&buf[..n]),
+                        Machine::Server(m) => m.handle_bytes(&buf[..n]),
+                        _ => 0,
+                    };
+                }
+                (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => return,
+                (Err(_), Machine::Client(m)) => return m.handle_eof(),
+                (Err(_), Machine::Server(m)) => return m.handle_eof(),
+                (Err(_), _) => return,
+            }
+            self.events();
+        }
+    }
+
+    /// Whether a client with libsmcr has begun with something else than CLC.
+    fn is_plain(&self) -> bool {
+        let fresh = matches!(self.machine, Machine::Server(_)) && self.received == 0;
+        if !fresh || !matches!(self.peer, Peer::Ours { .. }) {
+            return false;
+        }
+        let mut first = SMCR;
+        let n = net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0);
+        first[..n] != SMCR[..n]
+    }
+
+    /// Looks for the greeting without taking anything else.
+    fn read_greeting(&mut self) {
+        let mut buf = [0u8; HELLO.len()];
+        let n = match net::recv_slice(self.fd, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
+            Ok(n) if n > 0 && n < HELLO.len() && buf[..n] == HELLO[..n] => return,
+            other => other.unwrap_or(0),
+        };
+        let is_it = n == HELLO.len() && buf == HELLO;
+        if is_it && net::recv_slice(self.fd, &mut buf, libc::MSG_DONTWAIT) == Ok(HELLO.len()) {
+            self.received += HELLO.len() as u64;
+        }
+        if self.late {
+            self.late = false;
+        } else if is_it {
+            self.propose();
+        } else {
+            // A listener that was marked once and is somebody else's now.
+            self.fall_back(Reason::SmcPeerNoSmc);
+        }
+    }
+
+    fn write(&mut self) {
+        match &mut self.machine {
+            Machine::Client(m) => push(&mut self.out, m.poll_transmit()),
+            Machine::Server(m) => push(&mut self.out, m.poll_transmit()),
+            _ => {}
+        }
+        while !self.out.is_empty() {
+            match net::send_slice(self.fd, &self.out, libc::MSG_DONTWAIT) {
+                Ok(n) => {
+                    self.sent += n as u64;
+                    self.out.drain(..n);
+                }
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
+                Err(_) => self.out.clear(), // the end shows when reading
+            }
+        }
+    }
+
+    fn events(&mut self) {
+        loop {
+            match &mut self.machine {
+                Machine::Client(m) => match m.poll_event() {
+                    Some(client::Event::Accepted(accept)) => self.accepted(&accept),
+                    Some(client::Event::BringUpLink(params)) => self.bring_up(&params),
+                    None => return,
+                },
+                Machine::Server(m) => match m.poll_event() {
+                    Some(server::Event::Proposed(proposal, choice)) => self.proposed(&proposal, choice),
+                    Some(server::Event::BringUpLink(params)) => self.bring_up(&params),
+                    None => return,
+                },
+                _ => return,
+            }
+        }
+    }
+
+    /// Server: joins the client to a group that it has with us, or makes one.
+    fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
+        let family = match choice {
+            server::Choice::V1 => Family::V1,
+            server::Choice::V2(..) => Family::V2,
+        };
+        let found = self.with(|all, this| {
+            let gid = this.port.as_ref().map(|p| p.gid);
+            let place = all.groups.iter_mut().position(|g| {
+                let Some(g) = g else { return false };
+                g.is_open()
+                    && Some(g.port.gid) == gid
+                    && g.key.is_some_and(|k| k.serves(family, proposal))
+                    && g.join()
+            });
+            this.enter(all, place, Role::Server)
+        });
+        let first_contact = self.made;
+        let Machine::Server(m) = &mut self.machine else { return };
+        match found {
+            Ok(end) => m.accept(now(), end, first_contact, true),
+            Err(code) => m.decline(code),
+        }
+    }
+
+    /// Client: finds the group that the server names, or makes one.
+    fn accepted(&mut self, accept: &AcceptConfirm) {
+        let first = accept.first_contact();
+        let result = self.with(|all, this| {
+            let mut place = None;
+            if !first {
+                let open: Vec<usize> = (0..all.groups.len())
+                    .filter(|i| all.groups[*i].as_ref().is_some_and(|g| g.is_open()))
+                    .collect();
+                let keys: Vec<_> =
+                    open.iter().filter_map(|i| all.groups[*i].as_ref()?.key).collect();
+                let at = open[key::find(&keys, accept)?];
+                if !all.groups[at].as_mut().is_some_and(|g| g.join()) {
+                    return Err((Diagnosis::NO_ACTIVE_LINK, false));
+                }
+                place = Some(at);
+            }
+            let end = this.enter(all, place, Role::Client).map_err(|code| (code, false))?;
+            if first {
+                this.receive_from(all, &accept.endpoint).map_err(|code| (code, false))?;
+            }
+            Ok(end)
+        });
+        let Machine::Client(m) = &mut self.machine else { return };
+        match result {
+            Ok(end) => m.confirm(end, true),
+            Err((code, end_group)) => m.decline(code, end_group),
+        }
+    }
+
+    /// A ring in a group: that one, or a new one.
+    fn enter(&mut self, all: &mut State, place: Option<usize>, role: Role) -> Result<Endpoint, Diagnosis> {
+        let port = self.port.as_ref().ok_or(Diagnosis::NO_SMCR_DEVICE)?;
+        self.made = place.is_none();
+        let place = match place {
+            Some(place) => place,
+            None => all.new_group(role, port, self.size).map_err(|e| {
+                log::warn!(target: "smcr::link", errno = e.0, "no link group could be made");
+                if e.0 == libc::ENOMEM { Diagnosis::MEMORY } else { Diagnosis::NO_SMCR_DEVICE }
+            })?,
+        };
+        self.group = Some(place);
+        let end = all.give_ring(self.index, place).map_err(|e| {
+            log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
+            Diagnosis::REGISTER_BUFFER
+        });
+        if let Some(slot) = all.slot(self.index) {
+            slot.joined = !self.made;
+        }
+        end
+    }
+
+    fn receive_from(&self, all: &mut State, end: &Endpoint) -> Result<(), Diagnosis> {
+        let remote = Remote { gid: end.gid, qpn: end.qpn, psn: end.psn, mtu: end.mtu };
+        let group = self.group.and_then(|g| all.groups[g].as_mut()).ok_or(Diagnosis::INTERNAL)?;
+        let device = &all.devices[group.device];
+        let mtu = device.mtu().unwrap_or(remote.mtu).min(remote.mtu);
+        group.receive_from(device, &Remote { mtu, ..remote }).map_err(|e| {
+            log::warn!(target: "smcr::link", errno = e.0, "the queue pair could not be made ready");
+            Diagnosis::LINK_READY
+        })
+    }
+
+    /// First contact: LLC begins.
+    fn bring_up(&mut self, params: &Params) {
+        let is_server = params.role == Role::Server;
+        let result = self.with(|all, this| {
+            if is_server {
+                this.receive_from(all, &params.peer)?;
+            }
+            let place = this.group.ok_or(Diagnosis::INTERNAL)?;
+            let group = all.groups[place].as_mut().ok_or(Diagnosis::INTERNAL)?;
+            let device = &all.devices[group.device];
+            group.begin(device, params, place as u32, now()).map_err(|_| Diagnosis::LINK_READY)?;
+            let joined = group.join();
+            group.run(device, now());
+            if let Some(slot) = all.slot(this.index) {
+                slot.joined = joined;
+            }
+            Ok(())
+        });
+        self.awaits_link = true;
+        if let Err(code) = result {
+            self.link_failed(code);
+        }
+    }
+
+    fn link_failed(&mut self, code: Diagnosis) {
+        self.awaits_link = false;
+        match &mut self.machine {
+            Machine::Client(m) => m.link_failed(now(), code),
+            Machine::Server(m) => m.link_failed(now(), code),
+            _ => {}
+        }
+    }
+
+    fn look_at_link(&mut self) {
+        if !self.awaits_link {
+            return;
+        }
+        let place = self.group;
+        let (ready, over) = state::with(|all| {
+            let group = place.and_then(|g| all.groups.get(g)?.as_ref());
+            (group.is_some_and(|g| g.is_ready), group.is_none_or(|g| g.over.is_some()))
+        })
+        .unwrap_or((false, true));
+        if over {
+            self.link_failed(Diagnosis::TIMEOUT_CONFIRM_LINK);
+        } else if ready {
+            self.awaits_link = false;
+            match &mut self.machine {
+                Machine::Client(m) => m.link_ready(),
+                Machine::Server(m) => m.link_ready(),
+                _ => {}
+            }
+        }
+    }
+
+    fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut Shake) -> T) -> T
+    where
+        T: FromRefusal,
+    {
+        state::with(|all| f(all, self)).unwrap_or_else(T::refused)
+    }
+
+    fn head(&self) -> u64 {
+        state::with(|all| all.slot(self.index).map(|s| s.tx_dir().head.load(Acquire)))
+            .flatten()
+            .unwrap_or(0)
+    }
+
+    /// Ends it where the machine has: with a link, on TCP, or not at all. True: over.
+    fn finish(&mut self) -> bool {
+        let outcome = match &self.machine {
+            Machine::Client(m) if self.out.is_empty() => m.outcome(),
+            Machine::Server(m) if self.out.is_empty() => m.outcome(),
+            _ => None,
+        };
+        match outcome {
+            Some(Outcome::Smc(params)) => {
+                self.machine = Machine::Over;
+                self.link(&params);
+                return true;
+            }
+            Some(Outcome::Fallback(f)) => {
+                let own = self.refusal.map(|r| r.0).filter(|_| !f.by_peer);
+                log::info!(target: "smcr::link", code = f.code.0, by_peer = f.by_peer, "SMC-R declined");
+                if f.end_group && let Some(place) = self.group {
+                    state::with(|all| all.end_group(place));
+                }
+                self.fall_back(own.or(f.reason()).unwrap_or(Reason::SmcDeclined));
+            }
+            // It was not greeted in time, and has nothing to say.
+            Some(Outcome::Fail(Failure::Timeout))
+                if self.received == 0 && matches!(self.peer, Peer::Ours { .. }) =>
+            {
+                self.fall_back(Reason::PeerSilent);
+            }
+            Some(Outcome::Fail(why)) => {
+                log::warn!(target: "smcr::link", why = ?why, "the SMC handshake broke; the connection is reset");
+                self.fall_back(Reason::PeerSilent);
+                let _ = net::disconnect(self.fd);
+            }
+            None => {}
+        }
+        self.drained.is_some() && self.drain()
+    }
+
+    fn link(&mut self, params: &Params) {
+        let agreed = state::with(|all| {
+            let slot = all.slot(self.index)?;
+            slot.conn.as_mut()?.activate(&params.peer).ok()?;
+            slot.active = true;
+            Some(())
+        });
+        if agreed.flatten().is_none() {
+            let _ = net::disconnect(self.fd);
+        }
+        if let Some(s) = self.sock() {
+            s.tx.kernel.store(self.sent, Relaxed);
+            s.rx.kernel.store(self.received, Relaxed);
+            linked::agreed(s);
+        }
+        log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
+        super::service::watch(self.fd, self.index);
+        fd::close(self.fd);
+        state::kick(self.index);
+    }
+
+    /// The connection stays on TCP.
+    fn fall_back(&mut self, why: Reason) {
+        self.machine = Machine::Over;
+        self.drained = Some(0);
+        let made = self.group.take().filter(|_| self.made);
+        state::with(|all| {
+            all.leave_group(self.index);
+            if let Some(place) = made {
+                all.end_group(place);
+            }
+        });
+        if let Some(s) = self.sock() {
+            s.note(why);
+        }
+    }
+
+    /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
+    fn drain(&mut self) -> bool {
+        let Some(mut at) = self.drained else { return true };
+        let mut left_by_program = false;
+        let done = state::with(|all| {
+            let Some(slot) = all.slot(self.index) else { return true };
+            let dir = slot.tx_dir();
+            left_by_program = dir.fin.load(Acquire) & crate::layout::fin::LEFT != 0;
+            loop {
+                let head = dir.head.load(Acquire);
+                if head == at {
+                    return true;
+                }
+                let (offset, size) = ((at % u64::from(slot.tx.1)) as usize, slot.tx.1 as usize);
+                let n = ((head - at) as usize).min(size - offset);
+                // SAFETY: bytes of the sending ring that the program has published.
+                let piece = unsafe { std::slice::from_raw_parts(slot.tx.0.start.add(offset), n) };
+                match net::send_slice(self.fd, piece, libc::MSG_DONTWAIT) {
+                    Ok(n) => {
+                        at += n as u64;
+                        dir.tail.store(at, Release);
+                        crate::link::wake::writer(dir);
+                    }
+                    Err(Errno(libc::EAGAIN | libc::EINTR)) => return false,
+                    Err(_) => at = head, // the connection is dead: the program hears it from TCP
+                }
+            }
+        })
+        .unwrap_or(false);
+        self.drained = Some(at);
+        let Some(s) = self.sock().filter(|_| !left_by_program) else {
+            if done {
+                state::with(|all| all.release(self.index));
+                fd::close(self.fd);
+            }
+            return done;
+        };
+        if !self.receives && !self.late {
+            self.receives = linked::return_receiving(s, self.received);
+            state::with(|all| all.wake_slot(self.index));
+        }
+        if !done || !linked::return_sending(s, self.fd, at, self.sent) || !self.receives {
+            return false;
+        }
+        linked::forget(s);
+        linked::after_shutdown(s, self.fd);
+        state::with(|all| all.wake_slot(self.index));
+        fd::close(self.fd);
+        true
+    }
+}
+
+/// What a step gives when the links cannot be reached (they always can from the service thread).
+trait FromRefusal {
+    fn refused() -> Self;
+}
+
+impl<T> FromRefusal for Result<T, Diagnosis> {
+    fn refused() -> Self {
+        Err(Diagnosis::INTERNAL)
+    }
+}
+
+impl<T> FromRefusal for Result<T, (Diagnosis, bool)> {
+    fn refused() -> Self {
+        Err((Diagnosis::INTERNAL, false))
+    }
+}
+
+fn push(out: &mut Vec<u8>, frame: Option<Frame>) {
+    if let Some(frame) = frame {
+        out.extend_from_slice(&frame);
+    }
+}
+
+fn own_id() -> PeerId {
+    state::with(|all| all.peer_id().ok()).flatten().unwrap_or_default()
+}
+
+fn host() -> Host {
+    let mut name = [0u8; 65];
+    // SAFETY: the struct is filled by the call; an all-zero one is valid.
+    unsafe {
+        let mut u: libc::utsname = std::mem::zeroed();
+        if libc::uname(&mut u) == 0 {
+            for (to, from) in name.iter_mut().zip(u.nodename) {
+                *to = from as u8;
+            }
+        }
+    }
+    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    Host::linux(std::str::from_utf8(&name[..end]).unwrap_or("localhost"))
+}
+
+/// The RoCE port for the source address of a connection.
+fn find_port(sock: i32) -> Option<Port> {
+    let local = net::local_addr(sock).ok()?.folded();
+    if i32::from(local.family) != libc::AF_INET {
+        return None;
+    }
+    port::find([local.ip[0], local.ip[1], local.ip[2], local.ip[3]], sock)
+}

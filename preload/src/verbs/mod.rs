@@ -1,0 +1,14 @@
+//! RDMA verbs: libibverbs loaded when it is first needed, and the few objects that SMC-R uses.
+//!
+//! Knows no sockets and no protocol. `link` puts link groups together from these parts:
+//! - [`abi`]: the C interface of libibverbs;
+//! - [`load`]: finding it (dlopen; the library has no DT_NEEDED on it);
+//! - [`port`]: which device, port and GID belong to an address, read from /sys;
+//! - [`device`]: an open device with its queues: completion queue, shared receive queue, memory;
+//! - [`qp`]: one queue pair.
+
+pub mod abi;
+pub mod device;
+pub mod load;
+pub mod port;
+pub mod qp;

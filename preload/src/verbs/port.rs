@@ -1,0 +1,107 @@
+//! Which RoCE device, port and GID belong to an IPv4 address: as the kernel's SMC chooses for
+//! version 2, from what /sys shows.
+//!
+//! A GID of type RoCE v2 that is v4-mapped and whose network device has an address in the subnet of the
+//! TCP connection's source address; the GID of that very address before all others. Asked by the
+//! drivers of the handshake.
+
+use crate::sys::{dir, fd, net};
+use smcr_proto::smc::id::{Gid, Mac};
+use std::ffi::CString;
+
+/// Where the kernel shows RDMA devices.
+const ROOT: &str = "/sys/class/infiniband";
+/// GIDs of a port that are looked at.
+const GIDS: u8 = 64;
+
+/// A RoCE port, seen from one of its GIDs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// Name of the device.
+    pub device: String,
+    /// Number of the port, from 1.
+    pub port: u8,
+    /// Index of the GID.
+    pub index: u8,
+    /// The GID.
+    pub gid: Gid,
+    /// MAC of the network device below.
+    pub mac: Mac,
+}
+
+/// Whether this machine shows any RDMA device at all (a few system calls).
+pub fn any() -> bool {
+    let mut found = false;
+    let _ = dir::names(c"/sys/class/infiniband", |_| found = true);
+    found
+}
+
+/// The port for connections from `source`; `sock` is any socket, asked for masks.
+pub fn find(source: [u8; 4], sock: i32) -> Option<Port> {
+    let mut near = None;
+    for device in names(ROOT) {
+        for port in names(&format!("{ROOT}/{device}/ports")).iter().filter_map(|p| p.parse().ok()) {
+            for index in 0..GIDS {
+                let Some((gid, netdev)) = gid(&device, port, index) else { continue };
+                let Some(address) = gid.ipv4() else { continue };
+                let here = address == source;
+                if !here && (near.is_some() || !net::same_subnet(sock, &netdev, source)) {
+                    continue;
+                }
+                let Some(mac) = mac(&netdev) else { continue };
+                let found = Port { device: device.clone(), port, index, gid, mac };
+                if here {
+                    return Some(found);
+                }
+                near = Some(found);
+            }
+        }
+    }
+    near
+}
+
+fn gid(device: &str, port: u8, index: u8) -> Option<(Gid, String)> {
+    let base = format!("{ROOT}/{device}/ports/{port}");
+    let text = read(&format!("{base}/gids/{index}"))?;
+    let mut bytes = [0; 16];
+    let mut nibbles = text.bytes().filter(|b| *b != b':').map(|b| (b as char).to_digit(16));
+    for byte in &mut bytes {
+        *byte = (nibbles.next()?? << 4 | nibbles.next()??) as u8;
+    }
+    let gid = Gid(bytes);
+    gid.ipv4()?;
+    if read(&format!("{base}/gid_attrs/types/{index}"))?.trim() != "RoCE v2" {
+        return None;
+    }
+    Some((gid, read(&format!("{base}/gid_attrs/ndevs/{index}"))?))
+}
+
+fn mac(netdev: &str) -> Option<Mac> {
+    let text = read(&format!("/sys/class/net/{netdev}/address"))?;
+    let mut mac = Mac::default();
+    let mut parts = text.split(':');
+    for byte in &mut mac.0 {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    Some(mac)
+}
+
+fn read(path: &str) -> Option<String> {
+    let path = CString::new(path).ok()?;
+    let mut buf = [0; 256];
+    let text = fd::read_file(&path, &mut buf).ok()?;
+    let text = std::str::from_utf8(text).ok()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn names(path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let Ok(path) = CString::new(path) else { return found };
+    let _ = dir::names(&path, |name| {
+        if let Ok(name) = std::str::from_utf8(name) {
+            found.push(name.to_owned());
+        }
+    });
+    found.sort();
+    found
+}

@@ -1,0 +1,281 @@
+//! One queue pair: made, brought to life, written to.
+//!
+//! RC, the parameters of Linux SMC-R (`net/smc/smc_ib.c`) but for the retries: 7 means "for ever" on soft
+//! RoCE; 6 of 268 ms each end after two seconds on every device. Owned by a link group of `link`.
+
+use super::abi::{self, AhAttr, Mr, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Sge};
+use super::device::{Device, SENT};
+use crate::sys::{Errno, Res};
+use smcr_proto::smc::id::{Gid, Mtu, Psn, Qpn};
+
+/// Work requests on the send queue: slots for messages, each with its writes.
+pub const SEND_WR: u32 = 96;
+/// Most writes before one message.
+pub const WRITES: usize = 4;
+/// Bytes that are sent inline, if the device can.
+const INLINE: u32 = 220;
+
+/// A queue pair.
+pub struct QueuePair {
+    qp: *mut Qp,
+    /// Bytes that may be sent inline.
+    inline: u32,
+    port: u8,
+    index: u8,
+}
+
+// SAFETY: libibverbs allows the calls from any thread; the owner's lock serialises them.
+unsafe impl Send for QueuePair {}
+
+/// A piece of registered memory to be written to the peer.
+#[derive(Clone, Copy, Default)]
+pub struct Write {
+    /// Where it lies here.
+    pub from: u64,
+    /// Bytes, not 0.
+    pub len: u32,
+    /// Key of the memory here.
+    pub lkey: u32,
+    /// Where it goes.
+    pub to: u64,
+    /// Key of the memory there.
+    pub rkey: u32,
+}
+
+/// Where the peer is.
+#[derive(Clone, Copy)]
+pub struct Remote {
+    /// Its GID.
+    pub gid: Gid,
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// First sequence number of its send queue.
+    pub psn: Psn,
+    /// The smaller of both ports' MTU.
+    pub mtu: Mtu,
+}
+
+impl QueuePair {
+    /// Makes a queue pair on a port (GID index `index`) and brings it to INIT.
+    pub fn make(device: &Device, index: u8) -> Res<QueuePair> {
+        let verbs = device.verbs;
+        let mut init = QpInitAttr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: device.cq,
+            recv_cq: device.cq,
+            srq: device.srq,
+            cap: QpCap {
+                max_send_wr: SEND_WR,
+                max_recv_wr: 0,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: INLINE,
+            },
+            qp_type: abi::QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: queues and protection domain of a device that stays open; the struct is filled.
+        let mut qp = unsafe { (verbs.ibv_create_qp)(device.pd, &mut init) };
+        if qp.is_null() {
+            init.cap.max_inline_data = 0;
+            // SAFETY: as above.
+            qp = unsafe { (verbs.ibv_create_qp)(device.pd, &mut init) };
+        }
+        if qp.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let made = QueuePair { qp, inline: init.cap.max_inline_data, port: device.port, index };
+        let attr = QpAttr {
+            qp_state: abi::QPS_INIT,
+            port_num: device.port,
+            qp_access_flags: (abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE) as u32,
+            ..QpAttr::default()
+        };
+        let mask = abi::MASK_STATE | abi::MASK_PKEY | abi::MASK_PORT | abi::MASK_ACCESS;
+        if let Err(e) = made.modify(device, attr, mask) {
+            made.destroy(device);
+            return Err(e);
+        }
+        Ok(made)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Qpn {
+        // SAFETY: a live queue pair; the number does not change.
+        Qpn::truncate(unsafe { (*self.qp).qp_num })
+    }
+
+    /// To RTR: from now on the peer's messages arrive.
+    pub fn receive(&self, device: &Device, remote: &Remote) -> Res<()> {
+        let [high, low] = [0, 8].map(|at| {
+            u64::from_ne_bytes(remote.gid.0[at..at + 8].try_into().unwrap_or([0; 8]))
+        });
+        let attr = QpAttr {
+            qp_state: abi::QPS_RTR,
+            path_mtu: u32::from(remote.mtu.code()),
+            dest_qp_num: remote.qpn.value(),
+            rq_psn: remote.psn.value(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 5,
+            ah_attr: AhAttr {
+                dgid: [high, low],
+                sgid_index: self.index,
+                hop_limit: 64,
+                is_global: 1,
+                port_num: self.port,
+                ..AhAttr::default()
+            },
+            ..QpAttr::default()
+        };
+        let mask = abi::MASK_STATE
+            | abi::MASK_AV
+            | abi::MASK_MTU
+            | abi::MASK_DEST_QPN
+            | abi::MASK_RQ_PSN
+            | abi::MASK_MAX_DEST_RD
+            | abi::MASK_RNR_TIMER;
+        self.modify(device, attr, mask)
+    }
+
+    /// To RTS: from now on it can send.
+    pub fn send_from(&self, device: &Device, psn: Psn) -> Res<()> {
+        let attr = QpAttr {
+            qp_state: abi::QPS_RTS,
+            sq_psn: psn.value(),
+            timeout: 16,
+            retry_cnt: 6,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            ..QpAttr::default()
+        };
+        let mask = abi::MASK_STATE
+            | abi::MASK_TIMEOUT
+            | abi::MASK_RETRY
+            | abi::MASK_RNR_RETRY
+            | abi::MASK_SQ_PSN
+            | abi::MASK_MAX_RD;
+        self.modify(device, attr, mask)
+    }
+
+    /// To ERR: nothing moves any more.
+    pub fn fail(&self, device: &Device) {
+        let attr = QpAttr { qp_state: abi::QPS_ERR, ..QpAttr::default() };
+        let _ = self.modify(device, attr, abi::MASK_STATE);
+    }
+
+    fn modify(&self, device: &Device, mut attr: QpAttr, mask: i32) -> Res<()> {
+        // SAFETY: a live queue pair; the struct holds what the mask names.
+        match unsafe { (device.verbs.ibv_modify_qp)(self.qp, &mut attr, mask) } {
+            0 => Ok(()),
+            e => Err(Errno(e)),
+        }
+    }
+
+    /// Posts writes (at most [`WRITES`]) and the message that announces them, in one chain. The
+    /// message is copied (inline, or into `room`); what the writes name must stay until the peer has
+    /// read it. `id` is what the completion of the message will show, with [`super::device::SENT`].
+    pub fn post(&self, writes: &[Write], message: &[u8], room: Room, id: u64) -> Res<()> {
+        let mut sges = [Sge::default(); WRITES + 1];
+        let mut wrs = [SendWr::EMPTY; WRITES + 1];
+        let writes = &writes[..writes.len().min(WRITES)];
+        for (i, w) in writes.iter().enumerate() {
+            sges[i] = Sge { addr: w.from, length: w.len, lkey: w.lkey };
+            wrs[i].opcode = abi::WR_RDMA_WRITE;
+            wrs[i].send_flags = if w.len <= self.inline { abi::SEND_INLINE } else { 0 };
+            (wrs[i].remote_addr, wrs[i].rkey, wrs[i].wr_id) = (w.to, w.rkey, id | SENT);
+        }
+        let n = writes.len();
+        let mut flags = abi::SEND_SIGNALED | abi::SEND_SOLICITED;
+        let mut address = message.as_ptr() as u64;
+        if message.len() as u32 <= self.inline {
+            flags |= abi::SEND_INLINE;
+        } else {
+            // SAFETY: `room` is registered memory of this link, not in use (see [`Room`]).
+            unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), room.at, message.len().min(Room::LEN)) };
+            address = room.at as u64;
+        }
+        sges[n] = Sge { addr: address, length: message.len().min(Room::LEN) as u32, lkey: room.lkey };
+        (wrs[n].opcode, wrs[n].send_flags, wrs[n].wr_id) = (abi::WR_SEND, flags, id | SENT);
+        let (wr, sge) = (wrs.as_mut_ptr(), sges.as_mut_ptr());
+        for i in 0..=n {
+            // SAFETY: both arrays have more than `n` entries and live through the call.
+            unsafe {
+                (*wr.add(i)).sg_list = sge.add(i);
+                (*wr.add(i)).num_sge = 1;
+                (*wr.add(i)).next = if i < n { wr.add(i + 1) } else { std::ptr::null_mut() };
+            }
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair with its context's call; the chain is well formed.
+        let r = unsafe {
+            match (*(*self.qp).context).post_send {
+                Some(post) => post(self.qp, wr, &mut bad),
+                None => libc::ENOSYS,
+            }
+        };
+        if r == 0 { Ok(()) } else { Err(Errno(r)) }
+    }
+
+    /// Gives it back.
+    pub fn destroy(self, device: &Device) {
+        // SAFETY: made by `make`, not used after this.
+        unsafe { (device.verbs.ibv_destroy_qp)(self.qp) };
+    }
+}
+
+/// Registered room for one message where it does not fit inline; not reused before its message has
+/// completed.
+#[derive(Clone, Copy)]
+pub struct Room {
+    /// The memory.
+    pub at: *mut u8,
+    /// Its key.
+    pub lkey: u32,
+}
+
+impl Room {
+    /// Bytes of each.
+    pub const LEN: usize = 128;
+}
+
+/// Registered memory.
+pub struct Memory {
+    mr: *mut Mr,
+}
+
+// SAFETY: as for `QueuePair`.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Nothing: a place to be filled.
+    pub(super) fn none() -> Memory {
+        Memory { mr: std::ptr::null_mut() }
+    }
+
+    /// Registers memory of our own that stays mapped as long as the value lives; `remote`: the peer
+    /// may write to it.
+    pub fn register(device: &Device, at: *mut u8, len: usize, remote: bool) -> Res<Memory> {
+        let access = abi::ACCESS_LOCAL_WRITE | if remote { abi::ACCESS_REMOTE_WRITE } else { 0 };
+        // SAFETY: a mapping of ours of this length, see the callers.
+        let mr = unsafe { (device.verbs.ibv_reg_mr)(device.pd, at.cast(), len, access) };
+        if mr.is_null() { Err(crate::sys::errno()) } else { Ok(Memory { mr }) }
+    }
+
+    /// Key for use on this side.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: a live memory region; keys do not change.
+        unsafe { (*self.mr).lkey }
+    }
+
+    /// Key for the peer.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.mr).rkey }
+    }
+
+    /// Withdraws it.
+    pub fn deregister(self, device: &Device) {
+        // SAFETY: made by `register`, not used after this.
+        unsafe { (device.verbs.ibv_dereg_mr)(self.mr) };
+    }
+}
