@@ -12,7 +12,7 @@ use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::layout::word;
-use crate::link::state;
+use crate::link::lock;
 use crate::sys::{Errno, net};
 use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
@@ -149,31 +149,31 @@ pub fn forget(s: &Sock) {
 }
 
 /// Whether the link is this process's: a forked child has the rings, not the queue pair.
-fn is_owner(s: &Sock) -> bool {
+pub fn is_owner(s: &Sock) -> bool {
     s.region().is_none_or(|h| h.server.load(Relaxed) == process::pid())
 }
 
 /// Whether connections over links of the parent may be used here.
 pub fn is_foreign() -> bool {
-    state::is_inherited()
+    lock::is_inherited()
 }
 
 /// The program has put bytes into its ring, has taken some out, or has closed.
 #[cold]
 pub fn kick(s: &Sock) {
     if !is_owner(s) {
-        return state::kick_parent();
+        return lock::kick_parent();
     }
     if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
-        state::kick(index);
+        lock::kick(index);
     }
 }
 
 /// Looks whether something has arrived, if nobody else does.
 #[inline]
 pub fn poll() {
-    if state::is_used() {
-        state::try_with(|all| {
+    if lock::is_used() {
+        lock::try_with(|all| {
             all.poll();
         });
     }
@@ -222,8 +222,8 @@ pub fn leave(s: &Sock) {
         kick(s);
     } else if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
         // On TCP since its handshake; the link keeps the page until now.
-        if !state::is_inherited() {
-            state::with(|all| all.release(index));
+        if !lock::is_inherited() {
+            lock::with(|all| all.release(index));
         }
     }
     s.link.store(0, Release);

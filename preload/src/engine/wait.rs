@@ -123,7 +123,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
         // Rare: the stream has data already, so no word would ring for it again; look every ms.
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
-    let me = if bell::is_public(s) { None } else { thread_waiter() };
+    let me = if bell::is_public(s) && !linked { None } else { thread_waiter() };
     let named = {
         let marker = Marker::new();
         let Ok(_held) = s.rx.lock.take(&marker) else { return Ok(()) };
@@ -131,7 +131,8 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
         kernel::arm_for(s, dir, sock, me, Kind::Thread)
     };
     let since = clock::ticks();
-    let me = me.filter(|_| named);
+    // A link tells every waiter that sleeps where it finds none named.
+    let me = me.filter(|_| named || linked);
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
     let result = sleep(s, sock, events, me, timer, begun, ready);
     s.readers.fetch_sub(1, Relaxed);
@@ -167,6 +168,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     dir.producer_cpu.store(spin::cpu(), Relaxed);
     let me = thread_waiter().filter(|w| name_writer(s, dir, *w));
     let Some(me) = me else {
+        if linked {
+            return a_moment(sock, timer);
+        }
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return Ok(());
     };

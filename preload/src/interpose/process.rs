@@ -7,7 +7,6 @@
 
 use super::{guarded, hooks};
 use crate::engine::signals;
-use crate::rendezvous;
 use crate::table::{self, life};
 use crate::real;
 use libc::{c_char, c_int, c_void, pid_t};
@@ -31,7 +30,7 @@ hooks! {
     }
 
     fn _exit(status: c_int) {
-        guarded(rendezvous::smc::at_exit);
+        guarded(life::at_exit);
         // SAFETY: the program's argument.
         unsafe { real::_exit(status) }
     }

@@ -4,17 +4,19 @@
 //! here are its queue pair, its send slots and what its events mean for them.
 
 use super::pool::Pool;
+use crate::family::{links, process};
 use crate::log;
 use crate::sys::Res;
 use crate::verbs::device::Device;
 use crate::verbs::port::Port;
 use crate::verbs::qp::{QueuePair, Remote, Room, Write};
+use smcr_proto::page::link::{self as page, Record};
 use smcr_proto::smc::Time;
-use smcr_proto::smc::handshake::{Params, Role};
+use smcr_proto::smc::handshake::{Agreed, Params, Role};
 use smcr_proto::smc::id::{Psn, Rkey, RmbeSize};
 use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event};
-use smcr_proto::smc::llc::{Frame, Message, TestLink};
+use smcr_proto::smc::llc::{Family, Frame, Message, TestLink};
 use std::collections::VecDeque;
 
 /// Messages that may be on their way: a kernel peer has 48 receives.
@@ -54,6 +56,13 @@ pub struct Group {
     pub is_ready: bool,
     /// The group is over, since this time.
     pub over: Option<Time>,
+    /// Agreed user EID and MTU, payload and messages sent and received: for show.
+    eid: [u8; 32],
+    mtu: u32,
+    /// Payload bytes sent and received.
+    pub bytes: [u64; 2],
+    /// Messages sent and received.
+    pub messages: [u64; 2],
     /// Memories that the peer has withdrawn and whose connections are to be told.
     pub withdrawn: Vec<Rkey>,
 }
@@ -79,6 +88,10 @@ impl Group {
             users: 0,
             is_ready: false,
             over: None,
+            eid: [0; 32],
+            mtu: 0,
+            bytes: [0; 2],
+            messages: [0; 2],
             withdrawn: Vec::new(),
         })
     }
@@ -118,6 +131,10 @@ impl Group {
             test_link: Some(machine::TEST_LINK),
         });
         m.start(now);
+        self.mtu = params.mtu.bytes();
+        if let Agreed::V2 { eid, .. } = params.version {
+            self.eid = eid.0;
+        }
         self.key = Some(GroupKey::of(params));
         self.machine = Some(m);
         Ok(())
@@ -287,8 +304,45 @@ impl Group {
             return false;
         }
         self.rooms &= !(1 << place);
+        self.messages[0] += 1;
+        self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
         self.outstanding += 1;
         true
+    }
+
+    /// What `smcrctl linkgroup` shows.
+    fn record(&self, place: usize, device: &Device) -> Option<Record> {
+        let key = self.key.filter(|_| self.over.is_none())?;
+        let mut name = [0; 32];
+        for (to, from) in name.iter_mut().zip(device.name.bytes()) {
+            *to = from;
+        }
+        Some(Record {
+            id: place as u32 + 1,
+            pid: process::pid(),
+            role: if self.role == Role::Server { page::Role::Server } else { page::Role::Client },
+            version: if key.family == Family::V2 { 2 } else { 1 },
+            port: self.port.port,
+            link: self.machine.as_ref().map_or(0, machine::Group::link),
+            is_active: self.is_ready,
+            connections: self.users as u32,
+            qpn: self.qp.as_ref().map_or(0, |q| q.number().value()),
+            peer_qpn: key.qpn.value(),
+            mtu: self.mtu,
+            rmb: self.size.bytes(),
+            gid: self.port.gid.0,
+            peer_gid: key.gid.0,
+            peer_id: key.peer_id.0,
+            device: name,
+            eid: self.eid,
+            bytes: self.bytes,
+            messages: self.messages,
+        })
+    }
+
+    /// Shows the group in the family page.
+    pub fn show(&self, place: usize, device: &Device) {
+        links::show(place, self.record(place, device).as_ref());
     }
 
     /// Whether LLC messages or completions are still on their way.

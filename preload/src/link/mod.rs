@@ -6,13 +6,16 @@
 //! the cursors of the record and rings this process's own waiters. Two words of each direction
 //! ([`crate::layout::word::LINK`]) bring the engine here; where no link is used, nothing does.
 //!
-//! - [`state`]: everything, under one lock: `kick` to send, `poll` to receive, `tick` for time;
+//! - [`lock`]: the one lock of all of it; `kick` to send;
+//! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
 //! - [`group`]: a link group: queue pair, LLC machine, rings;
 //! - [`slot`]: a connection;
 //! - [`pool`]: registered memory;
 //! - [`wake`]: this process's own waiters.
 
+mod arrive;
 pub mod group;
+pub mod lock;
 pub mod pool;
 pub mod slot;
 pub mod state;

@@ -158,3 +158,35 @@ impl Headers {
         self.free.push(p);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_apart_and_come_back() {
+        let mut pool = Pool::new(4096, true);
+        let taken: Vec<Element> = (0..FIRST + 2).map(|_| pool.take().unwrap()).collect();
+        for (i, a) in taken.iter().enumerate() {
+            for b in &taken[i + 1..] {
+                assert!((a.start as usize).abs_diff(b.start as usize) >= 4096);
+            }
+        }
+        assert_eq!(pool.slabs.len(), 2, "a second slab when the first is used up");
+        pool.give_back(taken[1]);
+        assert_eq!(pool.take().unwrap(), taken[1]);
+    }
+
+    #[test]
+    fn a_header_comes_back_empty() {
+        let mut headers = Headers::new();
+        let p = headers.take().unwrap();
+        // SAFETY: a live page of this test.
+        unsafe { &(*p).dirs[0] }.head.store(7, std::sync::atomic::Ordering::Relaxed);
+        headers.give_back(p);
+        let again = headers.take().unwrap();
+        assert_eq!(again, p);
+        // SAFETY: as above.
+        assert_eq!(unsafe { &(*again).dirs[0] }.head.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+}

@@ -62,6 +62,8 @@ pub struct Slot {
     pub stalled: bool,
     /// Positions behind urgent bytes that are still to be sent.
     pub urgent: Option<u64>,
+    /// The TCP connection below has ended.
+    pub tcp_ended: bool,
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
     pub tainted: bool,
 }
@@ -86,6 +88,7 @@ impl Slot {
             in_flight: 0,
             stalled: false,
             urgent: None,
+            tcp_ended: false,
             tainted: false,
         }
     }
@@ -184,18 +187,19 @@ impl Slot {
         }
     }
 
-    /// A CDC message for this connection came.
-    pub fn handle_cdc(&mut self, cdc: &Cdc) {
-        let Some(conn) = &mut self.conn else { return };
+    /// A CDC message for this connection came. Bytes that it brought.
+    pub fn handle_cdc(&mut self, cdc: &Cdc) -> u32 {
+        let Some(conn) = &mut self.conn else { return 0 };
         let update = match conn.handle_cdc(cdc) {
             Ok(update) => update,
             Err(_) => {
                 self.tainted = true;
-                return self.broken(None);
+                self.broken(None);
+                return 0;
             }
         };
         let (out, back) = (self.tx_dir(), self.rx_dir());
-        let Some(conn) = &mut self.conn else { return };
+        let Some(conn) = &mut self.conn else { return 0 };
         if update.received > 0 {
             // Release: the bytes are there; pairs with the Acquire in `engine::rx::follow`.
             back.head.store(conn.received_bytes().0, Release);
@@ -213,6 +217,7 @@ impl Slot {
         if update.freed > 0 || update.closing {
             wake::writer(out);
         }
+        update.received
     }
 
     /// Shows the program what the peer's flags say.
@@ -251,10 +256,24 @@ impl Slot {
         let Some(conn) = &mut self.conn else { return };
         conn.handle_link_down();
         let error = conn.take_error();
+        let (sent, read) = conn.sent_bytes();
         // What has ended in order stays so.
         let marks = self.rx_dir().fin.load(Relaxed);
-        if marks & fin::CLOSED == 0 && self.active {
-            self.broken(error);
+        if marks & fin::CLOSED != 0 || !self.active {
+            return;
+        }
+        if !self.tcp_ended {
+            return self.broken(error);
+        }
+        // Both have ended: the peer is dead. As TCP shows it: the end, or a reset if it left something
+        // unread.
+        let head = self.tx_dir().head.load(Relaxed);
+        if sent == read && head == sent {
+            self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED, Release);
+            wake::reader(self.rx_dir(), self.sock());
+            wake::writer(self.tx_dir());
+        } else {
+            self.broken(None);
         }
     }
 
@@ -317,4 +336,68 @@ fn take_bytes(
         }
     }
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pool::Pool;
+    use super::*;
+    use smcr_proto::smc::clc::accept::Endpoint;
+    use smcr_proto::smc::id::{Gid, Mac, Mtu, PeerId, Psn, Qpn, RmbeIndex, RmbeSize};
+
+    const RING: u32 = 16 << 10;
+
+    /// A connection whose peer has a ring of this size at address 1 MiB, second element.
+    fn connected(size: RmbeSize) -> Conn {
+        let mut conn = Conn::new(token(0, 1).unwrap(), RmbeSize::MIN);
+        let peer = Endpoint {
+            peer_id: PeerId([1; 8]),
+            gid: Gid::from_ipv4([10, 0, 0, 1]),
+            mac: Mac([2; 6]),
+            qpn: Qpn::truncate(3),
+            psn: Psn::truncate(4),
+            mtu: Mtu::B1024,
+            rkey: Rkey(5),
+            rmb_address: 1 << 20,
+            index: RmbeIndex::new(2).unwrap(),
+            token: token(7, 1).unwrap(),
+            size,
+        };
+        conn.activate(&peer).unwrap();
+        conn
+    }
+
+    #[test]
+    fn writes_are_cut_where_either_ring_ends() {
+        let mut pool = Pool::new(RING as usize, false);
+        let ring = (pool.take().unwrap(), RING, 9);
+        let mut conn = connected(RmbeSize::from_code(1).unwrap());
+        let theirs = (1u64 << 20) + 2 * u64::from(RING);
+        let mut pos = 0u64;
+        for step in [10_000u64, 16_000, 6_768] {
+            let mut writes = [Write::default(); WRITES];
+            let n = take_bytes(&mut conn, pos, step, None, ring, &mut writes);
+            let mut at = pos;
+            for w in &writes[..n] {
+                let own = at % u64::from(RING);
+                assert_eq!(w.from, ring.0.start as u64 + own);
+                assert_eq!(w.to, theirs + at % u64::from(2 * RING));
+                assert!(own + u64::from(w.len) <= u64::from(RING));
+                assert_eq!((w.lkey, w.rkey), (9, 5));
+                at += u64::from(w.len);
+            }
+            assert_eq!(at, pos + step, "nothing is left out");
+            pos = at;
+        }
+        let mut writes = [Write::default(); WRITES];
+        assert_eq!(take_bytes(&mut conn, pos, 1, None, ring, &mut writes), 0, "the peer's ring is full");
+    }
+
+    #[test]
+    fn tokens_are_never_zero_and_name_the_slot() {
+        for (index, generation) in [(0, 0), (4095, 0xffff), (17, 3)] {
+            let t = token(index, generation).unwrap().value();
+            assert_eq!((t & 0xffff) - 1, index);
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{end, switch};
+use crate::engine::{end, linked, switch};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, process};
 use crate::table::set;
@@ -240,6 +240,21 @@ pub fn in_child() {
             }
         }
     }
+}
+
+/// The process ends: connections over links are closed while they can be, for the kernel does it for
+/// TCP only.
+pub fn at_exit() {
+    if linked::is_foreign() {
+        // The parent has the link; it must hear that the last one of us is gone.
+        for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
+            if s.holders.fetch_sub(1, AcqRel) <= 1 {
+                linked::before_close(s);
+                linked::leave(s);
+            }
+        }
+    }
+    rendezvous::smc::at_exit();
 }
 
 /// Records that this process holds.

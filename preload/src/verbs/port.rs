@@ -105,3 +105,25 @@ fn names(path: &str) -> Vec<String> {
     found.sort();
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_devices_has_no_port() {
+        let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        // An address of the documentation range is nobody's, with or without devices.
+        assert_eq!(find([192, 0, 2, 77], sock), None);
+        fd::close(sock);
+    }
+
+    #[test]
+    fn subnets_are_asked_of_the_kernel() {
+        let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        assert!(net::same_subnet(sock, "lo", [127, 1, 2, 3]));
+        assert!(!net::same_subnet(sock, "lo", [10, 1, 2, 3]));
+        assert!(!net::same_subnet(sock, "no-such-device-at-all", [127, 0, 0, 1]));
+        fd::close(sock);
+    }
+}

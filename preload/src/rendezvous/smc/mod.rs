@@ -12,7 +12,7 @@ use super::learn_names;
 use super::mark::{self, Shown};
 use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
-use crate::link::state;
+use crate::link::lock;
 use crate::sys::{fd, net};
 use crate::verbs::{load, port};
 use crate::{config, control, log};
@@ -54,14 +54,14 @@ pub fn first_use(s: &'static Sock, sock: i32) {
 fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     let refusal = may_link(s, sock).err();
     let size = ring_size();
-    let rings = state::with(|all| {
+    let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;
         let ring = (slot.tx.0.start, slot.tx.1);
         Some(Rings { index: slot.index, header: slot.header, ring, receive: size.bytes() })
     });
     let Some(rings) = rings.flatten() else { return give_up(s, sock, Reason::NoResources) };
     if !linked::begin(s, sock, &rings) {
-        state::with(|all| all.release(rings.index));
+        lock::with(|all| all.release(rings.index));
         return give_up(s, sock, Reason::CountMismatch);
     }
     // The handshake has a descriptor of its own: the program may close its one meanwhile.
@@ -115,6 +115,6 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
 
 /// A forked child has no link of its own and no service thread.
 pub fn forget_in_child() {
-    state::forget_in_child();
+    lock::forget_in_child();
     service::forget_in_child();
 }

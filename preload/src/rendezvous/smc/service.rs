@@ -4,7 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::shake::Shake;
-use crate::link::state::{self, now};
+use crate::link::lock::{self, now};
 use crate::log;
 use crate::sys::{fd, proc};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
@@ -44,7 +44,7 @@ fn start() -> bool {
     let (Ok(event), Ok(watch)) = (fd::eventfd(), fd::epoll_create()) else { return false };
     EVENT.store(fd::park(event), Release);
     WATCH.store(fd::park(watch), Release);
-    state::set_service(EVENT.load(Relaxed));
+    lock::set_service(EVENT.load(Relaxed));
     proc::with_signals_blocked(|| {
         std::thread::Builder::new()
             .name("smcr-link".into())
@@ -73,7 +73,7 @@ fn round(shakes: &mut Vec<Shake>) {
         node = taken.next;
         shakes.push(taken.shake);
     }
-    let next = state::with(|all| {
+    let next = lock::with(|all| {
         all.poll();
         all.tick()
     });
@@ -94,12 +94,12 @@ fn round(shakes: &mut Vec<Shake>) {
         fds.push(entry(if wants.events == 0 { -1 } else { shake.fd }, wants.events));
     }
     // Armed before the last look: what comes afterwards makes an event.
-    let busy = state::with(|all| {
+    let busy = lock::with(|all| {
         for d in &all.devices {
             fds.push(entry(d.event_fd(), libc::POLLIN));
             fds.push(entry(d.async_fd(), libc::POLLIN));
         }
-        state::arm(all);
+        lock::arm(all);
         all.poll()
     });
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
@@ -112,7 +112,7 @@ fn round(shakes: &mut Vec<Shake>) {
     }
     if fds[0].revents != 0 {
         fd::event_clear(fds[0].fd);
-        state::with(|all| all.mark_all());
+        lock::with(|all| all.mark_all());
     }
     if fds[1].revents != 0 {
         ended();
@@ -120,7 +120,7 @@ fn round(shakes: &mut Vec<Shake>) {
     for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
         shake.is_signalled = entry.revents != 0;
     }
-    state::with(|all| {
+    lock::with(|all| {
         let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
         for d in &mut all.devices {
             if number(d.event_fd()) {
@@ -151,7 +151,7 @@ fn ended() {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     // SAFETY: the array has 32 entries.
     let n = unsafe { fd::epoll_wait(WATCH.load(Relaxed), events.as_mut_ptr(), 32, 0) }.unwrap_or(0);
-    state::with(|all| {
+    lock::with(|all| {
         for e in &events[..n.min(32)] {
             all.probe(e.u64 as u32);
         }
@@ -161,12 +161,12 @@ fn ended() {
 /// The process ends: what was sent goes out, and the peers hear of it (Linux waits as long in close).
 pub fn at_exit() {
     const PATIENCE_MS: u32 = 2000;
-    if !state::is_used() && RUNNING.load(Relaxed) == 0 {
+    if !lock::is_used() && RUNNING.load(Relaxed) == 0 {
         return;
     }
     let mut first = true;
     for _ in 0..PATIENCE_MS {
-        let quiet = state::with(|all| {
+        let quiet = lock::with(|all| {
             all.poll();
             all.close_all(first)
         });
@@ -178,9 +178,9 @@ pub fn at_exit() {
         }
         first = false;
     }
-    state::with(|all| all.end_all());
+    lock::with(|all| all.end_all());
     for _ in 0..100 {
-        let quiet = state::with(|all| {
+        let quiet = lock::with(|all| {
             all.poll();
             all.groups.iter().flatten().all(|g| g.is_quiet())
         });
@@ -213,7 +213,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     }
     add(EVENT.load(Relaxed));
     add(WATCH.load(Relaxed));
-    state::with(|all| {
+    lock::with(|all| {
         for d in &all.devices {
             d.descriptors().into_iter().for_each(&mut *add);
         }
@@ -224,5 +224,5 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 pub fn moved(old: i32, new: i32) -> bool {
     EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-        || state::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)
+        || lock::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)
 }

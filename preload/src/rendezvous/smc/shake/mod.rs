@@ -1,30 +1,28 @@
 //! One CLC handshake: feeds the sans-IO machine of `proto` from the TCP descriptor, and does what it asks
-//! for with devices, groups and rings.
+//! for with devices, groups and rings ([`join`], [`back`]).
 //!
 //! Runs in the service thread; nothing here waits. Towards libsmcr the server speaks first: a greeting
 //! ([`HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
 //! meanwhile goes through TCP before the program does so itself.
 
-use crate::engine::linked;
+mod back;
+mod join;
+
 use crate::family::sock::{Sock, role};
-use crate::link::state::{self, State, now};
-use crate::sys::{Errno, fd, net};
+use crate::link::lock::{self, now};
+use crate::sys::{Errno, net};
 use crate::verbs::port::{self, Port};
-use crate::verbs::qp::Remote;
 use crate::{control, log};
 use smcr_proto::handshake::{HELLO, Peer};
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::{Frame, SMCR};
-use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
 use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::{self, Client};
 use smcr_proto::smc::handshake::server::{self, Offer, Server};
-use smcr_proto::smc::handshake::{Failure, Host, Outcome, Params, Role};
+use smcr_proto::smc::handshake::{Failure, Host, Outcome};
 use smcr_proto::smc::id::{PeerId, RmbeSize};
-use smcr_proto::smc::link::key;
-use smcr_proto::smc::llc::Family;
 use std::sync::atomic::Ordering::*;
 
 /// How long a client waits for the greeting of a server that has the library.
@@ -352,162 +350,6 @@ impl Shake {
         }
     }
 
-    /// Server: joins the client to a group that it has with us, or makes one.
-    fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
-        let family = match choice {
-            server::Choice::V1 => Family::V1,
-            server::Choice::V2(..) => Family::V2,
-        };
-        let found = self.with(|all, this| {
-            let gid = this.port.as_ref().map(|p| p.gid);
-            let place = all.groups.iter_mut().position(|g| {
-                let Some(g) = g else { return false };
-                g.is_open()
-                    && Some(g.port.gid) == gid
-                    && g.key.is_some_and(|k| k.serves(family, proposal))
-                    && g.join()
-            });
-            this.enter(all, place, Role::Server)
-        });
-        let first_contact = self.made;
-        let Machine::Server(m) = &mut self.machine else { return };
-        match found {
-            Ok(end) => m.accept(now(), end, first_contact, true),
-            Err(code) => m.decline(code),
-        }
-    }
-
-    /// Client: finds the group that the server names, or makes one.
-    fn accepted(&mut self, accept: &AcceptConfirm) {
-        let first = accept.first_contact();
-        let result = self.with(|all, this| {
-            let mut place = None;
-            if !first {
-                let open: Vec<usize> = (0..all.groups.len())
-                    .filter(|i| all.groups[*i].as_ref().is_some_and(|g| g.is_open()))
-                    .collect();
-                let keys: Vec<_> =
-                    open.iter().filter_map(|i| all.groups[*i].as_ref()?.key).collect();
-                let at = open[key::find(&keys, accept)?];
-                if !all.groups[at].as_mut().is_some_and(|g| g.join()) {
-                    return Err((Diagnosis::NO_ACTIVE_LINK, false));
-                }
-                place = Some(at);
-            }
-            let end = this.enter(all, place, Role::Client).map_err(|code| (code, false))?;
-            if first {
-                this.receive_from(all, &accept.endpoint).map_err(|code| (code, false))?;
-            }
-            Ok(end)
-        });
-        let Machine::Client(m) = &mut self.machine else { return };
-        match result {
-            Ok(end) => m.confirm(end, true),
-            Err((code, end_group)) => m.decline(code, end_group),
-        }
-    }
-
-    /// A ring in a group: that one, or a new one.
-    fn enter(&mut self, all: &mut State, place: Option<usize>, role: Role) -> Result<Endpoint, Diagnosis> {
-        let port = self.port.as_ref().ok_or(Diagnosis::NO_SMCR_DEVICE)?;
-        self.made = place.is_none();
-        let place = match place {
-            Some(place) => place,
-            None => all.new_group(role, port, self.size).map_err(|e| {
-                log::warn!(target: "smcr::link", errno = e.0, "no link group could be made");
-                if e.0 == libc::ENOMEM { Diagnosis::MEMORY } else { Diagnosis::NO_SMCR_DEVICE }
-            })?,
-        };
-        self.group = Some(place);
-        let end = all.give_ring(self.index, place).map_err(|e| {
-            log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
-            Diagnosis::REGISTER_BUFFER
-        });
-        if let Some(slot) = all.slot(self.index) {
-            slot.joined = !self.made;
-        }
-        end
-    }
-
-    fn receive_from(&self, all: &mut State, end: &Endpoint) -> Result<(), Diagnosis> {
-        let remote = Remote { gid: end.gid, qpn: end.qpn, psn: end.psn, mtu: end.mtu };
-        let group = self.group.and_then(|g| all.groups[g].as_mut()).ok_or(Diagnosis::INTERNAL)?;
-        let device = &all.devices[group.device];
-        let mtu = device.mtu().unwrap_or(remote.mtu).min(remote.mtu);
-        group.receive_from(device, &Remote { mtu, ..remote }).map_err(|e| {
-            log::warn!(target: "smcr::link", errno = e.0, "the queue pair could not be made ready");
-            Diagnosis::LINK_READY
-        })
-    }
-
-    /// First contact: LLC begins.
-    fn bring_up(&mut self, params: &Params) {
-        let is_server = params.role == Role::Server;
-        let result = self.with(|all, this| {
-            if is_server {
-                this.receive_from(all, &params.peer)?;
-            }
-            let place = this.group.ok_or(Diagnosis::INTERNAL)?;
-            let group = all.groups[place].as_mut().ok_or(Diagnosis::INTERNAL)?;
-            let device = &all.devices[group.device];
-            group.begin(device, params, place as u32, now()).map_err(|_| Diagnosis::LINK_READY)?;
-            let joined = group.join();
-            group.run(device, now());
-            if let Some(slot) = all.slot(this.index) {
-                slot.joined = joined;
-            }
-            Ok(())
-        });
-        self.awaits_link = true;
-        if let Err(code) = result {
-            self.link_failed(code);
-        }
-    }
-
-    fn link_failed(&mut self, code: Diagnosis) {
-        self.awaits_link = false;
-        match &mut self.machine {
-            Machine::Client(m) => m.link_failed(now(), code),
-            Machine::Server(m) => m.link_failed(now(), code),
-            _ => {}
-        }
-    }
-
-    fn look_at_link(&mut self) {
-        if !self.awaits_link {
-            return;
-        }
-        let place = self.group;
-        let (ready, over) = state::with(|all| {
-            let group = place.and_then(|g| all.groups.get(g)?.as_ref());
-            (group.is_some_and(|g| g.is_ready), group.is_none_or(|g| g.over.is_some()))
-        })
-        .unwrap_or((false, true));
-        if over {
-            self.link_failed(Diagnosis::TIMEOUT_CONFIRM_LINK);
-        } else if ready {
-            self.awaits_link = false;
-            match &mut self.machine {
-                Machine::Client(m) => m.link_ready(),
-                Machine::Server(m) => m.link_ready(),
-                _ => {}
-            }
-        }
-    }
-
-    fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut Shake) -> T) -> T
-    where
-        T: FromRefusal,
-    {
-        state::with(|all| f(all, self)).unwrap_or_else(T::refused)
-    }
-
-    fn head(&self) -> u64 {
-        state::with(|all| all.slot(self.index).map(|s| s.tx_dir().head.load(Acquire)))
-            .flatten()
-            .unwrap_or(0)
-    }
-
     /// Ends it where the machine has: with a link, on TCP, or not at all. True: over.
     fn finish(&mut self) -> bool {
         let outcome = match &self.machine {
@@ -525,7 +367,7 @@ impl Shake {
                 let own = self.refusal.map(|r| r.0).filter(|_| !f.by_peer);
                 log::info!(target: "smcr::link", code = f.code.0, by_peer = f.by_peer, "SMC-R declined");
                 if f.end_group && let Some(place) = self.group {
-                    state::with(|all| all.end_group(place));
+                    lock::with(|all| all.end_group(place));
                 }
                 self.fall_back(own.or(f.reason()).unwrap_or(Reason::SmcDeclined));
             }
@@ -535,6 +377,8 @@ impl Shake {
             {
                 self.fall_back(Reason::PeerSilent);
             }
+            // TCP has ended: it shows the program how.
+            Some(Outcome::Fail(Failure::Closed)) => self.fall_back(Reason::PeerSilent),
             Some(Outcome::Fail(why)) => {
                 log::warn!(target: "smcr::link", why = ?why, "the SMC handshake broke; the connection is reset");
                 self.fall_back(Reason::PeerSilent);
@@ -543,111 +387,6 @@ impl Shake {
             None => {}
         }
         self.drained.is_some() && self.drain()
-    }
-
-    fn link(&mut self, params: &Params) {
-        let agreed = state::with(|all| {
-            let slot = all.slot(self.index)?;
-            slot.conn.as_mut()?.activate(&params.peer).ok()?;
-            slot.active = true;
-            Some(())
-        });
-        if agreed.flatten().is_none() {
-            let _ = net::disconnect(self.fd);
-        }
-        if let Some(s) = self.sock() {
-            s.tx.kernel.store(self.sent, Relaxed);
-            s.rx.kernel.store(self.received, Relaxed);
-            linked::agreed(s);
-        }
-        log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
-        super::service::watch(self.fd, self.index);
-        fd::close(self.fd);
-        state::kick(self.index);
-    }
-
-    /// The connection stays on TCP.
-    fn fall_back(&mut self, why: Reason) {
-        self.machine = Machine::Over;
-        self.drained = Some(0);
-        let made = self.group.take().filter(|_| self.made);
-        state::with(|all| {
-            all.leave_group(self.index);
-            if let Some(place) = made {
-                all.end_group(place);
-            }
-        });
-        if let Some(s) = self.sock() {
-            s.note(why);
-        }
-    }
-
-    /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
-    fn drain(&mut self) -> bool {
-        let Some(mut at) = self.drained else { return true };
-        let mut left_by_program = false;
-        let done = state::with(|all| {
-            let Some(slot) = all.slot(self.index) else { return true };
-            let dir = slot.tx_dir();
-            left_by_program = dir.fin.load(Acquire) & crate::layout::fin::LEFT != 0;
-            loop {
-                let head = dir.head.load(Acquire);
-                if head == at {
-                    return true;
-                }
-                let (offset, size) = ((at % u64::from(slot.tx.1)) as usize, slot.tx.1 as usize);
-                let n = ((head - at) as usize).min(size - offset);
-                // SAFETY: bytes of the sending ring that the program has published.
-                let piece = unsafe { std::slice::from_raw_parts(slot.tx.0.start.add(offset), n) };
-                match net::send_slice(self.fd, piece, libc::MSG_DONTWAIT) {
-                    Ok(n) => {
-                        at += n as u64;
-                        dir.tail.store(at, Release);
-                        crate::link::wake::writer(dir);
-                    }
-                    Err(Errno(libc::EAGAIN | libc::EINTR)) => return false,
-                    Err(_) => at = head, // the connection is dead: the program hears it from TCP
-                }
-            }
-        })
-        .unwrap_or(false);
-        self.drained = Some(at);
-        let Some(s) = self.sock().filter(|_| !left_by_program) else {
-            if done {
-                state::with(|all| all.release(self.index));
-                fd::close(self.fd);
-            }
-            return done;
-        };
-        if !self.receives && !self.late {
-            self.receives = linked::return_receiving(s, self.received);
-            state::with(|all| all.wake_slot(self.index));
-        }
-        if !done || !linked::return_sending(s, self.fd, at, self.sent) || !self.receives {
-            return false;
-        }
-        linked::forget(s);
-        linked::after_shutdown(s, self.fd);
-        state::with(|all| all.wake_slot(self.index));
-        fd::close(self.fd);
-        true
-    }
-}
-
-/// What a step gives when the links cannot be reached (they always can from the service thread).
-trait FromRefusal {
-    fn refused() -> Self;
-}
-
-impl<T> FromRefusal for Result<T, Diagnosis> {
-    fn refused() -> Self {
-        Err(Diagnosis::INTERNAL)
-    }
-}
-
-impl<T> FromRefusal for Result<T, (Diagnosis, bool)> {
-    fn refused() -> Self {
-        Err((Diagnosis::INTERNAL, false))
     }
 }
 
@@ -658,7 +397,7 @@ fn push(out: &mut Vec<u8>, frame: Option<Frame>) {
 }
 
 fn own_id() -> PeerId {
-    state::with(|all| all.peer_id().ok()).flatten().unwrap_or_default()
+    lock::with(|all| all.peer_id().ok()).flatten().unwrap_or_default()
 }
 
 fn host() -> Host {

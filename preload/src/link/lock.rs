@@ -1,0 +1,196 @@
+//! The lock of all links, and the marks of those who did not wait for it.
+//!
+//! It is held for short pieces of work that never wait. A thread that finds it taken leaves a mark at its
+//! connection and goes on: who holds the lock looks for marks before and after it lets go.
+
+use super::state::State;
+use crate::family::process;
+use crate::sys::{clock, fd, proc};
+use smcr_proto::smc::Time;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Connections over links at a time.
+pub const SLOTS: usize = 4096;
+
+struct Links {
+    owner: AtomicU32,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: the state is touched only by the holder of `owner`.
+unsafe impl Sync for Links {}
+
+static LINKS: Links = Links {
+    owner: AtomicU32::new(0),
+    state: UnsafeCell::new(State::EMPTY),
+};
+
+/// Connections with a mark, one bit each.
+pub(super) static MARKS: [AtomicU64; SLOTS / 64] = [const { AtomicU64::new(0) }; SLOTS / 64];
+/// Marks were left since somebody looked.
+pub(super) static MARKED: AtomicU32 = AtomicU32::new(0);
+/// Connections in use: 0 keeps every wait of the engine out of here.
+pub(super) static USED: AtomicU32 = AtomicU32::new(0);
+/// eventfd of the service thread.
+static SERVICE: AtomicI32 = AtomicI32::new(-1);
+/// The same of the parent's, in a forked child.
+static PARENT: AtomicI32 = AtomicI32::new(-1);
+/// This is a forked child of a process with links.
+static INHERITED: AtomicU32 = AtomicU32::new(0);
+/// Connections that wait for a completion: events of every kind are asked for.
+pub(super) static STALLED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process has connections over links.
+#[inline]
+pub fn is_used() -> bool {
+    USED.load(Relaxed) != 0
+}
+
+/// A forked child: the memory of the links is its parent's as well, their queue pairs are not its own.
+/// It has no links yet, and none of the locks.
+pub fn forget_in_child() {
+    if !is_used() && LINKS.owner.load(Relaxed) == 0 {
+        return;
+    }
+    LINKS.owner.store(0, Relaxed);
+    // SAFETY: a forked child has one thread. What was there is left as it is: its memory and its queue
+    // pairs are in use by the parent.
+    unsafe { std::ptr::write(LINKS.state.get(), State::EMPTY) };
+    for marks in &MARKS {
+        marks.store(0, Relaxed);
+    }
+    MARKED.store(0, Relaxed);
+    STALLED.store(0, Relaxed);
+    PARENT.store(SERVICE.swap(-1, Relaxed), Relaxed);
+    if USED.swap(0, Relaxed) != 0 {
+        INHERITED.store(1, Relaxed);
+    }
+}
+
+/// Whether connections over the parent's links were inherited.
+pub fn is_inherited() -> bool {
+    INHERITED.load(Relaxed) != 0
+}
+
+/// Tells the parent, whose link it is, to look.
+pub fn kick_parent() {
+    let _ = fd::event_set(PARENT.load(Relaxed));
+}
+
+/// Runs `f` with everything; None if this thread is in here already (a signal handler).
+pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    let me = process::tid();
+    let mut rounds = 0u32;
+    while LINKS.owner.compare_exchange_weak(0, me, Acquire, Relaxed).is_err() {
+        if LINKS.owner.load(Relaxed) == me {
+            return None;
+        }
+        rounds += 1;
+        if rounds > 100 {
+            proc::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    let result = run(|state| {
+        let r = f(state);
+        state.flush_marked();
+        r
+    });
+    after();
+    result
+}
+
+/// As [`with`], but only if nobody else is in here.
+pub fn try_with(f: impl FnOnce(&mut State)) -> bool {
+    if LINKS.owner.compare_exchange(0, process::tid(), Acquire, Relaxed).is_err() {
+        return false;
+    }
+    run(|state| {
+        f(state);
+        state.flush_marked();
+    });
+    after();
+    true
+}
+
+/// Runs `f` with the lock held and lets it go; None if it panicked. libibverbs makes system calls that are cancellation
+/// points, where no thread may be unwound.
+fn run<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    let mut old = 0;
+    // SAFETY: glibc's call; PTHREAD_CANCEL_DISABLE is 1.
+    unsafe { pthread_setcancelstate(1, &mut old) };
+    // SAFETY: the lock is held by this thread.
+    let state = unsafe { &mut *LINKS.state.get() };
+    let result = crate::sys::caught(|| f(state));
+    LINKS.owner.store(0, Release);
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(old, &mut old) };
+    result
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+/// Marks that were left while the lock was held.
+fn after() {
+    loop {
+        // Pairs with the fence in `kick`: either we see the mark, or the other one finds the lock free.
+        fence(SeqCst);
+        if MARKED.load(Relaxed) == 0 || !try_flush() {
+            return;
+        }
+    }
+}
+
+fn try_flush() -> bool {
+    if LINKS.owner.compare_exchange(0, process::tid(), Acquire, Relaxed).is_err() {
+        return false;
+    }
+    run(State::flush_marked);
+    true
+}
+
+/// A connection has something to send or to tell: now, or by who is at it.
+pub fn kick(index: u32) {
+    let i = index as usize % SLOTS;
+    MARKS[i / 64].fetch_or(1 << (i % 64), AcqRel);
+    MARKED.store(1, Relaxed);
+    fence(SeqCst); // pairs with the one in `after`
+    while MARKED.load(Relaxed) != 0 && try_flush() {
+        fence(SeqCst);
+    }
+}
+
+/// Says where the service thread listens.
+pub fn set_service(eventfd: i32) {
+    SERVICE.store(eventfd, Release);
+}
+
+/// Where the service thread listens, -1 without one.
+pub fn service() -> i32 {
+    SERVICE.load(Acquire)
+}
+
+/// The time for the machines.
+pub fn now() -> Time {
+    Time::from_nanos(clock::now_ns())
+}
+
+/// Leaves a mark at a connection, with the lock held.
+pub(super) fn mark(index: u32) {
+    let i = index as usize % SLOTS;
+    MARKS[i / 64].fetch_or(1 << (i % 64), AcqRel);
+    MARKED.store(1, Relaxed);
+}
+
+/// Arms all devices before a sleep: for messages, or for everything while something waits for a
+/// completion. The caller polls once more.
+pub fn arm(state: &State) {
+    let all = STALLED.load(Relaxed) > 0;
+    for d in &state.devices {
+        d.arm(all);
+    }
+}

@@ -1,0 +1,107 @@
+//! How a handshake ends: with a link, or on TCP with what the program has sent meanwhile.
+
+use super::{Machine, Shake};
+use crate::engine::linked;
+use crate::layout::fin;
+use crate::link::{lock, wake};
+use crate::log;
+use crate::sys::{Errno, fd, net};
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::handshake::Params;
+use std::sync::atomic::Ordering::*;
+
+impl Shake {
+    pub(super) fn head(&self) -> u64 {
+        lock::with(|all| all.slot(self.index).map(|s| s.tx_dir().head.load(Acquire)))
+            .flatten()
+            .unwrap_or(0)
+    }
+
+    pub(super) fn link(&mut self, params: &Params) {
+        let agreed = lock::with(|all| {
+            let slot = all.slot(self.index)?;
+            slot.conn.as_mut()?.activate(&params.peer).ok()?;
+            slot.active = true;
+            Some(())
+        });
+        if agreed.flatten().is_none() {
+            let _ = net::disconnect(self.fd);
+        }
+        if let Some(s) = self.sock() {
+            s.tx.kernel.store(self.sent, Relaxed);
+            s.rx.kernel.store(self.received, Relaxed);
+            linked::agreed(s);
+        }
+        log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
+        crate::rendezvous::smc::service::watch(self.fd, self.index);
+        fd::close(self.fd);
+        lock::kick(self.index);
+    }
+
+    /// The connection stays on TCP.
+    pub(super) fn fall_back(&mut self, why: Reason) {
+        self.machine = Machine::Over;
+        self.drained = Some(0);
+        let made = self.group.take().filter(|_| self.made);
+        lock::with(|all| {
+            all.leave_group(self.index);
+            if let Some(place) = made {
+                all.end_group(place);
+            }
+        });
+        if let Some(s) = self.sock() {
+            s.note(why);
+        }
+    }
+
+    /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
+    pub(super) fn drain(&mut self) -> bool {
+        let Some(mut at) = self.drained else { return true };
+        let mut left_by_program = false;
+        let done = lock::with(|all| {
+            let Some(slot) = all.slot(self.index) else { return true };
+            let dir = slot.tx_dir();
+            left_by_program = dir.fin.load(Acquire) & fin::LEFT != 0;
+            loop {
+                let head = dir.head.load(Acquire);
+                if head == at {
+                    return true;
+                }
+                let (offset, size) = ((at % u64::from(slot.tx.1)) as usize, slot.tx.1 as usize);
+                let n = ((head - at) as usize).min(size - offset);
+                // SAFETY: bytes of the sending ring that the program has published.
+                let piece = unsafe { std::slice::from_raw_parts(slot.tx.0.start.add(offset), n) };
+                match net::send_slice(self.fd, piece, libc::MSG_DONTWAIT) {
+                    Ok(n) => {
+                        at += n as u64;
+                        dir.tail.store(at, Release);
+                        wake::writer(dir);
+                    }
+                    Err(Errno(libc::EAGAIN | libc::EINTR)) => return false,
+                    Err(_) => at = head, // the connection is dead: the program hears it from TCP
+                }
+            }
+        })
+        .unwrap_or(false);
+        self.drained = Some(at);
+        let Some(s) = self.sock().filter(|_| !left_by_program) else {
+            if done {
+                lock::with(|all| all.release(self.index));
+                fd::close(self.fd);
+            }
+            return done;
+        };
+        if !self.receives && !self.late {
+            self.receives = linked::return_receiving(s, self.received);
+            lock::with(|all| all.wake_slot(self.index));
+        }
+        if !done || !linked::return_sending(s, self.fd, at, self.sent) || !self.receives {
+            return false;
+        }
+        linked::forget(s);
+        linked::after_shutdown(s, self.fd);
+        lock::with(|all| all.wake_slot(self.index));
+        fd::close(self.fd);
+        true
+    }
+}

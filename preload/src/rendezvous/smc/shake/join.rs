@@ -1,0 +1,182 @@
+//! The link side of a handshake: finds the group for a connection or makes one, and brings its link up.
+
+use super::{Machine, Shake};
+use crate::link::lock::{self, now};
+use crate::link::state::State;
+use crate::log;
+use crate::verbs::qp::Remote;
+use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
+use smcr_proto::smc::clc::proposal::Proposal;
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::handshake::{Params, Role, server};
+use smcr_proto::smc::link::key;
+use smcr_proto::smc::llc::Family;
+
+impl Shake {
+    /// Server: joins the client to a group that it has with us, or makes one.
+    pub(super) fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
+        let family = match choice {
+            server::Choice::V1 => Family::V1,
+            server::Choice::V2(..) => Family::V2,
+        };
+        let found = self.with(|all, this| {
+            let gid = this.port.as_ref().map(|p| p.gid);
+            let place = all.groups.iter_mut().position(|g| {
+                let Some(g) = g else { return false };
+                g.is_open()
+                    && Some(g.port.gid) == gid
+                    && g.key.is_some_and(|k| k.serves(family, proposal))
+                    && g.join()
+            });
+            this.enter(all, place, Role::Server)
+        });
+        let first_contact = self.made;
+        let Machine::Server(m) = &mut self.machine else { return };
+        match found {
+            Ok(end) => m.accept(now(), end, first_contact, true),
+            Err(code) => m.decline(code),
+        }
+    }
+
+    /// Client: finds the group that the server names, or makes one.
+    pub(super) fn accepted(&mut self, accept: &AcceptConfirm) {
+        let first = accept.first_contact();
+        let result = self.with(|all, this| {
+            let mut place = None;
+            if !first {
+                let open: Vec<usize> = (0..all.groups.len())
+                    .filter(|i| all.groups[*i].as_ref().is_some_and(|g| g.is_open()))
+                    .collect();
+                let keys: Vec<_> =
+                    open.iter().filter_map(|i| all.groups[*i].as_ref()?.key).collect();
+                let at = open[key::find(&keys, accept)?];
+                if !all.groups[at].as_mut().is_some_and(|g| g.join()) {
+                    return Err((Diagnosis::NO_ACTIVE_LINK, false));
+                }
+                place = Some(at);
+            }
+            let end = this.enter(all, place, Role::Client).map_err(|code| (code, false))?;
+            if first {
+                this.receive_from(all, &accept.endpoint).map_err(|code| (code, false))?;
+            }
+            Ok(end)
+        });
+        let Machine::Client(m) = &mut self.machine else { return };
+        match result {
+            Ok(end) => m.confirm(end, true),
+            Err((code, end_group)) => m.decline(code, end_group),
+        }
+    }
+
+    /// A ring in a group: that one, or a new one.
+    fn enter(&mut self, all: &mut State, place: Option<usize>, role: Role) -> Result<Endpoint, Diagnosis> {
+        let port = self.port.as_ref().ok_or(Diagnosis::NO_SMCR_DEVICE)?;
+        self.made = place.is_none();
+        let place = match place {
+            Some(place) => place,
+            None => all.new_group(role, port, self.size).map_err(|e| {
+                log::warn!(target: "smcr::link", errno = e.0, "no link group could be made");
+                if e.0 == libc::ENOMEM { Diagnosis::MEMORY } else { Diagnosis::NO_SMCR_DEVICE }
+            })?,
+        };
+        self.group = Some(place);
+        let end = all.give_ring(self.index, place).map_err(|e| {
+            log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
+            Diagnosis::REGISTER_BUFFER
+        });
+        if let Some(slot) = all.slot(self.index) {
+            slot.joined = !self.made;
+        }
+        end
+    }
+
+    fn receive_from(&self, all: &mut State, end: &Endpoint) -> Result<(), Diagnosis> {
+        let remote = Remote { gid: end.gid, qpn: end.qpn, psn: end.psn, mtu: end.mtu };
+        let group = self.group.and_then(|g| all.groups[g].as_mut()).ok_or(Diagnosis::INTERNAL)?;
+        let device = &all.devices[group.device];
+        let mtu = device.mtu().unwrap_or(remote.mtu).min(remote.mtu);
+        group.receive_from(device, &Remote { mtu, ..remote }).map_err(|e| {
+            log::warn!(target: "smcr::link", errno = e.0, "the queue pair could not be made ready");
+            Diagnosis::LINK_READY
+        })
+    }
+
+    /// First contact: LLC begins.
+    pub(super) fn bring_up(&mut self, params: &Params) {
+        let is_server = params.role == Role::Server;
+        let result = self.with(|all, this| {
+            if is_server {
+                this.receive_from(all, &params.peer)?;
+            }
+            let place = this.group.ok_or(Diagnosis::INTERNAL)?;
+            let group = all.groups[place].as_mut().ok_or(Diagnosis::INTERNAL)?;
+            let device = &all.devices[group.device];
+            group.begin(device, params, place as u32, now()).map_err(|_| Diagnosis::LINK_READY)?;
+            let joined = group.join();
+            group.run(device, now());
+            if let Some(slot) = all.slot(this.index) {
+                slot.joined = joined;
+            }
+            Ok(())
+        });
+        self.awaits_link = true;
+        if let Err(code) = result {
+            self.link_failed(code);
+        }
+    }
+
+    fn link_failed(&mut self, code: Diagnosis) {
+        self.awaits_link = false;
+        match &mut self.machine {
+            Machine::Client(m) => m.link_failed(now(), code),
+            Machine::Server(m) => m.link_failed(now(), code),
+            _ => {}
+        }
+    }
+
+    pub(super) fn look_at_link(&mut self) {
+        if !self.awaits_link {
+            return;
+        }
+        let place = self.group;
+        let (ready, over) = lock::with(|all| {
+            let group = place.and_then(|g| all.groups.get(g)?.as_ref());
+            (group.is_some_and(|g| g.is_ready), group.is_none_or(|g| g.over.is_some()))
+        })
+        .unwrap_or((false, true));
+        if over {
+            self.link_failed(Diagnosis::TIMEOUT_CONFIRM_LINK);
+        } else if ready {
+            self.awaits_link = false;
+            match &mut self.machine {
+                Machine::Client(m) => m.link_ready(),
+                Machine::Server(m) => m.link_ready(),
+                _ => {}
+            }
+        }
+    }
+
+    fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut Shake) -> T) -> T
+    where
+        T: FromRefusal,
+    {
+        lock::with(|all| f(all, self)).unwrap_or_else(T::refused)
+    }
+}
+
+/// What a step gives when the links cannot be reached (they always can from the service thread).
+trait FromRefusal {
+    fn refused() -> Self;
+}
+
+impl<T> FromRefusal for Result<T, Diagnosis> {
+    fn refused() -> Self {
+        Err(Diagnosis::INTERNAL)
+    }
+}
+
+impl<T> FromRefusal for Result<T, (Diagnosis, bool)> {
+    fn refused() -> Self {
+        Err((Diagnosis::INTERNAL, false))
+    }
+}
