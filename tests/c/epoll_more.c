@@ -330,6 +330,40 @@ static void inherited_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+/* Both ends idle for longer than a second, again and again: what an idle connection gives back is not
+ * missed when it goes on. */
+static size_t amount(int round) {
+    static const size_t of[] = {100, 40000, 1, 60000};
+    return of[round];
+}
+static void give(int fd, int round) {
+    fill(buf, amount(round), 0, round + 1);
+    put(fd, buf, amount(round));
+}
+static void take(int fd, int round) {
+    size_t n = get(fd, buf, amount(round));
+    say("%zu bytes, %s", n, matches(buf, n, 0, round + 1) ? "as sent" : "others");
+}
+static void rested_a(void) {
+    int fd = conn(), ep = epoll_create1(0);
+    MUST(ctl(ep, ADD, fd, EPOLLIN, 1));
+    for (int i = 0; i < 4; i++) {
+        look(ep, 5000);
+        take(fd, i);
+        give(fd, i);
+    }
+}
+static void rested_b(void) {
+    int fd = conn(), ep = epoll_create1(0);
+    MUST(ctl(ep, ADD, fd, EPOLLIN, 1));
+    for (int i = 0; i < 4; i++) {
+        look(ep, 1500);
+        give(fd, i);
+        look(ep, 5000);
+        take(fd, i);
+    }
+}
+
 const struct test tests[] = {{"changed_while_waiting", changed_a, changed_b, 0},
                              {"nested", nested_a, nested_b, 0},
                              {"mixture", mixture_a, mixture_b, 0},
@@ -337,4 +371,5 @@ const struct test tests[] = {{"changed_while_waiting", changed_a, changed_b, 0},
                              {"edge_herd", herd_a, herd_b, 0},
                              {"many", many_a, many_b, COLD},
                              {"inherited", inherited_a, inherited_b, 0},
+                             {"rested", rested_a, rested_b, 0},
                              {0}};

@@ -14,6 +14,7 @@ pub mod end;
 pub mod fast;
 pub mod file;
 pub mod follow;
+pub mod idle;
 pub mod kernel;
 pub mod linked;
 pub mod proof;

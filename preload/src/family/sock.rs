@@ -155,7 +155,9 @@ pub struct Half {
     /// Receiving: last doorbell word that a waiter of ours stored. Sending: `tcp` (low half) when the
     /// direction last moved back to TCP.
     pub waiter: AtomicU32,
-    _pad: [AtomicU32; 2],
+    /// Sending: when the pages of an idle ring were last given back, in s.
+    pub released: AtomicU32,
+    _pad: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Half>() == 192);
@@ -436,6 +438,7 @@ impl Half {
             &self.wants_more,
             &self.spin,
             &self.waiter,
+            &self.released,
         ] {
             w.store(0, Relaxed);
         }

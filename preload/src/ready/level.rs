@@ -4,7 +4,7 @@ use crate::engine::end::Verdict;
 use crate::engine::{debt, end, follow, kernel, switch, wait};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
-use crate::transport::region::fin;
+use crate::transport::region::{ctl, fin};
 use std::sync::atomic::Ordering::*;
 
 /// Readable.
@@ -33,6 +33,31 @@ pub fn is_served(s: &Sock) -> bool {
 #[inline]
 pub fn is_ours(s: &Sock) -> bool {
     s.rx_in_memory() || s.tx_in_memory() || debt::owes(s)
+}
+
+/// IN, and OUT where `out` asks for it, of a socket of which nothing else is to be told: both
+/// directions in memory, no switch, no end, nothing asked. None: [`level`] knows.
+#[inline]
+pub fn usual(s: &Sock, out: bool) -> Option<u32> {
+    let (from, to) = (s.rx.dir()?, s.tx.dir()?);
+    if !s.rx_in_memory() || !s.tx_in_memory() {
+        return None;
+    }
+    // Each bit of these says that something is unusual; a claim of the peer only leads to `level`.
+    let unusual = from.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
+        | s.rx.end.load(Relaxed)
+        | from.fin.load(Relaxed)
+        | to.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED)
+        | s.low_water.load(Relaxed) >> 1
+        | s.flags.load(Relaxed)
+            & (flag::SHUT_RD | flag::SHUT_WR | flag::PINNED | flag::OWES | flag::FROZEN);
+    if unusual != 0 {
+        return None;
+    }
+    // Acquire pairs with the Release publish in `tx`: who is told reads what was published.
+    let readable = from.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+    let writable = out && wait::has_room(s, to);
+    Some(if readable { IN } else { 0 } | if writable { OUT } else { 0 })
 }
 
 /// Everything that is ready now. `look`: also ask the kernel's socket for its end now and then (epoll
@@ -106,6 +131,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
 }
 
 /// Adds the "norm" bits, which the kernel gives beside IN and OUT to those who ask for them.
+#[inline]
 pub fn with_norms(bits: u32) -> u32 {
     let mut all = bits;
     if bits & IN != 0 {

@@ -4,7 +4,7 @@
 
 use super::level;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{debt, follow, kernel, wait as engine_wait};
+use crate::engine::{debt, follow, idle, kernel, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
@@ -61,6 +61,9 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> us
         i += 1;
     }
     inner.turn = i;
+    if n > 0 && set.untidy.load(Relaxed) == 0 {
+        set.untidy.store(1, Relaxed);
+    }
     // After the walk: taking a member out moves another into its place.
     for m in &idle[..idle_len] {
         turn_cold(set, inner, *m);
@@ -79,7 +82,9 @@ fn event_of(inner: &mut Inner, m: u32) -> Option<epoll_event> {
     if mb.events & ET != 0 && !mb.fresh && is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits) {
         return None;
     }
-    let bits = level::with_norms(level::level(s, mb.fd, false));
+    let out = mb.events & (level::OUT | level::NORMS.1) != 0;
+    let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
+    let bits = level::with_norms(bits);
     let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
     let report = if mb.events & ET != 0 {
         let head = s.rx.dir().map_or(0, |d| d.head.load(Acquire));
@@ -121,7 +126,7 @@ fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32) -> bool 
 }
 
 /// Arms the doorbell byte of a member that had nothing for long; false if something came meanwhile.
-fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
+pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
     let mb = *inner.member(m);
     let s = table::sock(mb.fd);
     if let Some(s) = s
@@ -140,6 +145,7 @@ fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
             inner.member_mut(m).idle = 0;
             return false;
         }
+        idle::release(s);
     }
     inner.cool(m);
     true

@@ -8,7 +8,7 @@ use crate::engine::{debt, kernel, linked, spin, switch, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{clock, fd as desc, mem};
+use crate::sys::{clock, fd as desc, mem, thread};
 use crate::table::{self, Entry};
 use crate::transport::waiters::Waiter;
 use libc::{pollfd, sigset_t, timespec};
@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Descriptors that fit on the stack; more come into a private mapping.
 const SMALL: usize = 64;
+
+/// Looks at the kernel without result in a row after which it is asked less often.
+const IN_VAIN: u32 = 16;
 
 /// Budget of polling for poll and select, learned by the process.
 static SPIN: AtomicU32 = AtomicU32::new(0);
@@ -27,7 +30,9 @@ pub fn concerns(fds: &[pollfd]) -> bool {
         match table::get(p.fd) {
             Some(Entry::Sock(s)) => {
                 table::life::first_use(s, p.fd);
-                s.set(flag::SEEN);
+                if !s.has(flag::SEEN) {
+                    s.set(flag::SEEN);
+                }
                 any |= level::is_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
@@ -43,15 +48,18 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// # Safety
 /// `mask` must be null or valid.
 pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    let deadline = timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    let mut deadline = None;
     let mut rounds = engine_wait::Rounds::default();
     loop {
-        let n = scan(fds, true);
+        let n = scan(fds, timeout != Some(0));
         if n > 0 || timeout == Some(0) {
             return n;
         }
+        if deadline.is_none() {
+            deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
+        }
         let peer = first(fds).and_then(|s| s.rx.dir()).map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed));
-        if spin::spin(&SPIN, peer, || scan(fds, false) > 0) {
+        if spin::spin(&SPIN, peer, || members(fds).0 > 0) {
             continue; // once more with the kernel's part
         }
         // SAFETY: by the contract.
@@ -66,9 +74,28 @@ fn first(fds: &[pollfd]) -> Option<&'static Sock> {
     fds.iter().find_map(|p| table::sock(p.fd).filter(|s| level::is_served(s)))
 }
 
-/// Fills revents; returns how many are ready. Without the kernel's part only members in memory are
-/// looked at.
-fn scan(fds: &mut [pollfd], with_kernel: bool) -> i32 {
+/// Fills revents; returns how many are ready. `may_skip`: once the kernel had nothing for this thread
+/// many times in a row, it is asked only every 50 us, as in an epoll set, and before each sleep.
+fn scan(fds: &mut [pollfd], may_skip: bool) -> i32 {
+    let (n, others) = members(fds);
+    if !others {
+        return n;
+    }
+    thread::with(|t| {
+        let now = clock::ticks();
+        let recent = now.wrapping_sub(t.polled.get()) < clock::ticks_of_us(50);
+        if may_skip && recent && t.in_vain.get() >= IN_VAIN {
+            return n;
+        }
+        let k = kernel_part(fds);
+        t.polled.set(now);
+        t.in_vain.set(if k > 0 { 0 } else { t.in_vain.get().saturating_add(1) });
+        n + k
+    })
+}
+
+/// The part of the members in memory: how many are ready, and whether there are others.
+fn members(fds: &mut [pollfd]) -> (i32, bool) {
     linked::poll();
     let mut n = 0;
     let mut others = false;
@@ -76,18 +103,19 @@ fn scan(fds: &mut [pollfd], with_kernel: bool) -> i32 {
         p.revents = 0;
         match table::sock(p.fd).filter(|s| level::is_served(s)) {
             Some(s) => {
-                let bits = level::with_norms(level::level(s, p.fd, true));
                 let asked = (p.events as u16 as u32) | level::ERR | level::HUP;
-                p.revents = (bits & asked) as i16;
+                let usual = match engine_wait::is_time_to_look_at(&s.rx.looked) {
+                    true => None,
+                    false => level::usual(s, asked & (level::OUT | level::NORMS.1) != 0),
+                };
+                let bits = usual.unwrap_or_else(|| level::level(s, p.fd, true));
+                p.revents = (level::with_norms(bits) & asked) as i16;
                 n += i32::from(p.revents != 0);
             }
             None => others |= p.fd >= 0,
         }
     }
-    if with_kernel && others {
-        n += kernel_part(fds);
-    }
-    n
+    (n, others)
 }
 
 fn kernel_part(fds: &mut [pollfd]) -> i32 {
@@ -135,7 +163,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if let Some(w) = me {
         w.fall_asleep();
     }
-    if scan(fds, false) > 0 {
+    if members(fds).0 > 0 {
         if let Some(w) = me {
             w.wake_up();
         }
@@ -187,8 +215,8 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     match r {
         -1 => Some(-1),
         0 if left != limit => None,
-        0 => Some(scan(fds, true)), // the time is over
-        _ if left == Some(0) => Some(scan(fds, true)),
+        0 => Some(scan(fds, false)), // the time is over
+        _ if left == Some(0) => Some(scan(fds, false)),
         _ => None,
     }
 }

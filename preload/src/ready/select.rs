@@ -1,6 +1,7 @@
 //! select and pselect, by way of poll.
 
 use super::{level, poll};
+use crate::family::sock::flag;
 use crate::sys::mem;
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
@@ -23,6 +24,11 @@ impl Bits {
         !self.0.is_null() && unsafe { *self.0.add(fd / 64) } >> (fd % 64) & 1 != 0
     }
 
+    fn word(&self, i: usize) -> u64 {
+        // SAFETY: by the contract of `new`.
+        if self.0.is_null() { 0 } else { unsafe { *self.0.add(i) } }
+    }
+
     fn put(&self, fd: usize, on: bool) {
         if self.0.is_null() {
             return;
@@ -33,16 +39,32 @@ impl Bits {
     }
 }
 
+/// The descriptors below `n` that are in one of the sets, with the events that poll calls so.
+fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ {
+    const EVENTS: [i16; 3] =
+        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+    (0..n.div_ceil(64)).flat_map(move |word| {
+        let words = [sets[0].word(word), sets[1].word(word), sets[2].word(word)];
+        let beyond = if n - word * 64 < 64 { u64::MAX << (n % 64) } else { 0 };
+        let mut any = (words[0] | words[1] | words[2]) & !beyond;
+        std::iter::from_fn(move || {
+            let bit = (any != 0).then(|| any.trailing_zeros())?;
+            any &= any - 1;
+            let wanted = words.iter().zip(EVENTS).filter(|(w, _)| **w >> bit & 1 != 0);
+            Some((word * 64 + bit as usize, wanted.fold(0, |all, (_, e)| all | e)))
+        })
+    })
+}
+
 /// Whether select must be served here.
 pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
     let mut any = false;
-    for fd in 0..n.max(0) as usize {
-        if !sets.iter().any(|b| b.has(fd)) {
-            continue;
-        }
+    for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {
             Some(Entry::Sock(s)) => {
-                s.set(crate::family::sock::flag::SEEN);
+                if !s.has(flag::SEEN) {
+                    s.set(flag::SEEN);
+                }
                 any |= level::is_served(s);
             }
             Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
@@ -58,7 +80,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
 /// `mask` must be null or valid.
 pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
     let n = n.max(0) as usize;
-    let count = (0..n).filter(|fd| sets.iter().any(|b| b.has(*fd))).count();
+    let count = asked(n, sets).count();
     let mut small = [pollfd { fd: -1, events: 0, revents: 0 }; 64];
     if count <= small.len() {
         // SAFETY: by the contract.
@@ -87,18 +109,11 @@ unsafe fn with_array(
     mask: *const sigset_t,
 ) -> i32 {
     let mut at = 0;
-    for fd in 0..n {
-        let events = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
-        let mut wanted = 0;
-        for (b, e) in sets.iter().zip(events) {
-            if b.has(fd) {
-                wanted |= e;
-            }
+    for (fd, wanted) in asked(n, sets) {
+        if let Some(p) = fds.get_mut(at) {
+            *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
         }
-        if wanted != 0 {
-            fds[at] = pollfd { fd: fd as i32, events: wanted, revents: 0 };
-            at += 1;
-        }
+        at += 1;
     }
     // SAFETY: by the contract.
     let r = unsafe { poll::poll(fds, timeout, mask) };

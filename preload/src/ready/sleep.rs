@@ -5,7 +5,7 @@
 
 use super::ctl::register;
 use super::level;
-use super::look::{BELL, keep, look};
+use super::look::{BELL, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -22,6 +22,8 @@ use libc::{EPOLL_CTL_ADD, epoll_event};
 use smcr_proto::page::Counter;
 use std::sync::atomic::Ordering::*;
 
+/// Sleep without events after which a set is put in order.
+const TIDY_MS: i32 = 1000;
 const ET: u32 = libc::EPOLLET as u32;
 
 /// How a sleep ended.
@@ -61,6 +63,9 @@ pub unsafe fn sleep(
     if ours {
         count(Counter::Sleeps, 1);
     }
+    // One second without events: what is hot turns cold and gives back what it can, once.
+    let tidies = waiter.is_some() && set.untidy.load(Relaxed) != 0 && !(0..=TIDY_MS).contains(&ms);
+    let ms = if tidies { TIDY_MS } else { ms };
     let since = clock::ticks();
     // SAFETY: the program's array and mask.
     let k = unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) };
@@ -70,6 +75,10 @@ pub unsafe fn sleep(
     }
     if k < 0 {
         return Slept::Failed;
+    }
+    if k == 0 && tidies {
+        tidy(set);
+        return Slept::Again;
     }
     if k == 0 {
         return if deadline.is_some() && !short { Slept::Over } else { Slept::Again };
@@ -87,6 +96,20 @@ pub unsafe fn sleep(
         0 if deadline.is_some_and(|d| d == 0 || clock::now_ns() >= d) => Slept::Over,
         0 => Slept::Again,
         n => Slept::Events(n as i32),
+    }
+}
+
+/// Nothing has come for long: every hot member turns cold.
+fn tidy(set: &'static Set) {
+    set.untidy.store(0, Relaxed);
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return };
+    for i in (0..l.inner.hot_len).rev() {
+        // Turning cold moves the last one into the place, which was looked at before.
+        if i < l.inner.hot_len {
+            let m = l.inner.hot(i);
+            turn_cold(set, l.inner, m);
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
     }
-    let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    let mut deadline = None;
     let mut rounds = engine_wait::Rounds::default();
     loop {
         // SAFETY: by the contract.
@@ -51,6 +51,9 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         if n > 0 {
             wake_next(set);
             return n as i32;
+        }
+        if deadline.is_none() {
+            deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
         }
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
             let mut n = 0;

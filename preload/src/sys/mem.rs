@@ -115,6 +115,19 @@ pub fn release_pages(p: *mut u8, len: usize) {
         unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_REMOVE as usize, 0, 0, 0]) };
 }
 
+/// Gives the memory behind a part of a shared mapping back: it reads as zero from now on, in every
+/// process that maps it.
+pub fn give_back(p: *mut u8, len: usize) -> Res {
+    // SAFETY: acts on a shared mapping of ours; zero bytes are valid for what lies there.
+    unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_REMOVE as usize, 0, 0, 0]) }
+}
+
+/// Takes a part of a shared mapping out of this process's page tables; its memory stays.
+pub fn let_go(p: *mut u8, len: usize) -> Res {
+    // SAFETY: acts on a shared mapping of ours; the next access finds the same memory again.
+    unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) }
+}
+
 /// Marks a private page to be zeroed in forked children.
 pub fn wipe_on_fork(p: *mut u8, len: usize) -> Res {
     // SAFETY: acts on a private mapping of ours.

@@ -17,7 +17,11 @@ pub struct Thread {
     pub no_spin_until: Cell<u64>,
     /// Tick until which this thread does not yield.
     pub no_yield_until: Cell<u64>,
-    _room: [Cell<u64>; 5],
+    /// Tick at which poll or select last asked the kernel.
+    pub polled: Cell<u64>,
+    /// How often in a row it had nothing.
+    pub in_vain: Cell<u32>,
+    _room: [Cell<u32>; 7],
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -64,7 +68,9 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
                     hits: Cell::new(0),
                     no_spin_until: Cell::new(0),
                     no_yield_until: Cell::new(0),
-                    _room: [const { Cell::new(0) }; 5],
+                    polled: Cell::new(0),
+                    in_vain: Cell::new(0),
+                    _room: [const { Cell::new(0) }; 7],
                 }
             };
         }

@@ -32,6 +32,8 @@ pub struct Member {
     pub orphan: bool,
     /// In the hot list.
     pub hot: bool,
+    /// Where in the hot list.
+    hot_at: u32,
     /// Served by the library (a direction in memory).
     pub ours: bool,
     /// Edge-triggered: producer cursor at the last report.
@@ -63,6 +65,7 @@ const NO_MEMBER: Member = Member {
     spent: false,
     orphan: false,
     hot: false,
+    hot_at: 0,
     ours: false,
     seen_in: 0,
     seen_full: 0,
@@ -117,6 +120,8 @@ pub struct Set {
     pub sleepers: AtomicU32,
     /// Learned spin budget.
     pub spin: AtomicU32,
+    /// 1: events came since the members were last put in order before a long sleep.
+    pub untidy: AtomicU32,
     next: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
@@ -212,7 +217,7 @@ pub fn release(s: &'static Set) {
     if let Some(w) = s.waiter() {
         w.release();
     }
-    for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin] {
+    for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin, &s.untidy] {
         w.store(0, Relaxed);
     }
     s.refs.store(0, Release);
@@ -409,6 +414,7 @@ impl Inner {
 
     /// Puts a member into the hot list.
     pub fn heat(&mut self, m: u32) {
+        let at = self.hot_len;
         let mb = self.member_mut(m);
         mb.idle = 0;
         mb.last = 0;
@@ -416,6 +422,7 @@ impl Inner {
             return;
         }
         mb.hot = true;
+        mb.hot_at = at;
         let n = self.hot_len as usize;
         // SAFETY: the list has room for every member (`grow`).
         unsafe { *self.hot.add(n) = m };
@@ -427,14 +434,16 @@ impl Inner {
         if !self.member(m).hot {
             return;
         }
-        self.member_mut(m).hot = false;
+        let mb = self.member_mut(m);
+        mb.hot = false;
+        let at = mb.hot_at;
         let n = self.hot_len as usize;
         // SAFETY: `hot_len` entries of the list are valid.
         let list = unsafe { std::slice::from_raw_parts_mut(self.hot, n) };
-        if let Some(i) = list.iter().position(|x| *x == m) {
-            list.swap(i, n - 1);
-        }
+        let (at, last) = (at as usize, list[n - 1]);
+        list[at.min(n - 1)] = last;
         self.hot_len -= 1;
+        self.member_mut(last).hot_at = at as u32;
     }
 
     /// Entry `i` of the hot list.

@@ -1,6 +1,6 @@
 /* Many connections through one level-triggered epoll set; `active` of them carry one request each.
  *   conns=4000 active=32 size=64 secs=1.0 warm=20 (rounds on every connection, not counted)
- *   hold=1: after the warm-up print `settled` and the ns that took, stay idle until stdin ends */
+ *   hold=1: after the warm-up print `settled` and the ns that took, stay idle in epoll_wait until stdin ends */
 #include "common.h"
 
 static char *in, *out;
@@ -80,9 +80,10 @@ int main(int argc, char **argv) {
         all += run(0, m, NULL);
     }
     if (argn("hold", 0)) {
-        char c;
+        struct epoll_event end = {.events = EPOLLIN, .data.u64 = ~0ull};
+        if (epoll_ctl(ep, EPOLL_CTL_ADD, 0, &end)) die("epoll_ctl");
         printf("settled %llu\n", (unsigned long long)ticks_ns(ticks() - t0));
-        while (read(0, &c, 1) > 0) {}
+        while (epoll_wait(ep, &end, 1, -1) < 1 || end.data.u64 != ~0ull) {}
         return 0;
     }
     uint64_t c0 = cpu_ns(0), begin = ticks();
