@@ -34,7 +34,7 @@ pub unsafe fn send(s: &Sock, sock: i32, p: *const u8, n: usize, flags: i32) -> O
         | s.flags.load(Relaxed) & flag::SHUT_WR
         | s.rx.end.load(Relaxed)
         | s.buffer_limit.load(Relaxed);
-    if unusual != 0 || !s.tx_in_memory() || wait::is_time_to_look_at(&s.rx.looked) {
+    if unusual != 0 || !s.tx_in_memory() || wait::is_look_due(s) {
         return None;
     }
     let mut size = s.tx.size.load(Relaxed) as usize;

@@ -131,7 +131,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
         return step;
     }
     // A peer that died without a mark shows in the kernel only.
-    if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(&s.rx.looked) {
+    if s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(s) {
         kernel::look_at_kernel_for_sender(s, sock, back);
     }
     if s.rx.end.load(Relaxed) != 0 && !s.is_linked() {

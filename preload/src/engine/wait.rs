@@ -17,7 +17,7 @@ use crate::transport::waiters::{self, Waiter};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{Ordering::*, fence};
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
 pub struct Timer {
@@ -363,21 +363,23 @@ pub fn thread_ends() {
     }
 }
 
-/// Whether 50 us have passed since the last look at the kernel's socket; notes the look.
+/// Whether it is time to look at the kernel's socket, where a peer that dies shows: after 50 us, and
+/// after 10 ms for a member of hooked epoll sets, which hear of it from the kernel's set.
 #[inline]
-pub fn is_time_to_look(last: &AtomicU64) -> bool {
-    let now = clock::ticks();
-    if now.wrapping_sub(last.load(Relaxed)) < clock::ticks_of_us(50) {
-        return false;
-    }
-    last.store(now, Relaxed);
-    true
+pub fn is_look_due(s: &Sock) -> bool {
+    let passed = clock::ticks().wrapping_sub(s.rx.looked.load(Relaxed));
+    passed >= clock::ticks_of_us(50)
+        && (s.sets.load(Relaxed) == 0 || passed >= clock::ticks_of_us(10_000))
 }
 
-/// As [`is_time_to_look`], noting nothing.
+/// As [`is_look_due`], and notes the look.
 #[inline]
-pub fn is_time_to_look_at(last: &AtomicU64) -> bool {
-    clock::ticks().wrapping_sub(last.load(Relaxed)) >= clock::ticks_of_us(50)
+pub fn is_time_to_look(s: &Sock) -> bool {
+    let due = is_look_due(s);
+    if due {
+        s.rx.looked.store(clock::ticks(), Relaxed);
+    }
+    due
 }
 
 /// For readers of a socket that ended: nothing to wait for.
