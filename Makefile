@@ -35,7 +35,7 @@ test-programs: build
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build
 	@tests/deps.sh test
-	$(CARGO) test -p smcr-tests --no-fail-fast --test hostile --test hostile_loops --test hostile_forgers --test hostile_versions --test control
+	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_forgers --test hostile_versions --test control
 	$(CARGO) test -p smcr-model
 
 test-flip: build

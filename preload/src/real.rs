@@ -63,6 +63,7 @@ fn late(slot: &AtomicPtr<c_void>) -> *mut c_void {
 }
 
 table! {
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = -1;
     socket(family: c_int, kind: c_int, protocol: c_int) -> c_int = -1;
     bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = -1;
     listen(fd: c_int, backlog: c_int) -> c_int = -1;

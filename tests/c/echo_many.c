@@ -1,7 +1,8 @@
 /* Owns: an echo server for many connections that outlives whatever a peer does.
  *   echo_many MODE PORT [ADDRESS...]
  * MODE: epoll (level-triggered, non-blocking), raw (the same, with waits that don't go through libc),
- * threads (one for each connection, blocking), fork (one process for each, forked after accept),
+ * threads (one for each connection, blocking), fork (one process for each, forked after accept), exits
+ * (the same, and it ends without close),
  * prefork (four processes that accept from one listener), reuseport (four processes, each with a
  * listener of its own). ADDRESS: where to listen, [::] without one. */
 #define _GNU_SOURCE
@@ -115,6 +116,8 @@ static void events(int listener, int unseen) {
     }
 }
 
+static int leaves; /* the ends of processes close what they hold */
+
 static void *echo(void *arg) {
     int fd = (int)(intptr_t)arg;
     char *bytes = malloc(ROOM);
@@ -124,7 +127,8 @@ static void *echo(void *arg) {
                 goto end;
 end:
     free(bytes);
-    close(fd);
+    if (!leaves)
+        close(fd);
     return NULL;
 }
 
@@ -169,8 +173,9 @@ int main(int argc, char **argv) {
             break;
         }
         one_by_one(listener, 0);
-    } else if (!strcmp(mode, "threads") || !strcmp(mode, "fork")) {
-        one_by_one(listener, mode[0] == 'f');
+    } else if (!strcmp(mode, "threads") || !strcmp(mode, "fork") || !strcmp(mode, "exits")) {
+        leaves = mode[0] == 'e';
+        one_by_one(listener, mode[0] != 't');
     } else {
         events(listener, !strcmp(mode, "raw"));
     }

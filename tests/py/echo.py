@@ -234,6 +234,34 @@ def asyncio_many_a():
     meet()
 
 
+def asyncio_many_b():
+    """Requests and answers: bytes that were sent before anybody could answer say nothing."""
+    rounds, size = 600, 16_000
+
+    async def one(i):
+        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        bulk = data(i, size)
+        good = True
+        for n in range(rounds):
+            writer.write(bulk[n:] + bulk[:n])
+            await writer.drain()
+            good = good and await reader.readexactly(size) == bulk[n:] + bulk[:n]
+        writer.write_eof()
+        end = await reader.read(-1)
+        writer.close()
+        return good, len(end)
+
+    async def main():
+        return await asyncio.gather(*(one(i) for i in range(8)))
+
+    meet()
+    before = lo_bytes()
+    for result in asyncio.run(main()):
+        say(*result)
+    warmed(2 * 8 * rounds * size, before)
+    meet()
+
+
 class Lines(socketserver.StreamRequestHandler):
     def handle(self):
         for line in self.rfile:
@@ -261,7 +289,7 @@ def socketserver_b():
     size = 0
     with socket.create_connection(("127.0.0.1", PORT)) as s, s.makefile("rwb") as f:
         good = True
-        for i in range(3000):
+        for i in range(12000):
             line = b"line %d " % i + b"x" * 400 + b"\n"
             f.write(line)
             f.flush()
@@ -352,7 +380,7 @@ CASES = {
     "recv_into": (into_a, client_rounds),
     "selectors": (selectors_a, client_rounds),
     "asyncio": (asyncio_a, client_rounds),
-    "asyncio_many": (asyncio_many_a, asyncio_b),
+    "asyncio_many": (asyncio_many_a, asyncio_many_b),
     "socketserver": (socketserver_a, socketserver_b),
     "http": (http_a, http_b),
     "sendfile": (sendfile_a, sendfile_b),

@@ -10,15 +10,8 @@ use smcr_tests::twice::{self, Case, Ends};
 /// run all the same, must be sound natively, and print what differed.
 const KNOWN: &[&str] = &[
     "calls::bad_pointers",
-    "options::peek_offset",
     "epoll_more::mixture",
-    "threads::close_while_reading",
-    "echo::asyncio_many",
     "fds::unseen_close",
-    "sandbox::by_prctl",
-    "sandbox::by_syscall",
-    "addresses::connected_again",
-    "echo::socketserver",
 ];
 
 /// Sources in `c/`, one subject each.

@@ -102,6 +102,12 @@ pub fn restrict() {
     RESTRICTED.store(true, Relaxed);
 }
 
+/// Whether it does: nothing is set up any more that takes a system call of its own.
+#[inline]
+pub fn is_restricted() -> bool {
+    RESTRICTED.load(Relaxed)
+}
+
 /// Whether this connection may leave TCP. Its names must be known.
 pub fn decide(s: &Sock) -> Result<(), Reason> {
     look();

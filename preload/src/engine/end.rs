@@ -5,7 +5,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, debt, follow, linked, proof, rx::Step};
+use super::{bell, debt, follow, linked, proof, rx::Step, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -220,6 +220,16 @@ pub fn before_close(s: &Sock, sock: i32) {
     } else {
         dir.fin.fetch_or(marks, Release);
     }
+}
+
+/// Before the kernel resets the connection for the program: the peer must not take it for an orderly end.
+pub fn before_reset(s: &Sock, sock: i32) {
+    if let Some(dir) = s.tx.dir() {
+        s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
+        dir.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
+    }
+    shadow::restore_sending(s, sock);
+    shadow::restore_receiving(s, sock);
 }
 
 fn reset_on_close(sock: i32) {

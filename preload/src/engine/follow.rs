@@ -229,6 +229,9 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
         }
     }
     shadow::accelerate(s, sock);
+    if passed > 0 {
+        shadow::take_peek_offset(s, sock); // before the first switch it pins
+    }
     s.rx.switches.store(passed + 1, Relaxed);
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::SHM, Release);

@@ -35,7 +35,7 @@ pub const FROM_READ: i32 = 1 << 30;
 const NEVER_REFUSED: u32 = 64;
 
 /// Receives as recv(2) would, for a careful socket.
-pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
+pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
     let enough = if flags & libc::MSG_WAITALL != 0 {
@@ -108,6 +108,7 @@ pub fn receive(s: &Sock, sock: i32, bufs: Bufs, flags: i32) -> Res {
         if waited.is_ok() && rounds.are_too_fast() {
             waited = wait::a_moment(sock, &mut timer);
         }
+        sock = wait::descriptor_now(s, sock);
         match waited {
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
@@ -202,6 +203,16 @@ fn from_ring(
             pos += len as u64;
         });
     };
+    if flags & libc::MSG_PEEK != 0 && s.has(flag::PEEK_OFF) {
+        let off = s.peek_off.load(Relaxed).saturating_sub(1) as usize;
+        let n = avail.saturating_sub(off).min(bufs.len() - from);
+        if n == 0 {
+            return Step::Empty;
+        }
+        copy(tail + off as u64, from, n);
+        s.peek_off.store((off + n + 1) as u32, Relaxed);
+        return Step::Moved(n);
+    }
     if flags & libc::MSG_PEEK != 0 {
         if flags & libc::MSG_TRUNC != 0 {
             return Step::Moved(n);
@@ -220,6 +231,10 @@ fn from_ring(
         }
         done += part;
         give_back(s, dir, size, tail + done as u64);
+    }
+    if s.has(flag::PEEK_OFF) {
+        let off = s.peek_off.load(Relaxed).saturating_sub(1);
+        s.peek_off.store(off.saturating_sub(done as u32) + 1, Relaxed);
     }
     Step::Moved(done)
 }

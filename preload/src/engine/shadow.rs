@@ -63,8 +63,24 @@ pub fn restore_sending(s: &Sock, sock: i32) {
     }
 }
 
-/// Receiving is on TCP again: the program's RCVLOWAT holds.
+/// Receiving is in memory: our own looks at the kernel's socket must not move SO_PEEK_OFF.
+pub fn take_peek_offset(s: &Sock, sock: i32) {
+    if let Ok(off) = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_PEEK_OFF)
+        && off >= 0
+    {
+        s.peek_off.store(off as u32 + 1, Relaxed);
+        s.set(flag::PEEK_OFF);
+        let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_PEEK_OFF, &-1i32);
+    }
+}
+
+/// Receiving is on TCP again: the program's RCVLOWAT and SO_PEEK_OFF hold.
 pub fn restore_receiving(s: &Sock, sock: i32) {
+    s.clear(flag::PEEK_OFF);
+    match s.peek_off.swap(0, Relaxed) {
+        0 => {}
+        n => drop(net::set_opt(sock, SOL_SOCKET, libc::SO_PEEK_OFF, &(n as i32 - 1))),
+    }
     let low = s.low_water.load(Relaxed);
     if low != 1 {
         let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));

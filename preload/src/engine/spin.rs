@@ -194,7 +194,8 @@ pub fn start() {
     }
 }
 
-fn is_single_cpu() -> bool {
+/// Whether the machine has one processor; asked of the system once.
+pub fn is_single_cpu() -> bool {
     match CPUS.load(Relaxed) {
         0 => {
             // Online processors, not this process's affinity: two ends pinned to one each have two.

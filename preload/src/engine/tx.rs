@@ -76,7 +76,7 @@ impl Source for FromBufs<'_> {
 /// Sends from a source until it is empty, the ring is full and the call may not wait, or the
 /// direction moves to TCP. Returns what was sent and how it stopped.
 #[inline]
-pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (usize, Step) {
+pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -> (usize, Step) {
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     loop {
@@ -100,7 +100,7 @@ pub fn send(s: &Sock, sock: i32, source: &mut impl Source, nonblock: bool) -> (u
                 return (done, Step::Full);
             }
             Step::Full => match wait::for_space(s, sock, &mut timer, done > 0) {
-                Ok(()) => {}
+                Ok(()) => sock = wait::descriptor_now(s, sock),
                 Err(e) => return (done, Step::Failed(e)),
             },
             other => return (done, other),

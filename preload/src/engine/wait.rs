@@ -96,6 +96,18 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
     }
 }
 
+/// The descriptor that a call goes on with: another thread may have closed the program's.
+#[inline]
+pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
+    if !s.has(flag::ENDED) {
+        return sock;
+    }
+    match s.after_close.load(Acquire) {
+        0 => sock,
+        n => n - 1,
+    }
+}
+
 /// Waits until something may be received. `more` asks for new data beyond what is there (PEEK with
 /// WAITALL). `begun`: bytes were moved already, so a signal ends the call whatever its handler says.
 /// Errors: EAGAIN (SO_RCVTIMEO), EINTR.
@@ -135,6 +147,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
     let me = me.filter(|_| named || linked);
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
     let result = sleep(s, sock, events, me, timer, begun, ready);
+    let sock = descriptor_now(s, sock);
     s.readers.fetch_sub(1, Relaxed);
     debt::pay(s, sock);
     spin::slept(&s.rx.spin, since);
@@ -180,6 +193,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let on = || room() || !is_named(dir, me);
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
     let result = sleep(s, sock, libc::POLLRDHUP, Some(me), timer, begun, on);
+    let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
     if s.writers.fetch_sub(1, AcqRel) > 1 {
         wake_own(me);

@@ -155,7 +155,25 @@ pub fn take_sock() -> Res<&'static Sock> {
             Err(v) => n = v,
         }
     }
+    // Processes that died did not give back what they held.
+    if process::reap_dead(base) {
+        return take_sock();
+    }
     Err(Errno(libc::ENFILE))
+}
+
+/// A process of the family is gone: what it held alone is free again. True if anything became free.
+fn reap(base: *mut u8, process: u32) -> bool {
+    let high = at::<AtomicU32>(base, header::SOCK_HIGH).load(Acquire);
+    let mut any = false;
+    for s in (0..high).map(|i| sock(base, i)) {
+        if s.let_go_in(process) && s.holders.fetch_sub(1, AcqRel) == 1 {
+            s.set_state(page::State::Free);
+            give_back(s);
+            any = true;
+        }
+    }
+    any
 }
 
 /// Gives a record back; nobody may use it any more.

@@ -55,6 +55,9 @@ pub fn register(base: *mut u8) {
         if r.pid.compare_exchange(old, pid, AcqRel, Relaxed).is_err() {
             continue;
         }
+        if old != 0 {
+            super::reap(base, i as u32);
+        }
         for c in &r.counters {
             c.store(0, Relaxed);
         }
@@ -72,6 +75,19 @@ pub fn register(base: *mut u8) {
     }
     RECORD.store(std::ptr::null_mut(), Release);
     INDEX.store(u32::MAX, Relaxed);
+}
+
+/// Gives back what processes held that are gone; true if that was anything.
+pub fn reap_dead(base: *mut u8) -> bool {
+    let mut any = false;
+    for i in 0..PROC_CAP {
+        let r = at::<Record>(base, PROC_OFF + i * page::process::LEN);
+        let pid = r.pid.load(Relaxed);
+        if pid != 0 && !proc::exists(pid) && r.pid.compare_exchange(pid, 0, AcqRel, Relaxed).is_ok() {
+            any |= super::reap(base, i as u32);
+        }
+    }
+    any
 }
 
 fn version() -> u32 {

@@ -65,6 +65,8 @@ pub mod flag {
     pub const FROZEN: u32 = 1 << 21;
     /// Sending is on TCP, but bytes of the ring come first (`engine::debt`).
     pub const OWES: u32 = 1 << 22;
+    /// SO_PEEK_OFF is kept here ([`Sock::peek_off`]).
+    pub const PEEK_OFF: u32 = 1 << 24;
     /// The first send after a peer's death has been swallowed, as TCP swallows it.
     pub const SWALLOWED: u32 = 32768;
     /// Its handshake shows the SMC option (`rendezvous::mark`).
@@ -271,7 +273,13 @@ pub struct Sock {
     /// Number of the connection in `link`, plus 1; 0 without one.
     pub link: AtomicU32,
     _gap3: AtomicU32,
-    _tail: [AtomicU64; 36],
+    /// Processes of the family that hold it: a bit for each process record.
+    pub held_by: [AtomicU64; super::PROC_CAP / 64],
+    /// SO_PEEK_OFF of the program + 1, while the kernel's is off; 0 none.
+    pub peek_off: AtomicU32,
+    /// Where the socket lives on after close() while threads are still in calls on it; descriptor + 1.
+    pub after_close: AtomicI32,
+    _tail: [AtomicU64; 19],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);
@@ -321,6 +329,7 @@ impl Sock {
             &self.sets,
             &self.unseen,
             &self.link,
+            &self.peek_off,
         ] {
             w.store(0, Relaxed);
         }
@@ -336,6 +345,10 @@ impl Sock {
         ] {
             w.store(0, Relaxed);
         }
+        for w in &self.held_by {
+            w.store(0, Relaxed);
+        }
+        self.after_close.store(0, Relaxed);
         self.rate_before.store(u64::MAX, Relaxed);
         self.names[0].store(0, Relaxed);
         self.tx_medium.store(medium::TCP, Relaxed);
@@ -345,6 +358,41 @@ impl Sock {
         self.holders.store(1, Relaxed);
         self.generation.fetch_add(1, Relaxed);
         self.state.store(State::Tcp as u32, Release);
+    }
+
+    /// Notes that the process with this record holds it.
+    pub fn held_in(&self, process: u32) {
+        if let Some(w) = self.held_by.get(process as usize / 64) {
+            w.fetch_or(1 << (process % 64), AcqRel);
+        }
+    }
+
+    /// Notes that the process with this record holds it no more; false if that was not noted.
+    pub fn let_go_in(&self, process: u32) -> bool {
+        let bit = 1 << (process % 64);
+        self.held_by.get(process as usize / 64).is_some_and(|w| {
+            w.load(Relaxed) & bit != 0 && w.fetch_and(!bit, AcqRel) & bit != 0
+        })
+    }
+
+    /// Takes the record back to where a fresh socket stands, for connect(2) after a disconnect. What
+    /// belongs to the descriptor stays.
+    pub fn start_again(&self) {
+        let stays = flag::NONBLOCK | flag::SEEN | flag::UNSEEN | flag::FORKED;
+        let (sets, unseen) = (self.sets.load(Relaxed), self.unseen.load(Relaxed));
+        let (flags, holders) = (self.flags.load(Relaxed) & stays, self.holders.load(Relaxed));
+        let process = self.process.load(Relaxed);
+        let held: [u64; super::PROC_CAP / 64] = std::array::from_fn(|i| self.held_by[i].load(Relaxed));
+        self.reset();
+        self.generation.fetch_sub(1, Relaxed);
+        for (w, v) in self.held_by.iter().zip(held) {
+            w.store(v, Relaxed);
+        }
+        self.sets.store(sets, Relaxed);
+        self.unseen.store(unseen, Relaxed);
+        self.holders.store(holders, Relaxed);
+        self.process.store(process, Relaxed);
+        self.flags.store(flags, Release);
     }
 
     /// Whether a flag is set.

@@ -6,10 +6,11 @@
 //! with variable arguments (execl...) are built on execve inside libc.
 
 use super::{guarded, hooks};
-use crate::engine::signals;
+use crate::control;
+use crate::engine::{signals, spin, wait};
 use crate::table::{self, life};
 use crate::real;
-use libc::{c_char, c_int, c_void, pid_t};
+use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
@@ -101,6 +102,12 @@ hooks! {
         unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
     }
 
+    fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+        let restricts = option == libc::PR_SET_SECCOMP && b != 0;
+        // SAFETY: the program's arguments.
+        restricting(restricts, || unsafe { real::prctl(option, a, b, c, d) })
+    }
+
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
         if !action.is_null() {
             signals::changed();
@@ -120,6 +127,25 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe { real::siginterrupt(signal, flag) }
     }
+}
+
+/// A call after which the process may be killed for system calls that it made before: what sleeping
+/// needs is made now, and nothing is set up afterwards.
+pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R) -> R {
+    if does {
+        guarded(|| {
+            spin::is_single_cpu();
+            if table::range(0, u32::MAX).next().is_some() {
+                wait::thread_waiter();
+                control::wake::descriptor();
+            }
+        });
+    }
+    let r = call();
+    if does && r == R::from(0) {
+        control::restrict();
+    }
+    r
 }
 
 fn after_fork(pid: pid_t) {

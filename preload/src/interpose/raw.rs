@@ -2,7 +2,7 @@
 //! close sockets take the way of their hooks; all others pass through.
 
 use super::hooks;
-use super::{data_in, data_out, fds, readiness, sockets};
+use super::{data_in, data_out, fds, process, readiness, sockets};
 use crate::real;
 use libc::c_long;
 
@@ -46,6 +46,9 @@ hooks! {
                 libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
                 libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
                 libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
+                libc::SYS_prctl => c_long::from(process::prctl(a as i32, b as u64, c as u64, d as u64, e as u64)),
+                // SECCOMP_SET_MODE_STRICT and _FILTER.
+                libc::SYS_seccomp => process::restricting(a == 0 || a == 1 && c != 0, || real::syscall(nr, a, b, c, d, e, f)),
                 libc::SYS_io_uring_setup => {
                     crate::table::life::on_io_uring();
                     real::syscall(nr, a, b, c, d, e, f)

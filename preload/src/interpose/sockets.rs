@@ -61,12 +61,20 @@ hooks! {
         let s = table::sock(fd);
         if let Some(s) = s {
             // SAFETY: the program's arguments.
-            guarded(|| life::before_connect(s, fd, unsafe { peer(addr, len) }));
+            let nobody = len >= 2 && !addr.is_null() && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
+            if nobody {
+                guarded(|| life::before_disconnect(s, fd));
+            } else {
+                // SAFETY: the program's arguments.
+                guarded(|| life::before_connect(s, fd, unsafe { peer(addr, len) }));
+            }
         }
         // SAFETY: the program's arguments.
         let r = unsafe { real::connect(fd, addr, len) };
         if let Some(s) = s
             && (r == 0 || crate::sys::errno().0 == libc::EINPROGRESS)
+            // SAFETY: as above.
+            && (addr.is_null() || unsafe { (*addr).sa_family } != libc::AF_UNSPEC as u16)
         {
             life::on_connect(s);
             if r == 0 {

@@ -113,6 +113,15 @@ fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) ->
         return Some(0);
     }
     let (n, step) = tx::send(s, fd, source, nonblock);
+    if s.has(flag::ENDED) {
+        life::leave(s);
+        if n == 0 && matches!(step, Step::Kernel) {
+            return Some(to_c(Err(Errno(libc::EPIPE)))); // closed meanwhile, and nowhere to go on
+        }
+        if matches!(step, Step::Kernel) {
+            return Some(n as isize);
+        }
+    }
     match step {
         Step::Kernel if n > 0 && nonblock => Some(n as isize),
         Step::Kernel => None,
@@ -186,6 +195,10 @@ pub unsafe fn recv(
             }
             // SAFETY: by the contract.
             let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
+            if s.has(flag::ENDED) {
+                life::leave(s);
+                return to_c(r);
+            }
             if matches!(r, Err(Errno(libc::ENOTSOCK | libc::EBADF))) {
                 // The descriptor is another file now: its close was not seen.
                 life::forget_stale(fd);

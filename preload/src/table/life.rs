@@ -7,6 +7,7 @@
 
 use super::{Entry, get, put, range, take};
 use crate::engine::{end, linked, switch};
+use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, process};
 use crate::table::set;
@@ -41,6 +42,7 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     s.next_ops.store(config::switch_ops(), Relaxed);
     process::count(Counter::Sockets, 1);
     process::count(Counter::Tracked, 1);
+    s.held_in(process::index());
     REFS[family::index_of(s) as usize].store(1, Relaxed);
     put(fd, Entry::Sock(s));
     Some(s)
@@ -50,6 +52,28 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
 #[inline]
 pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
     mark::before_connect(s, fd, peer);
+}
+
+/// connect(2) with AF_UNSPEC is about to be called: the connection ends by a reset, and the descriptor
+/// may be connected again.
+#[cold]
+pub fn before_disconnect(s: &'static Sock, fd: i32) {
+    rendezvous::forget(s);
+    if s.region().is_none() {
+        if !matches!(s.role.load(Relaxed), role::LISTENER) {
+            s.start_again();
+            s.next_ops.store(config::switch_ops(), Relaxed);
+        }
+        return;
+    }
+    end::before_reset(s, fd);
+    if s.holders.load(Relaxed) > 1 || !end::unmap(s, true) {
+        // Somebody else is in it: what comes next stays on TCP.
+        return switch::pin(s, fd, Reason::TcpSpecial);
+    }
+    s.start_again();
+    s.next_ops.store(config::switch_ops(), Relaxed);
+    changes::note(s);
 }
 
 /// listen(2) is about to be called.
@@ -167,6 +191,7 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         return;
     }
     process::count(Counter::Tracked, -1);
+    s.let_go_in(process::index());
     let last = s.holders.fetch_sub(1, AcqRel) <= 1;
     let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
     rendezvous::forget(s);
@@ -174,6 +199,9 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         return finish(s, last);
     }
     if last && let Some(fd) = fd {
+        if s.users.load(Acquire) != 0 && keep_open(s, fd) {
+            return; // a thread is in a call on it, which goes on as in the kernel
+        }
         end::before_close(s, fd);
     }
     if end::unmap(s, last) {
@@ -183,6 +211,33 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         s.set_state(State::Closed);
         s.set(flag::ENDED);
     }
+}
+
+/// The socket lives on under a number of ours until the threads that are in calls on it have left.
+fn keep_open(s: &Sock, fd: i32) -> bool {
+    let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else {
+        return false;
+    };
+    s.set(flag::ENDED);
+    s.after_close.store(new + 1, Release);
+    true
+}
+
+/// A call on a socket that was closed meanwhile is over: the last one closes it.
+#[cold]
+pub fn leave(s: &'static Sock) {
+    if s.users.load(Acquire) != 0 {
+        return;
+    }
+    let fd = s.after_close.swap(0, AcqRel) - 1;
+    if fd < 0 {
+        return;
+    }
+    end::before_close(s, fd);
+    if end::unmap(s, true) {
+        finish(s, true);
+    }
+    sys::fd::close(fd);
 }
 
 fn finish(s: &'static Sock, last: bool) {
@@ -235,9 +290,7 @@ pub fn in_child() {
     if let Some(base) = family::base() {
         process::register(base);
         for s in held() {
-            if let Some(p) = peers::get(s.peer.load(Relaxed)) {
-                let _ = p; // the reference was copied with the table
-            }
+            s.held_in(process::index());
         }
     }
 }

@@ -59,6 +59,12 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         }
         (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
         (IPPROTO_TCP, TCP_REPAIR | TCP_INQ | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
+        (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => {
+            let Some(v) = value else { return Set::Kernel };
+            s.peek_off.store(v.clamp(-1, i32::MAX - 1).wrapping_add(1) as u32, Relaxed);
+            s.put(flag::PEEK_OFF, v >= 0);
+            Set::Done
+        }
         (SOL_SOCKET, libc::SO_PEEK_OFF) => home(Reason::PeekOff),
         (SOL_SOCKET, SO_ZEROCOPY) => pin(Reason::ZeroCopy),
         (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
@@ -107,6 +113,7 @@ pub fn get(s: &Sock, level: c_int, name: c_int) -> Option<i32> {
             0 => None,
             e => Some(e as i32),
         },
+        (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => Some(s.peek_off.load(Relaxed) as i32 - 1),
         _ if !s.has(flag::SHADOWED) => None,
         (IPPROTO_TCP, libc::TCP_NODELAY) => Some(i32::from(s.has(flag::NODELAY))),
         (IPPROTO_TCP, libc::TCP_CORK) => Some(i32::from(s.has(flag::CORK))),

@@ -6,6 +6,7 @@
 //! channel, which costs its connections the cheap wakes and nothing else.
 
 use super::waiters::{self, Waiter};
+use crate::control;
 use crate::sys::{self, Res, mem, net};
 use smcr_proto::rendezvous::{Bell, MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -251,7 +252,8 @@ impl Peer {
 
     /// Takes the sleep page that came with a message.
     pub fn take_page(&self, fd: i32) {
-        if self.page.load(Acquire).is_null()
+        if !control::is_restricted()
+            && self.page.load(Acquire).is_null()
             && mem::is_safe_memfd(fd, waiters::LEN)
             && let Ok(p) = mem::map_shared(fd, waiters::LEN, false)
         {

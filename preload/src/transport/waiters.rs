@@ -5,6 +5,7 @@
 //! writes to the waiter's eventfd, once per sleep. So going to sleep costs one store however many
 //! connections the waiter has, and no peer can disturb another's waiter.
 
+use crate::control;
 use crate::sys::{self, Errno, Res, mem};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, fence};
 
@@ -125,6 +126,9 @@ impl Waiter {
 
 /// Takes a slot and makes its eventfd; an error means: use the doorbell byte instead.
 pub fn take() -> Res<Waiter> {
+    if control::is_restricted() {
+        return Err(Errno(libc::EPERM));
+    }
     page()?;
     for slot in 0..SLOTS {
         let Some(t) = taken(slot) else { break };
