@@ -1,5 +1,6 @@
 //! The model checks; docs/readiness.md says which promise each stands for.
 
+mod alone;
 mod careful;
 mod doorbell;
 mod gate;
