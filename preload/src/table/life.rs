@@ -58,6 +58,9 @@ pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
 /// may be connected again.
 #[cold]
 pub fn before_disconnect(s: &'static Sock, fd: i32) {
+    if s.link.load(Relaxed) != 0 {
+        return; // over RDMA it ends with the kernel's reset
+    }
     rendezvous::forget(s);
     if s.region().is_none() {
         if !matches!(s.role.load(Relaxed), role::LISTENER) {
