@@ -1,10 +1,11 @@
 """How connections end: in order, by a reset, by the death of a process or of the link."""
+import json
 import re
 import time
 
 from cases_streams import PAIRS
 from guests import Failed
-from lab import add, all_smcr, said
+from lab import EID, add, all_smcr, case, said
 
 OURS = [pair for pair in PAIRS if "smcr" in pair]
 
@@ -83,3 +84,32 @@ for client, server in OURS:
     add(f"{client} -> {server}: server killed, client writes", server_killed(client, server, "writer", "saw (ECONN|EPIPE)"))
     add(f"{client} -> {server}: client killed", client_killed(client, server))
 add("smcr -> smcr: the RoCE path is cut under load", cut)
+
+
+@case
+def smcrctl_shows_link_groups_sockets_devices_and_EIDs(lab):
+    """What smcrctl says on both sides of one connection fits together, and is right."""
+    lab.restart()
+    job = lab.client("smcr", lab.server("smcr"), "hold")
+    job.expect("up", 30)
+    try:
+        here, there = (json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"] for guest in (lab.b, lab.a))
+        if len(here) != 1 or len(there) != 1:
+            raise Failed(f"{here} and {there}")
+        a, b = there[0], here[0]
+        if (a["qpn"], a["gid"]) != (b["peer_qpn"], b["peer_gid"]) or (b["qpn"], b["gid"]) != (a["peer_qpn"], a["peer_gid"]):
+            raise Failed(f"the ends do not name each other: {a} and {b}")
+        wrong = [g for g in (a, b) if g["type"] != "SINGLE" or g["connections"] != 1 or g["version"] != 2]
+        if wrong or (a["role"], b["role"]) != ("SERV", "CLNT"):
+            raise Failed(f"{a} and {b}")
+        for guest, rdma in ((lab.a, "5002"), (lab.b, "5002")):
+            if not re.search(rf"{rdma}.*", guest.run("smcrctl sock --mode rdma")):
+                raise Failed(guest.run("smcrctl sock"))
+        device, eid = lab.a.run("smcrctl device"), lab.a.run("smcrctl ueid show")
+        if "rxe0" not in device or "10.77.0.1" not in device or EID not in eid:
+            raise Failed(f"{device} {eid}")
+        if "EID" not in lab.a.run("smcrctl explain 03030008"):
+            raise Failed("no sentence for 03030008")
+        return f"one group, queue pairs {a['qpn']} and {b['qpn']}, EID {a['eid']}"
+    finally:
+        job.kill()

@@ -24,6 +24,7 @@ from lab import CASES, Lab  # noqa: E402
 import cases_streams  # noqa: E402, F401, I001
 import cases_ends  # noqa: E402, F401
 import cases_programs  # noqa: E402, F401
+import cases_process  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 
 

@@ -1,0 +1,73 @@
+"""fork, exec and spawned programs beside connections over RDMA; a listener that goes to a program without
+the library."""
+import re
+import time
+
+from cases_programs import NGINX
+from guests import HERE, Failed
+from lab import LIB, case, payload
+
+FORKING = f"/usr/bin/python3 {HERE}/forking.py"
+
+
+def forking(lab, what, port, client, operation, *rest, connections=1):
+    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", LD_PRELOAD=LIB).expect("serving", 30)
+    try:
+        with lab.traffic() as traffic:
+            text = lab.client(client, f"{lab.a.ip} {port}", operation, *rest, PATIENCE=60).done(65)
+        return text, traffic
+    finally:
+        job.kill()
+
+
+@case
+def accept_then_fork_kernel_client(lab):
+    text, traffic = forking(lab, "fork", 5500, "kernel", "again", 4, 0.2)
+    return traffic.went_over_rdma(payload(text), 4)
+
+
+@case
+def accept_then_fork_smcr_client(lab):
+    text, traffic = forking(lab, "fork", 5501, "smcr", "again", 4, 0.2)
+    return traffic.went_over_rdma(payload(text), 4)
+
+
+@case
+def programs_started_beside_a_connection_do_not_disturb_it(lab):
+    text, traffic = forking(lab, "system", 5502, "smcr", "echo", 300000)
+    return traffic.went_over_rdma(payload(text))
+
+
+@case
+def exec_with_a_connection_resets_it(lab):
+    text, _ = forking(lab, "exec", 5503, "smcr", "unread")
+    if not re.search("ECONN|EPIPE", text):
+        raise Failed(text)
+    return text.splitlines()[0]
+
+
+@case
+def nginx_hands_its_listener_to_a_master_without_the_library(lab):
+    """USR2 under connect load: nginx gives the new master its sockets and none of the environment."""
+    lab.a.run("mkdir -p /run/lab/www; head -c 20000 /dev/zero >/run/lab/www/a; chmod -R a+rX /run/lab/www; "
+              f"cat >/run/lab/up.conf <<'EOF'{NGINX.format(ip=lab.a.ip).replace('8080', '8081').replace('daemon off;', '').replace('ng.pid', 'up.pid')}EOF")
+    lab.a.run("/usr/sbin/nginx -c /run/lab/up.conf", LD_PRELOAD=LIB)
+    pid = lab.a.run("cat /run/lab/up.pid").strip()
+    try:
+        load = [lab.b.start(f"exec /usr/bin/python3 {HERE}/connects.py {lab.a.ip} 8081 8", **lab.env(kind)) for kind in ("smcr", "kernel")]
+        time.sleep(3)
+        lab.a.run(f"kill -USR2 {pid}")
+        time.sleep(2.5)
+        new = lab.a.run("cat /run/lab/up.pid").strip()
+        if new == pid:
+            raise Failed("no new master: " + lab.a.run("tail -3 /run/lab/ng.log"))
+        has = lab.a.run(f"grep -c libsmcr /proc/{new}/maps || true").strip()
+        lab.a.run(f"kill -QUIT {pid}")
+        results = [job.done(40).strip().splitlines()[-1] for job in load]
+        with lab.traffic() as traffic:
+            lab.b.run(f"exec /usr/bin/python3 {HERE}/connects.py {lab.a.ip} 8081 2", **lab.env("smcr"))
+        if has != "0" or any("0 wrong" not in r for r in results):
+            raise Failed(f"library in the new master: {has}; {results}")
+        return f"{'; '.join(results)}; after it: {traffic.went_over_tcp(40000)}"
+    finally:
+        lab.a.run("for f in /run/lab/up.pid /run/lab/up.pid.oldbin; do [ -e $f ] && kill $(cat $f); done; true")
