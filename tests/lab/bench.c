@@ -111,7 +111,7 @@ int main(int argc, char **argv)
     work = calloc(1, (1 << 20) + (1 << 18));
     if (argc < 4) return 2;
     if (!strcmp(argv[1], "serve")) serve(argv);
-    alarm(120);
+    alarm(40);
     if (!strcmp(argv[1], "ping")) {
         int n = atoi(argv[5]), fd = client(argv, PING, atoi(argv[4]), 0);
         long long *t = calloc(n, sizeof *t);

@@ -22,7 +22,7 @@ SHIM = "/usr/local/lib/smcrun.so"
 MEDIA = {"TCP": {}, "librspreload": {"LD_PRELOAD": RSOCKET}, "kernel SMC-R": {"AF": "43"}, "libsmcr": {"LD_PRELOAD": LIB}}
 REDIS = {"TCP": "", "librspreload": RSOCKET, "kernel SMC-R": SHIM, "libsmcr": LIB}
 PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
-ROUNDS, STREAM, CONNECTS, REQUESTS = 3000, 48 << 20, 60, 4000
+ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
 
 
 def roce_packets(lab):
@@ -37,7 +37,7 @@ class Row:
 
     def run(self, lab, medium):
         before = roce_packets(lab)
-        text = lab.b.run(f"exec /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 130, **MEDIA[medium])
+        text = lab.b.run(f"exec /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60, **MEDIA[medium])
         self.note(medium, float(text.split()[self.pick]))
         if self.messages:
             self.packets[medium] = (roce_packets(lab) - before) / self.messages
