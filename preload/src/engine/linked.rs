@@ -12,7 +12,7 @@ use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::layout::word;
-use crate::link::lock;
+use crate::link::{cover, lock};
 use crate::sys::{Errno, net};
 use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
@@ -174,9 +174,32 @@ pub fn kick(s: &Sock) {
 pub fn poll() {
     if lock::is_used() {
         lock::try_with(|all| {
-            all.poll();
+            if all.poll() {
+                cover::note_activity();
+            }
         });
     }
+}
+
+/// Before a sleep: listens to the link's channel, if nobody else does. The caller looks once more, sleeps
+/// with it among its descriptors, and says when it has woken.
+pub fn listen() -> Option<i32> {
+    if lock::is_used() { cover::enter() } else { None }
+}
+
+/// After such a sleep; `heard`: the channel was readable.
+pub fn listen_no_more(heard: bool) {
+    cover::leave(heard);
+}
+
+/// The channel, for an epoll set.
+pub fn channel() -> Option<i32> {
+    if lock::is_used() { cover::channel() } else { None }
+}
+
+/// An epoll set was told of the channel.
+pub fn heard() {
+    cover::take();
 }
 
 /// How long a wait for a link may sleep without looking again. None: it will be woken.

@@ -8,6 +8,7 @@ use super::bell::{self, Kind};
 use super::{debt, end, follow, kernel, linked, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
+use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -277,16 +278,26 @@ fn sleep(
     if let Some(w) = me {
         w.fall_asleep();
     }
+    // What TCP shows of a connection over a link is not the program's; the link's own channel is heard.
+    let linked = s.is_linked();
+    let channel = if linked { cover::enter() } else { None };
+    let leave = |heard| {
+        if channel.is_some() {
+            cover::leave(heard);
+        }
+    };
     if ready() {
         if let Some(w) = me {
             w.wake_up();
         }
+        leave(false);
         return Ok(Woke::Event);
     }
-    // What TCP shows of a connection over a link is not the program's.
-    let linked = s.is_linked();
     let mut fds = [
-        libc::pollfd { fd: if linked { -1 } else { sock }, events, revents: 0 },
+        match linked {
+            true => libc::pollfd { fd: channel.unwrap_or(-1), events: libc::POLLIN, revents: 0 },
+            false => libc::pollfd { fd: sock, events, revents: 0 },
+        },
         libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
     ];
@@ -302,6 +313,7 @@ fn sleep(
     // SAFETY: array and timespec live through the call; no mask. A thread cancelled in here never
     // returns: `users` then stays up, which keeps the region mapped until the process ends.
     let n = unsafe { real::ppoll(fds.as_mut_ptr(), 3, tsp, std::ptr::null()) };
+    let e = crate::sys::errno();
     s.users.fetch_sub(1, AcqRel);
     if let Some(w) = me {
         w.wake_up();
@@ -312,8 +324,8 @@ fn sleep(
     if fds[2].revents != 0 {
         wake::take();
     }
+    leave(linked && fds[0].revents != 0);
     if n < 0 {
-        let e = crate::sys::errno();
         if e.0 == libc::EINTR && !begun && timer.limit == 0 && signals::restarts() {
             return Ok(Woke::Event);
         }
@@ -322,7 +334,7 @@ fn sleep(
     if n == 0 {
         return if left == limit { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
     }
-    if fds[0].revents != 0 { Ok(Woke::Kernel) } else { Ok(Woke::Event) }
+    if fds[0].revents != 0 && !linked { Ok(Woke::Kernel) } else { Ok(Woke::Event) }
 }
 
 fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
@@ -370,6 +382,7 @@ pub fn thread_waiter() -> Option<Waiter> {
 
 /// The thread ends: its waiter is free again.
 pub fn thread_ends() {
+    cover::thread_ends();
     if let Some(w) = WAITER.take()
         && w.is_ours()
     {

@@ -3,6 +3,7 @@
 //! Driven by [`super::state`] under the lock of all links. The rules are those of `proto::smc::link`;
 //! here are its queue pair, its send slots and what its events mean for them.
 
+use super::lock::now;
 use super::pool::Pool;
 use crate::family::{links, process};
 use crate::log;
@@ -23,6 +24,11 @@ use std::collections::VecDeque;
 const SLOTS: u32 = 16;
 /// The same with LLC, which may not wait behind data.
 const SLOTS_LLC: u32 = 20;
+
+/// How long a message may be on its way before the link counts as dead; the second once the TCP connection
+/// below has ended. (The card's own retries may have no end.)
+const PATIENCE: Time = Time::from_secs(5);
+const PATIENCE_PROBED: Time = Time::from_secs(2);
 
 /// A link group.
 pub struct Group {
@@ -47,6 +53,10 @@ pub struct Group {
     backlog: VecDeque<Frame>,
     /// Messages posted and not completed.
     outstanding: u32,
+    /// When one was completed last, or the first of them was posted.
+    progress: Time,
+    /// A sign of life was asked for because TCP has ended.
+    probed: bool,
     /// Free places of the room for messages that are not inline, one bit each.
     rooms: u32,
     room: Option<Room>,
@@ -83,6 +93,8 @@ impl Group {
             machine: None,
             backlog: VecDeque::new(),
             outstanding: 0,
+            progress: Time::ZERO,
+            probed: false,
             rooms: u32::MAX,
             room: None,
             users: 0,
@@ -183,6 +195,8 @@ impl Group {
     /// A message was sent.
     pub fn completed(&mut self, room: u32) {
         self.outstanding = self.outstanding.saturating_sub(1);
+        self.progress = now();
+        self.probed = false;
         if room < 32 {
             self.rooms |= 1 << room;
         }
@@ -218,11 +232,23 @@ impl Group {
             m.handle_timeout(now);
             self.run(device, now);
         }
+        if self.over.is_none() && self.stuck_at().is_some_and(|at| at <= now) {
+            log::warn!(target: "smcr::link", "the peer takes nothing: the link is given up");
+            self.fail(device, now);
+        }
+    }
+
+    /// When what is on its way has been so for too long.
+    fn stuck_at(&self) -> Option<Time> {
+        let patience = if self.probed { PATIENCE_PROBED } else { PATIENCE };
+        (self.outstanding > 0).then(|| self.progress + patience)
     }
 
     /// When to call [`Group::tick`].
     pub fn timeout(&self) -> Option<Time> {
-        self.machine.as_ref().and_then(machine::Group::poll_timeout)
+        let stuck = self.stuck_at().filter(|_| self.over.is_none());
+        let timer = self.machine.as_ref().and_then(machine::Group::poll_timeout);
+        [timer, stuck].into_iter().flatten().min()
     }
 
     /// Does what the machine asks for, and sends what it has to say.
@@ -267,6 +293,7 @@ impl Group {
     /// Asks for a sign of life; the queue pair fails if there is nobody to take it.
     pub fn probe(&mut self) {
         if let Some(key) = self.key.filter(|_| self.is_ready && self.over.is_none()) {
+            self.probed = true;
             let test = TestLink { response: false, user_data: [0; 16] };
             self.backlog.push_back(Message::TestLink(test).emit(key.family));
             self.flush();
@@ -304,6 +331,9 @@ impl Group {
             return false;
         }
         self.rooms &= !(1 << place);
+        if self.outstanding == 0 {
+            self.progress = now();
+        }
         self.messages[0] += 1;
         self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
         self.outstanding += 1;

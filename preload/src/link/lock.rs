@@ -62,6 +62,7 @@ pub fn forget_in_child() {
     }
     MARKED.store(0, Relaxed);
     STALLED.store(0, Relaxed);
+    super::cover::forget_in_child();
     PARENT.store(SERVICE.swap(-1, Relaxed), Relaxed);
     if USED.swap(0, Relaxed) != 0 {
         INHERITED.store(1, Relaxed);

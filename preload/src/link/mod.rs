@@ -8,12 +8,14 @@
 //!
 //! - [`lock`]: the one lock of all of it; `kick` to send;
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
+//! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: queue pair, LLC machine, rings;
 //! - [`slot`]: a connection;
 //! - [`pool`]: registered memory;
 //! - [`wake`]: this process's own waiters.
 
 mod arrive;
+pub mod cover;
 pub mod group;
 pub mod lock;
 pub mod pool;

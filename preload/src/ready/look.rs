@@ -4,7 +4,7 @@
 
 use super::level;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{debt, follow, idle, kernel, wait as engine_wait};
+use crate::engine::{debt, follow, idle, kernel, linked, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Data word of the set's own eventfd.
 pub const BELL: u64 = 0x7f53_4d43_5242_454c;
+/// Data word of the channel of links.
+pub const CHANNEL: u64 = 0x7f53_4d43_5243_484e;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well.
@@ -168,6 +170,10 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
             {
                 w.sleep_on();
             }
+            continue;
+        }
+        if e.u64 == CHANNEL {
+            linked::heard();
             continue;
         }
         let mut ours = false;

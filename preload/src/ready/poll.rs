@@ -163,23 +163,28 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if let Some(w) = me {
         w.fall_asleep();
     }
+    let linked = fds.iter().find_map(|p| table::sock(p.fd).filter(|s| s.is_linked()));
+    let channel = linked.and_then(|_| linked::listen());
     if members(fds).0 > 0 {
         if let Some(w) = me {
             w.wake_up();
+        }
+        if channel.is_some() {
+            linked::listen_no_more(false);
         }
         counted(fds, false);
         return None;
     }
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
-    let linked = fds.iter().find_map(|p| table::sock(p.fd).filter(|s| s.is_linked()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
     let left = [limit, short].into_iter().flatten().min();
     let ts = left.map(|ns| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
     let mut r = 0;
-    let mut rung = false;
-    with_copy(fds.len() + 2, |copy| {
+    let (mut rung, mut error) = (false, crate::sys::Errno(0));
+    let mut heard = false;
+    with_copy(fds.len() + 3, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
             let events = ours.map_or(p.events, |s| kernel_events(s, p));
@@ -190,9 +195,12 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         let last = fds.len();
         copy[last] = pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 };
         copy[last + 1] = pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 };
+        copy[last + 2] = pollfd { fd: channel.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
+        error = crate::sys::errno();
         rung = copy[last].revents != 0;
+        heard = copy[last + 2].revents != 0;
         if copy[last + 1].revents != 0 {
             wake::take();
         }
@@ -210,10 +218,16 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             desc::event_clear(w.eventfd());
         }
     }
+    if channel.is_some() {
+        linked::listen_no_more(heard);
+    }
     counted(fds, false);
     spin::slept(&SPIN, since);
     match r {
-        -1 => Some(-1),
+        -1 => {
+            crate::sys::set_errno(error);
+            Some(-1)
+        }
         0 if left != limit => None,
         0 => Some(scan(fds, false)), // the time is over
         _ if left == Some(0) => Some(scan(fds, false)),

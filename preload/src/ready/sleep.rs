@@ -5,7 +5,7 @@
 
 use super::ctl::register;
 use super::level;
-use super::look::{BELL, keep, look, turn_cold};
+use super::look::{BELL, CHANNEL, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -44,11 +44,16 @@ pub unsafe fn sleep(
     crate::control::look();
     let ours = set.ours.load(Relaxed) > 0;
     let waiter = if ours && call.timeout != Some(0) { prepare(epfd, set) } else { None };
+    let mut listens = false;
     if let Some(w) = waiter {
         lie_down(set, w);
+        listens = set.channel.load(Relaxed) != 0 && linked::listen().is_some();
         let n = pass(epfd, set, out);
         if n > 0 {
             get_up(set, w);
+            if listens {
+                linked::listen_no_more(false);
+            }
             return Slept::Events(n as i32);
         }
     }
@@ -69,11 +74,16 @@ pub unsafe fn sleep(
     let since = clock::ticks();
     // SAFETY: the program's array and mask.
     let k = unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) };
+    let e = crate::sys::errno();
+    if listens {
+        linked::listen_no_more(false); // what the channel says is among the events
+    }
     if let Some(w) = waiter {
         get_up(set, w);
         spin::slept(&set.spin, since);
     }
     if k < 0 {
+        crate::sys::set_errno(e);
         return Slept::Failed;
     }
     if k == 0 && tidies {
@@ -135,6 +145,14 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
         i += 1;
         let mb = *inner.member(m);
         let Some(s) = table::sock(mb.fd) else { continue };
+        if s.is_linked()
+            && !inner.channel_registered
+            && let Some(channel) = linked::channel()
+        {
+            let e = epoll_event { events: level::IN | ET, u64: CHANNEL };
+            inner.channel_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, channel, Some(e)).is_ok();
+            set.channel.store(u32::from(inner.channel_registered), Relaxed);
+        }
         if let Some(dir) = s.rx.dir() {
             let word = waiter.map_or(0, Waiter::word);
             let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;

@@ -99,6 +99,8 @@ pub struct Inner {
     pub ours: u32,
     /// The eventfd is registered in the kernel's set.
     pub bell_registered: bool,
+    /// The channel of links is in the kernel's set.
+    pub channel_registered: bool,
     /// Tick of the last look at the kernel.
     pub kernel_look: u64,
 }
@@ -118,6 +120,8 @@ pub struct Set {
     waiter: AtomicU32,
     /// Threads in a hooked wait that sleep.
     pub sleepers: AtomicU32,
+    /// The channel of links is among what the kernel reports of it.
+    pub channel: AtomicU32,
     /// Learned spin budget.
     pub spin: AtomicU32,
     /// 1: events came since the members were last put in order before a long sleep.
@@ -211,6 +215,7 @@ pub fn release(s: &'static Set) {
             changes: 0,
             ours: 0,
             bell_registered: false,
+            channel_registered: false,
             kernel_look: 0,
         };
     }
@@ -260,6 +265,8 @@ pub fn forget_in_child() {
         let marker = Marker::new();
         if let Ok(locked) = s.lock(&marker) {
             locked.inner.bell_registered = false;
+            locked.inner.channel_registered = false;
+            s.channel.store(0, Relaxed);
             // The counts in the sockets' records are the parent's.
             for m in 0..locked.inner.used {
                 let mb = locked.inner.member_mut(m);

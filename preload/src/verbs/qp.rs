@@ -1,7 +1,7 @@
 //! One queue pair: made, brought to life, written to.
 //!
-//! RC, the parameters of Linux SMC-R (`net/smc/smc_ib.c`) but for the retries: 7 means "for ever" on soft
-//! RoCE; 6 of 268 ms each end after two seconds on every device. Owned by a link group of `link`.
+//! RC, the parameters of Linux SMC-R (`net/smc/smc_ib.c`). 7 retries are "for ever" on soft RoCE, so the
+//! owner watches the time itself. Owned by a link group of `link`.
 
 use super::abi::{self, AhAttr, Mr, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Sge};
 use super::device::{Device, SENT};
@@ -142,8 +142,8 @@ impl QueuePair {
         let attr = QpAttr {
             qp_state: abi::QPS_RTS,
             sq_psn: psn.value(),
-            timeout: 16,
-            retry_cnt: 6,
+            timeout: 15,
+            retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 1,
             ..QpAttr::default()

@@ -4,9 +4,11 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::shake::Shake;
+use crate::link::cover::{self, Plan};
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::sys::{fd, proc};
+use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 /// Handshakes for the thread, the last one first.
@@ -57,15 +59,16 @@ fn start() -> bool {
 /// The thread.
 fn serve() {
     let mut shakes: Vec<Shake> = Vec::new();
+    let mut seen = 0;
     loop {
-        if crate::sys::caught(|| round(&mut shakes)).is_none() {
+        if crate::sys::caught(|| round(&mut shakes, &mut seen)).is_none() {
             log::warn!(target: "smcr::link", "the service thread failed; its handshakes are given up");
             shakes.clear();
         }
     }
 }
 
-fn round(shakes: &mut Vec<Shake>) {
+fn round(shakes: &mut Vec<Shake>, seen: &mut u32) {
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -93,13 +96,21 @@ fn round(shakes: &mut Vec<Shake>) {
         at = [at, wants.at].into_iter().flatten().min();
         fds.push(entry(if wants.events == 0 { -1 } else { shake.fd }, wants.events));
     }
+    let plan = if shakes.is_empty() { cover::plan(seen) } else { Plan::Listen };
+    if let Plan::Tick(ms) = plan {
+        let soon = now() + Time::from_millis(ms);
+        at = Some(at.map_or(soon, |t| t.min(soon)));
+    }
     // Armed before the last look: what comes afterwards makes an event.
     let busy = lock::with(|all| {
+        let listens = plan == Plan::Listen;
         for d in &all.devices {
-            fds.push(entry(d.event_fd(), libc::POLLIN));
+            fds.push(entry(if listens { d.event_fd() } else { -1 }, libc::POLLIN));
             fds.push(entry(d.async_fd(), libc::POLLIN));
         }
-        lock::arm(all);
+        if listens {
+            lock::arm(all);
+        }
         all.poll()
     });
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
