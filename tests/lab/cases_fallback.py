@@ -65,6 +65,23 @@ add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", SMCR_MODE
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
 
 
+def blocked(client, server):
+    """TCP passes and RoCE does not: the first contact fails, and the connection goes on over TCP."""
+    def fresh(lab):
+        to, job = started(lab, "", server)
+        try:
+            return over_tcp(lab, client, to)
+        finally:
+            job.kill()
+    return lambda lab: set_for(lab, lab.a, "nft add rule inet lab cut udp dport 4791 drop", "nft flush chain inet lab cut", fresh)
+
+
+# From a kernel it takes a fresh group, which no earlier case has left behind, at both ends.
+add("fallback: RoCE is blocked, smcr -> kernel", blocked("smcr", "kernel"))
+add("fallback: RoCE is blocked, kernel -> smcr", blocked("kernel", "smcr"))
+add("fallback: RoCE is blocked, smcr -> smcr", blocked("smcr", "smcr"))
+
+
 @case
 def fallback_SYN_cookies(lab):
     def both(lab):

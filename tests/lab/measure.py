@@ -19,8 +19,9 @@ from run import boot
 
 RSOCKET = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 SHIM = "/usr/local/lib/smcrun.so"
-MEDIA = {"TCP": {}, "librspreload": {"LD_PRELOAD": RSOCKET}, "kernel SMC-R": {"AF": "43"}, "libsmcr": {"LD_PRELOAD": LIB}}
-REDIS = {"TCP": "", "librspreload": RSOCKET, "kernel SMC-R": SHIM, "libsmcr": LIB}
+# Set by env(1) for the program alone: bash crashes under librspreload.
+MEDIA = {"TCP": "", "librspreload": f"LD_PRELOAD={RSOCKET}", "kernel SMC-R": "AF=43", "libsmcr": f"LD_PRELOAD={LIB}"}
+REDIS = {**MEDIA, "kernel SMC-R": f"LD_PRELOAD={SHIM}"}
 PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
 ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
 
@@ -37,7 +38,7 @@ class Row:
 
     def run(self, lab, medium):
         before = roce_packets(lab)
-        text = lab.b.run(f"exec /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60, **MEDIA[medium])
+        text = lab.b.run(f"exec env {MEDIA[medium]} /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60)
         self.note(medium, float(text.split()[self.pick]))
         if self.messages:
             self.packets[medium] = (roce_packets(lab) - before) / self.messages
@@ -47,10 +48,10 @@ class Row:
 
 
 def redis(lab, medium, rows):
-    server = lab.a.start(f"exec redis-server --port {PORT[medium] + 100} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", LD_PRELOAD=REDIS[medium])
-    server.expect("Ready to accept", 20)
+    server = lab.a.start(f"exec env {REDIS[medium]} redis-server --port {PORT[medium] + 100} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab")
+    server.expect("Ready to accept", 12)
     try:
-        text = lab.b.run(f"exec redis-benchmark -h {lab.a.ip} -p {PORT[medium] + 100} -c 10 -n {REQUESTS} -t set,get --csv", 60, LD_PRELOAD=REDIS[medium])
+        text = lab.b.run(f"exec env {REDIS[medium]} redis-benchmark -h {lab.a.ip} -p {PORT[medium] + 100} -c 10 -n {REQUESTS} -t set,get --csv", 30)
         for name, rate in re.findall(r'"(SET|GET)","([\d.]+)"', text):
             rows[name].note(medium, float(rate))
     finally:
@@ -76,7 +77,7 @@ def main():
         lab.set_up()
         servers = {}
         for medium in MEDIA:
-            servers[medium] = lab.a.start(f"exec /lab/bench serve {lab.a.ip} {PORT[medium]}", **MEDIA[medium]).expect("serving", 30)
+            servers[medium] = lab.a.start(f"exec env {MEDIA[medium]} /lab/bench serve {lab.a.ip} {PORT[medium]}").expect("serving", 30)
         for _ in range(args.n):
             for medium in MEDIA:
                 for row in rows:
