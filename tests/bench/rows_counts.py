@@ -78,6 +78,24 @@ def calls_pingpong(c):
     return spread(c, make, 2000, 12000)
 
 
+def calls_of_pair(mode):
+    """Both ends in one thread: nothing waits, so nothing but the calls themselves is counted."""
+    def run(c):
+        def make(n):
+            p = traced(c, "pair", "mode=" + mode, "n=%d" % n)
+            p.result()
+            return strace_table(p.table)
+
+        return spread(c, make, 4000, 24000)
+
+    return run
+
+
+PAIR = [Metric("calls", "", "low", ("max", 0.1), "system calls")]
+row("calls_sendrecv", "system calls per two sends and two receives that find data", PAIR, ("strace",), off_tcp=False, group="counts")(calls_of_pair("sendrecv"))
+row("calls_epoll", "the same with an epoll_wait before each receive", PAIR, ("strace",), off_tcp=False, group="counts")(calls_of_pair("epoll"))
+
+
 @row("calls_start", "system calls of /bin/true", [Metric("calls", "", "low", None, "in all")], ("strace",), off_tcp=False, group="counts")
 def calls_start(c):
     p = traced(c, "/bin/true")
