@@ -4,7 +4,7 @@
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
-# make bench   the table of design goals, TCP and smcr in turn
+# make bench   the table of design goals, TCP and smcr in turn; writes docs/performance.md and docs/plots (BENCH=options of run.sh)
 # make deps    what these need from the distribution; each installs its own anyhow
 
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -55,7 +55,7 @@ demo: build
 	@tests/demo.sh
 
 bench: build
-	@tests/bench/run.sh
+	@tests/bench/run.sh --markdown docs/performance.md --plots docs/plots $(BENCH)
 
 deps:
 	@tests/deps.sh all

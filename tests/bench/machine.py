@@ -155,7 +155,7 @@ def describe(netns):
         "cores": os.cpu_count(),
         "virtual": "hypervisor" in cpu.get("flags", "").split(),
         "memory_mib": int(memory) // 1024,
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
         "arch": platform.machine(),
         "os": os_name.strip('"'),
         "libc": " ".join(platform.libc_ver()),
