@@ -223,6 +223,18 @@ impl<'a> Nginx<'a> {
         fs::read_to_string(self.dir.path().join("logs/error.log")).unwrap_or_default()
     }
 
+    /// Adds "large": so many times the file of 20 MB. Returns its size.
+    pub fn add_large_file(&self, times: usize) -> Result<u64> {
+        use std::io::Write;
+        let html = self.dir.path().join("html");
+        let part = fs::read(html.join("20m"))?;
+        let mut file = fs::File::create(html.join("large"))?;
+        for _ in 0..times {
+            file.write_all(&part)?;
+        }
+        Ok((part.len() * times) as u64)
+    }
+
     /// Fetches a file and compares it.
     pub fn fetch(&self, name: &str) -> Result<()> {
         let out: PathBuf = self.dir.path().join(format!("got-{name}"));

@@ -9,23 +9,27 @@ use std::sync::atomic::Ordering::*;
 
 /// struct tcp_info up to tcpi_bytes_received, as 64-bit words.
 type InfoHead = [u64; 17];
+/// While a long queue drains, acknowledgements come every few microseconds.
+const ATTEMPTS: u32 = 8;
 const BYTES_ACKED: usize = 15;
 const BYTES_RECEIVED: usize = 16;
 
 /// Whether all that was sent went through the hooks. The caller holds the sending lock and nobody is
 /// inside a kernel send.
 pub fn sent_matches(s: &Sock, sock: i32) -> Res<bool> {
-    let info: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    // Both numbers may move between the two calls (an acknowledgement arrives): acked only grows and
-    // unacked shrinks by the same, so ask for unacked first and accept what can't be otherwise.
-    let before = fd::unacked(sock)? as u64;
-    let again: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    if info[BYTES_ACKED] != again[BYTES_ACKED] {
-        return Ok(false); // in motion: ask again later
-    }
     // An active opener's SYN counts as acknowledged byte.
     let syn = u64::from(s.role.load(Relaxed) == role::CLIENT);
-    Ok(again[BYTES_ACKED] + before == s.tx.kernel.load(Relaxed) + syn)
+    let mut info: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    for _ in 0..ATTEMPTS {
+        // Both numbers may move between the calls: they belong together if no acknowledgement came.
+        let unacked = fd::unacked(sock)? as u64;
+        let again: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        if info[BYTES_ACKED] == again[BYTES_ACKED] {
+            return Ok(again[BYTES_ACKED] + unacked == s.tx.kernel.load(Relaxed) + syn);
+        }
+        info = again;
+    }
+    Ok(false) // in motion: ask again later
 }
 
 /// Whether all that was received and taken went through the hooks.

@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, count, end, shadow};
+use super::{bell, count, end, shadow, switch};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -79,13 +79,18 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
 pub fn progress(s: &Sock, sock: i32) {
     let Some(dir) = s.rx.dir() else { return };
     let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    let Some(held) = s.rx.lock.try_take(&marker) else { return };
     if matches!(follow(s, sock, dir), Source::Broken) {
         if proof::is_due(s) {
             abandon(s, Reason::StreamProofFailed);
         } else {
             end::hostile(s, sock);
         }
+    }
+    drop(held);
+    // The peer's proof may have come: our own direction goes the same way at once.
+    if s.rx_in_memory() {
+        switch::answer_tx(s, sock);
     }
 }
 

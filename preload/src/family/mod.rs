@@ -7,6 +7,7 @@
 //!
 //! Used by every layer above `sys`; uses `sys` and `proto` only.
 
+pub mod holders;
 pub mod links;
 pub mod lock;
 pub mod process;

@@ -279,7 +279,9 @@ pub struct Sock {
     pub peek_off: AtomicU32,
     /// Where the socket lives on after close() while threads are still in calls on it; descriptor + 1.
     pub after_close: AtomicI32,
-    _tail: [AtomicU64; 19],
+    /// Tick at which the present step of the rendezvous began.
+    pub since: AtomicU64,
+    _tail: [AtomicU64; 18],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);

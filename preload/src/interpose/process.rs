@@ -39,31 +39,31 @@ hooks! {
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
-        unsafe { real::execve(path, argv, envp) }
+        failed(unsafe { real::execve(path, argv, envp) })
     }
 
     fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
-        unsafe { real::execv(path, argv) }
+        failed(unsafe { real::execv(path, argv) })
     }
 
     fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
-        unsafe { real::execvp(path, argv) }
+        failed(unsafe { real::execvp(path, argv) })
     }
 
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
-        unsafe { real::execvpe(path, argv, envp) }
+        failed(unsafe { real::execvpe(path, argv, envp) })
     }
 
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
         guarded(life::before_exec);
         // SAFETY: the program's arguments.
-        unsafe { real::fexecve(fd, argv, envp) }
+        failed(unsafe { real::fexecve(fd, argv, envp) })
     }
 
     fn posix_spawn(
@@ -145,6 +145,14 @@ pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R
     if does && r == R::from(0) {
         control::restrict();
     }
+    r
+}
+
+/// exec came back.
+fn failed(r: c_int) -> c_int {
+    let e = crate::sys::errno();
+    guarded(life::exec_failed);
+    crate::sys::set_errno(e);
     r
 }
 

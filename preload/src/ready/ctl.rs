@@ -232,8 +232,10 @@ pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
 pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let mb = inner.member_mut(m);
     let served = mb.ours && !nested && mb.events & EXCLUSIVE == 0;
-    let pays = mb.ours && table::sock(mb.fd).is_some_and(debt::owes);
-    let want = if served { BELLS } else { mb.events } | if pays { level::OUT } else { 0 };
+    let sock = table::sock(mb.fd).filter(|_| mb.ours);
+    // Of a direction that still is on TCP the kernel alone knows when there is room.
+    let out = sock.is_some_and(|s| debt::owes(s) || mb.events & level::OUT != 0 && !s.tx_in_memory());
+    let want = if served { BELLS } else { mb.events } | if out { level::OUT } else { 0 };
     if mb.kernel == want {
         return Ok(0);
     }

@@ -19,12 +19,15 @@ const SMALL: usize = 64;
 
 /// Looks at the kernel without result in a row after which it is asked less often.
 const IN_VAIN: u32 = 16;
+/// How far apart entries of one descriptor are recognised as such; beyond that they only cost doorbells.
+const NEAR: usize = 16;
 
 /// Budget of polling for poll and select, learned by the process.
 static SPIN: AtomicU32 = AtomicU32::new(0);
 
 /// Whether poll must be served here: a socket with a direction in memory is among the descriptors.
 pub fn concerns(fds: &[pollfd]) -> bool {
+    table::steps::tick();
     let mut any = false;
     for p in fds {
         match table::get(p.fd) {
@@ -238,7 +241,11 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
 /// Counts this thread in or out as one that waits for these sockets, before it arms anything.
 fn counted(fds: &[pollfd], is_in: bool) {
     let change = |n: u32| if is_in { n.checked_add(1) } else { n.checked_sub(1) };
-    for p in fds {
+    for (i, p) in fds.iter().enumerate() {
+        // Two entries of one descriptor, for reading and for writing, are one waiter (netcat).
+        if fds[i.saturating_sub(NEAR)..i].iter().any(|q| q.fd == p.fd) {
+            continue;
+        }
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
             // A number that was closed meanwhile may be another socket's: never below 0.
             let _ = s.readers.fetch_update(Relaxed, Relaxed, change);

@@ -58,6 +58,7 @@ fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ 
 
 /// Whether select must be served here.
 pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
+    table::steps::tick();
     let mut any = false;
     for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {

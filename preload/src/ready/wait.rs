@@ -39,6 +39,7 @@ pub struct Call {
 /// # Safety
 /// The array of `call` must be valid for writes of `max` events, the mask null or valid.
 pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
+    table::steps::tick();
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
     }

@@ -1,11 +1,11 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, server};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::sys::diag::{self, SocketFacts};
-use crate::sys::{Errno, Sysno, fd, net, proc};
+use crate::sys::{Errno, Sysno, clock, fd, net, proc};
 use crate::transport::channel::{Heard, read_one};
 use crate::transport::peers;
 use crate::transport::region::{self, setup};
@@ -17,11 +17,21 @@ use smcr_proto::rendezvous::{
 };
 use std::sync::atomic::Ordering::*;
 
-/// Looks at the peer's socket this many times, each time after twice the operations.
+/// Without an answer of the kernel the look at the peer's socket is given up after so many.
 const TRIES: u32 = 7;
+/// Where the peer announces nothing, looks follow each other after 100 us, and then twice the time up to
+/// 50 ms, while the connection carries traffic: a look costs some 10 us, and a server may take its
+/// connections late.
+const FIRST_GAP_US: u64 = 100;
+const LAST_GAP_US: u64 = 50_000;
+/// Operations between two looks at the clock.
+const GAP_OPS: u32 = 2;
 
 /// Worth it: does the peer announce the library?
 pub fn begin(s: &'static Sock, sock: i32) {
+    if clock::ticks() < s.next_tick.load(Relaxed) {
+        return later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
+    }
     let Some((local, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
     if !is_allowed(s) {
         return;
@@ -32,13 +42,14 @@ pub fn begin(s: &'static Sock, sock: i32) {
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;
     let again = || {
-        let n = s.ops.load(Relaxed).max(4);
-        later(s, if tries < TRIES { n.saturating_mul(2) } else { u32::MAX });
+        let gap = (FIRST_GAP_US << tries.min(16)).min(LAST_GAP_US);
+        s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
+        later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
     };
     match facts(&local, &remote) {
         Err(_) => {
             s.note(Reason::NoDiag);
-            again();
+            if tries < TRIES { again() } else { later(s, u32::MAX) }
         }
         Ok(f) => match announced(f.pacing) {
             None => {
@@ -110,7 +121,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     s.peer.store(slot, Release);
     s.set_state(State::Negotiating);
     s.note(Reason::PeerSilent);
-    s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
+    begin_waiting(s);
     shadow::learn(s, sock);
     follow::become_careful(s);
     s.step.store(step::OFFERED, Release);
@@ -156,9 +167,7 @@ pub fn await_nonce(s: &'static Sock, sock: i32) {
     if is_due(s, 100) {
         hear(s);
     }
-    if s.step.load(Relaxed) == step::OFFERED
-        && u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
-    {
+    if s.step.load(Relaxed) == step::OFFERED && is_overdue(s) {
         give_up(s, Reason::PeerSilent);
     }
 }

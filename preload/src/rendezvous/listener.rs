@@ -16,6 +16,8 @@ static NAME: AtomicU64 = AtomicU64::new(0);
 static MAKING: AtomicU32 = AtomicU32::new(0);
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 static GAP_US: AtomicU64 = AtomicU64::new(20);
+/// With a look that costs 4 us or less.
+const MOST_US: u64 = 200;
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 
 /// The name number of this process's socket; makes the socket at the first call.
@@ -76,10 +78,13 @@ pub fn look() {
     for (_, p) in peers::all() {
         any |= read_offers(p);
     }
-    // Nothing came: look less often. The next announcement begins anew.
+    // Nothing came: look less often, up to fifty times what a look costs (it grows with the peers). The
+    // next announcement begins anew.
+    let end = clock::ticks();
     let gap = if any { 20 } else { (GAP_US.load(Relaxed) * 2).min(20_000) };
     GAP_US.store(gap, Relaxed);
-    NEXT_LOOK.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
+    let most = clock::ticks_of_us(MOST_US).max(end.wrapping_sub(now) * 50);
+    NEXT_LOOK.store(end + clock::ticks_of_us(gap).min(most), Relaxed);
     LOOKING.store(0, Release);
 }
 
@@ -143,6 +148,7 @@ pub fn forget_in_child() {
     MAKING.store(0, Relaxed);
     LOOKING.store(0, Relaxed);
     server::forget_in_child();
+    super::pending::forget_in_child();
 }
 
 /// Names our descriptor here.

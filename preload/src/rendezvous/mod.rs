@@ -12,6 +12,7 @@ mod client;
 mod handover;
 mod listener;
 pub mod mark;
+pub mod pending;
 mod server;
 pub mod smc;
 mod strict;
@@ -19,16 +20,24 @@ mod strict;
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
 
 use crate::engine::{follow, switch};
+use crate::family::holders;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net};
 use crate::transport::channel::Heard;
 use crate::transport::peers::Peer;
 use crate::{config, control};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
-/// Operations after which an offer, or an announcement that was answered, is given up.
+/// Operations after which an offer, or an announcement that was answered, is given up, if this time has
+/// passed as well: many small operations take less than the other side needs to wake up.
 const PATIENCE: u32 = 4096;
+const PATIENCE_US: u64 = 1_000_000;
+
+/// A connection that a fork has shared: operations and microseconds until the next look whether the
+/// other process is gone.
+const SHARED_OPS: u32 = 16;
+const SHARED_US: u64 = 2000;
 
 /// After every operation that was not in memory both ways.
 #[inline]
@@ -66,6 +75,23 @@ fn work(s: &'static Sock, sock: i32) {
     s.stepping.store(0, Release);
 }
 
+/// A step outside of the connection's own operations; `is_there` says whether the descriptor still is
+/// this socket's.
+pub fn step_in_wait(s: &'static Sock, sock: i32, is_there: impl Fn() -> bool) {
+    if s.stepping.swap(1, SeqCst) != 0 {
+        return;
+    }
+    fence(SeqCst); // pairs with the fence in `table::steps::let_finish`
+    if is_there() && !(s.has(flag::PINNED) && s.region().is_none()) {
+        let before = s.step.load(Relaxed);
+        let _ = crate::sys::caught(|| one_step(s, sock));
+        if s.step.load(Relaxed) != before {
+            let _ = crate::sys::caught(|| one_step(s, sock));
+        }
+    }
+    s.stepping.store(0, Release);
+}
+
 fn one_step(s: &'static Sock, sock: i32) {
     let is_client = s.role.load(Relaxed) == role::CLIENT;
     match s.step.load(Acquire) {
@@ -91,9 +117,12 @@ fn may_begin(s: &Sock) -> bool {
         return false;
     }
     if s.holders.load(Relaxed) > 1 {
-        s.note(Reason::SharedByFork);
-        later(s, s.ops.load(Relaxed).saturating_mul(2));
-        return false;
+        if !is_due(s, SHARED_US) || holders::is_shared(s) {
+            s.note(Reason::SharedByFork);
+            later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
+            return false;
+        }
+        s.next_tick.store(0, Relaxed);
     }
     if crate::family::process::memory() + crate::transport::region::LEN as u64 > config::max_memory() {
         s.note(Reason::MaxMemory);
@@ -130,6 +159,18 @@ fn proved(s: &'static Sock, sock: i32) {
 /// Not before this many operations.
 fn later(s: &Sock, ops: u32) {
     s.next_ops.store(ops, Relaxed);
+}
+
+/// From now on the other side has [`PATIENCE`].
+fn begin_waiting(s: &Sock) {
+    s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
+    s.since.store(clock::ticks(), Relaxed);
+    pending::enter(s);
+}
+
+fn is_overdue(s: &Sock) -> bool {
+    u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
+        && clock::ticks().wrapping_sub(s.since.load(Relaxed)) > clock::ticks_of_us(PATIENCE_US)
 }
 
 /// Not before `us` microseconds; true if that time has come.

@@ -1,7 +1,7 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{PATIENCE, is_allowed, is_due, is_local, later, learn_names, listener};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, process};
@@ -64,6 +64,7 @@ pub fn announce(s: &'static Sock, sock: i32) {
     s.note(Reason::PeerPlain);
     process::count(Counter::Announces, 1);
     listener::expect();
+    begin_waiting(s);
     later(s, 0);
     log::debug!(target: "smcr::rendezvous", fd = sock, "announced");
 }
@@ -72,7 +73,7 @@ pub fn announce(s: &'static Sock, sock: i32) {
 pub fn listen(s: &'static Sock) {
     listener::look();
     let n = s.ops.load(Relaxed);
-    if s.step.load(Relaxed) == step::ANNOUNCED && n > PATIENCE {
+    if s.step.load(Relaxed) == step::ANNOUNCED && is_overdue(s) {
         later(s, n.saturating_mul(2));
     }
 }
@@ -146,7 +147,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     attach(s, p, role::SERVER);
     s.rate_nonce.store(o.rate, Relaxed);
     s.set_state(State::Negotiating);
-    s.deadline.store(u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE), Relaxed);
+    begin_waiting(s);
     follow::become_careful(s);
     s.step.store(step::NONCE, Release);
     later(s, 0);
@@ -208,7 +209,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
         // A side that only sends must take the proof all the same.
         follow::progress(s, sock);
     }
-    if u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
+    if is_overdue(s)
         && let Some(r) = s.region()
         && r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed).is_ok()
     {

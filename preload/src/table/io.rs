@@ -99,9 +99,19 @@ pub unsafe fn send(
             switch::pin(s, fd, if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy });
         }
         if let Some(n) = tx::through_kernel(s, &real) {
+            note_full(s, n, len);
             rendezvous::after_op(s, fd);
             return n;
         }
+    }
+}
+
+/// The kernel took less than all: an edge-triggered set that serves the socket since the other direction
+/// is in memory owes the program an event when there is room again.
+#[inline]
+fn note_full(s: &Sock, n: isize, wanted: usize) {
+    if s.has(flag::CAREFUL) && n < wanted as isize {
+        s.tx.looked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -261,7 +271,7 @@ pub fn send_file(
         }
         if let Some(n) = tx::through_kernel(s, || real(None, left)) {
             // The real call was made by the closure with the program's own offset.
-            let _ = n;
+            note_full(s, n, left);
             rendezvous::after_op(s, fd);
             return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
         }

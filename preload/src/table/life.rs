@@ -9,8 +9,8 @@ use super::{Entry, get, put, range, take};
 use crate::engine::{end, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
-use crate::family::{self, SOCK_CAP, process};
-use crate::table::set;
+use crate::family::{self, SOCK_CAP, holders, process};
+use crate::table::{set, steps};
 use crate::rendezvous::{self, mark};
 use crate::sys::net::Addr;
 use crate::sys::{self, proc};
@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Descriptors of this process per record.
 static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+
+/// Generation of a record that this process left before an exec, and bit 31; 0 for the others.
+static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
 
 /// A new stream socket of an Internet family.
 #[cold]
@@ -173,7 +176,10 @@ pub fn before_close(fd: i32) {
     };
     set::forget_fd(fd, twin);
     match take(fd) {
-        Some(Entry::Sock(s)) => release(s, Some(fd)),
+        Some(Entry::Sock(s)) => {
+            steps::let_finish(s);
+            release(s, Some(fd));
+        }
         Some(Entry::Set(s)) => set::release(s),
         None => {}
     }
@@ -194,8 +200,7 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         return;
     }
     process::count(Counter::Tracked, -1);
-    s.let_go_in(process::index());
-    let last = s.holders.fetch_sub(1, AcqRel) <= 1;
+    let last = holders::leave(s);
     let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
     rendezvous::forget(s);
     if !region {
@@ -331,8 +336,38 @@ pub fn before_exec() {
     }
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
-        if survives_exec(fd) && s.process.load(Relaxed) == process::index() {
-            rendezvous::hand_over(s, fd, Reason::Exec);
+        let index = family::index_of(s) as usize;
+        if survives_exec(fd) {
+            if s.process.load(Relaxed) == process::index() {
+                rendezvous::hand_over(s, fd, Reason::Exec);
+            }
+        } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
+            // The kernel closes it: those that have it too need not share it any longer.
+            LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
+            holders::leave(s);
+        }
+    }
+}
+
+/// exec failed: this process goes on with what it had.
+pub fn exec_failed() {
+    if process::is_vfork_child() {
+        return;
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        let Entry::Sock(s) = e else { continue };
+        let index = family::index_of(s) as usize;
+        let left = LEFT[index].swap(0, Relaxed);
+        if left == 0 {
+            continue;
+        }
+        if left == s.generation.load(Relaxed) | 1 << 31 && s.holders.load(Relaxed) > 0 {
+            holders::rejoin(s);
+        } else {
+            // The others have closed it meanwhile, and the record is somebody else's.
+            set::forget_fd(fd, None);
+            take(fd);
+            REFS[index].store(0, Relaxed);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - [`io`]: sending and receiving on a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
+//! - [`steps`]: the rendezvous goes on in calls that wait;
 //! - [`drain`]: connections that the control page wants on TCP.
 
 pub mod drain;
@@ -17,6 +18,7 @@ pub mod io;
 pub mod life;
 pub mod options;
 pub mod set;
+pub mod steps;
 
 use crate::family::sock::Sock;
 use set::Set;

@@ -1,0 +1,31 @@
+//! Which processes of the family hold a socket: after a fork its record belongs to several.
+//!
+//! `Sock::holders` counts them, `Sock::held_by` has a bit for each process record, so that a process
+//! that ended without a close, or went into another program, does not keep the connection shared for
+//! ever. Used by `table::life` around exec and close, and by the rendezvous before it begins.
+
+use super::process;
+use super::sock::Sock;
+use std::sync::atomic::Ordering::*;
+
+/// This process holds it no more; true if it was the last one.
+pub fn leave(s: &Sock) -> bool {
+    s.let_go_in(process::index());
+    s.holders.fetch_sub(1, AcqRel) <= 1
+}
+
+/// This process, which had left, holds it again.
+pub fn rejoin(s: &Sock) {
+    s.holders.fetch_add(1, AcqRel);
+    s.held_in(process::index());
+}
+
+/// Whether other processes hold it as well; those that are gone are struck out first.
+pub fn is_shared(s: &Sock) -> bool {
+    if s.holders.load(Relaxed) > 1
+        && let Some(base) = super::base()
+    {
+        process::reap_dead(base);
+    }
+    s.holders.load(Relaxed) > 1
+}
