@@ -5,6 +5,7 @@
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
 # make bench   the table of design goals, TCP and smcr in turn; writes docs/performance.md and docs/plots (BENCH=options of run.sh)
+# make deb     target/smcr_VERSION_ARCH.deb; test-deb installs, uses and purges it in a copy of the system
 # make deps    what these need from the distribution; each installs its own anyhow
 
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -12,7 +13,7 @@ CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
 
-.PHONY: build test test-flip test-programs test-hostile conformance lab demo bench deps clean
+.PHONY: build test test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -56,6 +57,12 @@ demo: build
 
 bench: build
 	@tests/bench/run.sh --markdown docs/performance.md --plots docs/plots $(BENCH)
+
+deb: build
+	@admin/packaging/deb.sh
+
+test-deb: build
+	@admin/packaging/test.sh "$$(admin/packaging/deb.sh)"
 
 deps:
 	@tests/deps.sh all

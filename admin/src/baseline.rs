@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use smcr_proto::page::COUNTERS;
 
 use crate::paths::Places;
-use crate::store::replace_file;
+use crate::store;
 use crate::totals::{ProcessTotals, is_gauge};
 
 #[derive(Serialize, Deserialize, Default)]
@@ -25,6 +25,9 @@ pub struct Baseline {
     names: Vec<String>,
     /// "PID:START" as the process sees itself, and its counters.
     processes: BTreeMap<String, Vec<u64>>,
+    /// Connections that ended on TCP, by the reason's number.
+    #[serde(default)]
+    ended: BTreeMap<String, BTreeMap<u32, u64>>,
 }
 
 impl Baseline {
@@ -37,6 +40,10 @@ impl Baseline {
             processes: processes
                 .iter()
                 .map(|p| (key(p), p.counters.to_vec()))
+                .collect(),
+            ended: processes
+                .iter()
+                .map(|p| (key(p), p.ended.clone()))
                 .collect(),
         }
     }
@@ -54,8 +61,34 @@ impl Baseline {
         Ok(Some(baseline).filter(|b| b.boot == boot_id()))
     }
 
-    pub fn save(&self, places: &Places) -> anyhow::Result<()> {
-        replace_file(&path(places)?, &serde_json::to_string(self)?)
+    /// Counts from now on: `processes` are all there are, or some of them. Two resets at a time come
+    /// one after the other.
+    pub fn reset(
+        places: &Places,
+        processes: &[ProcessTotals],
+        are_all: bool,
+    ) -> anyhow::Result<()> {
+        let path = path(places)?;
+        let _lock = store::lock_beside(&path)?;
+        let mut baseline = Baseline::now(processes);
+        // One that is damaged is no reason not to begin anew.
+        if !are_all && let Ok(Some(old)) = Baseline::load(places) {
+            baseline.keep_others(old);
+        }
+        store::replace_file(&path, &serde_json::to_string(&baseline)?)
+    }
+
+    /// A reset of some processes only: what was remembered of the others holds on.
+    pub fn keep_others(&mut self, old: Baseline) {
+        if old.names != self.names {
+            return; // of another version, whose order is another
+        }
+        for (key, counters) in old.processes {
+            self.processes.entry(key).or_insert(counters);
+        }
+        for (key, ended) in old.ended {
+            self.ended.entry(key).or_insert(ended);
+        }
     }
 
     /// Takes off what was there at the reset. Gauges stay as they are.
@@ -71,6 +104,12 @@ impl Baseline {
                     *now = now.saturating_sub(before);
                 }
             }
+            for (code, before) in self.ended.get(&key(process)).into_iter().flatten() {
+                if let Some(now) = process.ended.get_mut(code) {
+                    *now = now.saturating_sub(*before);
+                }
+            }
+            process.ended.retain(|_, n| *n > 0);
         }
     }
 }
@@ -103,6 +142,8 @@ mod tests {
             start: 1,
             name: "x".into(),
             version: "0.1.0".into(),
+            uid: Some(1),
+            ended: [(2, sockets)].into(),
             enabled: true,
             counters,
         }
@@ -116,6 +157,18 @@ mod tests {
         assert_eq!(now[0].counters[Counter::Sockets as usize], 5);
         assert_eq!(now[0].counters[Counter::Tracked as usize], 2);
         assert_eq!(now[1].counters[Counter::Sockets as usize], 7);
+        assert_eq!((now[0].ended[&2], now[1].ended[&2]), (5, 7));
+    }
+
+    #[test]
+    fn a_reset_of_one_leaves_the_others() {
+        let old = Baseline::now(&[process(1, 10, 3), process(2, 4, 0)]);
+        let mut baseline = Baseline::now(&[process(2, 6, 0)]);
+        baseline.keep_others(old);
+        let mut now = [process(1, 15, 2), process(2, 7, 1)];
+        baseline.subtract(&mut now);
+        assert_eq!(now[0].counters[Counter::Sockets as usize], 5);
+        assert_eq!(now[1].counters[Counter::Sockets as usize], 1);
     }
 
     #[test]

@@ -208,7 +208,7 @@ pub enum Config {
 
 #[derive(Args)]
 pub struct StatsArgs {
-    /// Details: counters of each process, connections by reason
+    /// Details: by transport, size, reason, user and process; errors of the handshake
     #[arg(short, long)]
     pub detail: bool,
     /// Count from now on (for this user; the processes are not touched)
@@ -244,6 +244,13 @@ pub struct Who {
     /// Only programs whose name matches this pattern (*, ?)
     #[arg(long, value_name = "GLOB")]
     pub program: Option<String>,
+}
+
+impl Who {
+    /// Whether nothing is left out.
+    pub fn is_everybody(&self) -> bool {
+        self.pid.is_none() && self.uid.is_none() && self.program.is_none()
+    }
 }
 
 #[derive(Args, Default)]

@@ -115,5 +115,7 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
 }
 
 fn apply(places: &Places, scope: Scope) -> anyhow::Result<()> {
-    Settings::open(places, scope)?.load_file()
+    let settings = Settings::open(places, scope)?;
+    settings.load_file()?;
+    settings.pin(places)
 }

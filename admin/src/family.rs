@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use smcr_proto::page::link::{self, Record};
-use smcr_proto::page::{self, COUNTERS, State, header, process, socket};
+use smcr_proto::page::{self, COUNTERS, SIZES, State, header, process, socket};
 use smcr_proto::reason::Reason;
 
 use self::array::{Array, Bytes, read_some};
@@ -40,6 +40,8 @@ pub struct Process {
     pub wake: (i32, u64),
     /// In the order of [`COUNTERS`]; those that the library does not have are 0.
     pub counters: Vec<u64>,
+    /// How many connections ended on TCP, by the reason's number.
+    pub fallbacks: Vec<(u32, u64)>,
 }
 
 /// A socket record in use.
@@ -67,6 +69,8 @@ pub struct Socket {
     pub peer_uid: u32,
     pub bells_tx: u32,
     pub bells_rx: u32,
+    /// Sends, then receives, in memory, by size.
+    pub sizes: [[u64; SIZES.len()]; 2],
     /// Local and peer's address, once the library knows them.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
 }
@@ -133,7 +137,7 @@ impl Family {
             size: head.u32(header::SOCK_SIZE).into(),
             count: high.min(head.u32(header::SOCK_CAP)).into(),
             least: socket::PUBLIC_LEN,
-            want: socket::PUBLIC_LEN,
+            want: socket::LEN,
             name: "socket array",
         };
         socks.each(file, len, |_, bytes| {
@@ -175,11 +179,13 @@ impl Process {
             enabled: b.u32(process::ENABLED) != 0,
             name: String::from_utf8_lossy(&name[..end]).into_owned(),
             lib_version: b.u32(process::LIB_VERSION),
-            wake: (
-                b.u32(process::WAKE_FD) as i32,
-                b.u64(process::WAKE_INODE),
-            ),
+            wake: (b.u32(process::WAKE_FD) as i32, b.u64(process::WAKE_INODE)),
             counters: counters.map(|i| b.u64(process::COUNTERS + 8 * i)).collect(),
+            fallbacks: (0..process::FALLBACK_CAP)
+                .map(|i| b.u64(process::FALLBACKS + 8 * i))
+                .take_while(|word| *word != 0)
+                .map(|word| ((word >> 32) as u32, word & 0xffff_ffff))
+                .collect(),
         })
     }
 
@@ -219,6 +225,8 @@ impl Socket {
             peer_uid: b.u32(socket::PEER_UID),
             bells_tx: b.u32(socket::BELLS_TX),
             bells_rx: b.u32(socket::BELLS_RX),
+            sizes: [socket::TX_SIZES, socket::RX_SIZES]
+                .map(|at| std::array::from_fn(|i| b.u64(at + 8 * i))),
             addresses: addresses(b),
         })
     }
@@ -248,10 +256,7 @@ impl Socket {
 
     /// The reason's name, or its number if we do not know it.
     pub fn reason_word(&self) -> String {
-        Reason::from_code(self.reason).map_or_else(
-            || format!("{:#x}", self.reason),
-            |reason| reason.label().to_string(),
-        )
+        reason_word(self.reason)
     }
 
     /// Bytes sent that the peer has not yet taken, as far as the peer's cursor is known.
@@ -267,6 +272,12 @@ impl Socket {
             .saturating_sub(self.mem_rx)
             .min(self.rx_ring.into())
     }
+}
+
+/// A reason's name, or its number if we do not know it.
+pub fn reason_word(code: u32) -> String {
+    let known = Reason::from_code(code);
+    known.map_or_else(|| format!("{code:#x}"), |reason| reason.label().to_string())
 }
 
 fn addresses(b: Bytes<'_>) -> Option<(SocketAddr, SocketAddr)> {

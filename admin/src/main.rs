@@ -19,6 +19,7 @@ mod check;
 mod cli;
 mod config;
 mod config_command;
+mod detail;
 mod device;
 mod drain;
 mod effective;

@@ -47,6 +47,19 @@ impl Settings {
         })
     }
 
+    /// The eBPF programs follow the host's `enabled`, where that is set.
+    pub fn pin(&self, places: &Places) -> anyhow::Result<()> {
+        // Below --root is the image of another machine, whose kernel is not this one.
+        if self.owner != Owner::Host || places.is_elsewhere() {
+            return Ok(());
+        }
+        let layer = self.layer()?;
+        if layer.sets(Attribute::Enabled) {
+            handshake::switch(layer.values().enabled)?;
+        }
+        Ok(())
+    }
+
     /// What the page says now, or would say once it is made.
     pub fn layer(&self) -> anyhow::Result<Layer> {
         match self.store.read()? {
@@ -173,11 +186,7 @@ pub fn enable(places: &Places, scope: Scope, on: bool) -> anyhow::Result<()> {
             "disabled for the {owner}, for new connections; smcrctl drain moves the live ones to TCP\n"
         ))?;
     }
-    // Below --root is the image of another machine, whose kernel is not this one.
-    if settings.owner == Owner::Host && !places.is_elsewhere() {
-        handshake::switch(on)?;
-    }
-    Ok(())
+    settings.pin(places)
 }
 
 pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {

@@ -1,15 +1,16 @@
 //! The command stats: counters as a table, as JSON, for Prometheus, or as rates.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use smcr_proto::page::COUNTERS;
-use smcr_proto::reason::Reason;
 
 use crate::baseline::Baseline;
 use crate::cli::StatsArgs;
+use crate::detail;
 use crate::out::{self, Table};
 use crate::paths::Places;
 use crate::scan::Host;
@@ -22,7 +23,7 @@ pub fn run(places: &Places, args: &StatsArgs) -> anyhow::Result<()> {
     let host = Host::scan(&args.who)?;
     let mut processes = totals::collect(&host, &args.who);
     if args.reset {
-        Baseline::now(&processes).save(places)?;
+        Baseline::reset(places, &processes, args.who.is_everybody())?;
         return out::print(&format!(
             "counted from now on: {} processes\n",
             processes.len()
@@ -53,7 +54,7 @@ fn as_text(
     processes: &[ProcessTotals],
     in_use: &InUse,
     since: Option<u64>,
-    detail: bool,
+    detailed: bool,
 ) -> String {
     let mut text = format!("processes with the library  {}\n", processes.len());
     for (title, counts) in [("state", &in_use.state), ("mode", &in_use.mode)] {
@@ -70,41 +71,18 @@ fn as_text(
         None => "\ncounters since the start of the processes\n",
     };
     text += &counter_table(&totals::sum(processes));
-    if !detail {
-        return text;
-    }
-    text += "\nconnections on TCP now, by reason\n";
-    let mut table = Table::new(&[">Number", "Reason", "Meaning"]);
-    for (word, n) in &in_use.reason {
-        let known = Reason::ALL.iter().find(|r| r.label() == word);
-        table.row(vec![
-            n.to_string(),
-            word.clone(),
-            known.map_or("", |r| r.text()).into(),
-        ]);
-    }
-    text += &table.render();
-    for process in processes {
-        let _ = writeln!(
-            text,
-            "\n{} {}, library {}, {}",
-            process.pid.map_or("ended".into(), |p| format!("pid {p}")),
-            out::clean(&process.name),
-            process.version,
-            if process.enabled {
-                "enabled"
-            } else {
-                "disabled"
-            }
-        );
-        text += &counter_table(&process.counters);
+    if detailed {
+        text += &detail::text(processes, in_use);
     }
     text
 }
 
 fn counter_table(counters: &Counters) -> String {
     let mut table = Table::new(&["  Counter", ">Value", "Meaning"]);
-    for ((name, help), value) in COUNTERS.iter().zip(counters) {
+    for (i, ((name, help), value)) in COUNTERS.iter().zip(counters).enumerate() {
+        if detail::is_size(i) {
+            continue;
+        }
         table.row(vec![
             format!("  {name}"),
             value.to_string(),
@@ -117,14 +95,25 @@ fn counter_table(counters: &Counters) -> String {
 fn as_json(processes: &[ProcessTotals], in_use: &InUse, since: Option<u64>) -> Value {
     let each = processes.iter().map(|p| {
         json!({
-            "pid": p.pid, "own_pid": p.own_pid, "start": p.start, "program": p.name,
+            "pid": p.pid, "own_pid": p.own_pid, "uid": p.uid, "start": p.start, "program": p.name,
             "library": p.version, "enabled": p.enabled, "counters": named(&p.counters),
+            "ended_on_tcp": by_name(&p.ended),
         })
     });
+    let users = detail::by_user(processes)
+        .into_iter()
+        .map(|(uid, of_user)| {
+            json!({
+                "uid": uid, "processes": of_user.len(), "counters": named(&totals::sum(&of_user)),
+                "ended_on_tcp": by_name(&totals::ended(&of_user)),
+            })
+        });
     json!({
         "since": since,
         "sockets": in_use,
         "totals": named(&totals::sum(processes)),
+        "ended_on_tcp": by_name(&totals::ended(processes)),
+        "users": users.collect::<Vec<_>>(),
         "processes": each.collect::<Vec<_>>(),
     })
 }
@@ -133,6 +122,14 @@ fn named(counters: &Counters) -> Map<String, Value> {
     let pairs = COUNTERS.iter().zip(counters);
     pairs
         .map(|((name, _), value)| (name.to_string(), json!(value)))
+        .collect()
+}
+
+/// Reasons by their names.
+fn by_name(ended: &BTreeMap<u32, u64>) -> Map<String, Value> {
+    let pairs = ended.iter();
+    pairs
+        .map(|(code, n)| (totals::reason_word(*code), json!(n)))
         .collect()
 }
 
@@ -153,6 +150,18 @@ fn prometheus(processes: &[ProcessTotals], in_use: &InUse) -> String {
             let _ = writeln!(
                 text,
                 "smcr_{name}{suffix}{{pid=\"{pid}\",program=\"{program}\"}} {value}"
+            );
+        }
+    }
+    text += "# HELP smcr_ended_on_tcp_total connections that ended on TCP by reason\n";
+    text += "# TYPE smcr_ended_on_tcp_total counter\n";
+    for p in processes {
+        let (pid, program) = (p.pid.unwrap_or(p.own_pid), label(&p.name));
+        for (code, n) in &p.ended {
+            let reason = label(&totals::reason_word(*code));
+            let _ = writeln!(
+                text,
+                "smcr_ended_on_tcp_total{{pid=\"{pid}\",program=\"{program}\",reason=\"{reason}\"}} {n}"
             );
         }
     }
@@ -246,10 +255,15 @@ mod tests {
             name: "a\"b\\c\n".into(),
             version: String::new(),
             enabled: true,
+            uid: Some(0),
+            ended: [(2, 3)].into(),
             counters: [1; COUNTERS.len()],
         };
         let text = prometheus(&[process], &InUse::default());
         assert!(text.contains("smcr_sockets_total{pid=\"7\",program=\"a\\\"b\\\\c?\"} 1\n"));
+        let ended =
+            "smcr_ended_on_tcp_total{pid=\"7\",program=\"a\\\"b\\\\c?\",reason=\"disabled\"} 3\n";
+        assert!(text.contains(ended), "{text}");
         assert!(text.contains("# TYPE smcr_memory gauge\nsmcr_memory{"));
     }
 }

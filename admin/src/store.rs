@@ -49,22 +49,8 @@ impl Store {
             .recursive(true)
             .mode(mode)
             .create(dir)
-            .and_then(|()| self.open_lock(dir))
+            .and_then(|()| lock_file(&dir.join("control.lock")))
             .map_err(|e| self.refused(e, "change"))
-    }
-
-    fn open_lock(&self, dir: &Path) -> io::Result<Lock> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(dir.join("control.lock"))?;
-        match Flock::lock(file, FlockArg::LockExclusive) {
-            Ok(lock) => Ok(Lock(lock)),
-            Err((_, error)) => Err(error.into()),
-        }
     }
 
     /// Changes the page, or makes it from `first` and then changes it; if `change` fails, nothing
@@ -186,6 +172,29 @@ impl Store {
 }
 
 /// Writes a file so that a reader sees either the old or the new one, also after a crash.
+/// Keeps away who would change this file of the user's own at the same time.
+pub fn lock_beside(path: &Path) -> anyhow::Result<Lock> {
+    let lock = path.with_extension("lock");
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(dir)
+        .and_then(|()| lock_file(&lock))
+        .with_context(|| format!("cannot lock {}", lock.display()))
+}
+
+fn lock_file(path: &Path) -> io::Result<Lock> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)?;
+    match Flock::lock(file, FlockArg::LockExclusive) {
+        Ok(lock) => Ok(Lock(lock)),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
 pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || -> io::Result<()> {
         // A configuration file may be a link to where it is kept.

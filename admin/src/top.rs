@@ -74,6 +74,8 @@ fn view(
         ">Wakes/s",
         ">Sleeps/s",
         ">Spin hit",
+        ">Spin CPU",
+        ">Wake us",
         ">Full/s",
         ">Memory",
     ]);
@@ -149,6 +151,12 @@ impl Row {
                 format!("{:.0}%", 100.0 * hits / spins)
             } else {
                 "-".into()
+            },
+            // Microseconds a second, as a share of one processor.
+            format!("{:.1}%", self.rate(Counter::SpinTime) / 1e4),
+            match self.rate(Counter::WakesTimed) {
+                n if n > 0.0 => format!("{:.1}", self.rate(Counter::WakeTime) / n),
+                _ => "-".into(),
             },
             out::rate(self.rate(Counter::RingFull)),
             out::bytes(self.memory),

@@ -7,6 +7,7 @@ use smcr_proto::page::{COUNTERS, Counter, State};
 
 use crate::cli::Who;
 use crate::family::Socket;
+pub use crate::family::reason_word;
 use crate::scan::{Host, matches_program};
 
 /// One value for each of [`COUNTERS`].
@@ -17,6 +18,7 @@ pub type Counters = [u64; COUNTERS.len()];
 pub struct ProcessTotals {
     /// As we see it; none if it ended while relatives keep its page.
     pub pid: Option<u32>,
+    pub uid: Option<u32>,
     /// As it sees itself: with the start time, this names a process for good.
     pub own_pid: u32,
     pub start: u64,
@@ -24,6 +26,8 @@ pub struct ProcessTotals {
     pub version: String,
     pub enabled: bool,
     pub counters: Counters,
+    /// Connections that ended on TCP, by the reason's number.
+    pub ended: BTreeMap<u32, u64>,
 }
 
 /// True for a counter that says how much there is now, and never for how much there was.
@@ -31,7 +35,7 @@ pub fn is_gauge(index: usize) -> bool {
     index == Counter::Tracked as usize || index == Counter::Memory as usize
 }
 
-/// The processes of all pages. Bytes of connections in use are added to those of ended ones.
+/// The processes of all pages. Bytes and sizes of connections in use are added to those of ended ones.
 pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
     let mut found = Vec::new();
     for family in &host.families {
@@ -52,16 +56,18 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
                 .zip(&process.counters)
                 .for_each(|(to, from)| *to = *from);
             for socket in live.get(&process.index).into_iter().flatten() {
-                add_bytes(&mut counters, socket);
+                add_live(&mut counters, socket);
             }
             found.push(ProcessTotals {
                 pid: holder.map(|h| h.pid),
+                uid: holder.map(|h| h.uid),
                 own_pid: process.pid,
                 start: process.start,
                 name: process.name.clone(),
                 version: process.version(),
                 enabled: process.enabled,
                 counters,
+                ended: process.fallbacks.iter().copied().collect(),
             });
         }
     }
@@ -69,7 +75,7 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
     found
 }
 
-fn add_bytes(counters: &mut Counters, socket: &Socket) {
+fn add_live(counters: &mut Counters, socket: &Socket) {
     for (counter, bytes) in [
         (Counter::MemTxBytes, socket.mem_tx),
         (Counter::MemRxBytes, socket.mem_rx),
@@ -80,6 +86,10 @@ fn add_bytes(counters: &mut Counters, socket: &Socket) {
             *sum = sum.wrapping_add(bytes);
         }
     }
+    let sizes = counters.iter_mut().skip(Counter::Tx64 as usize);
+    for (sum, n) in sizes.zip(socket.sizes.as_flattened()) {
+        *sum = sum.wrapping_add(*n);
+    }
 }
 
 /// The sum over processes.
@@ -89,6 +99,16 @@ pub fn sum(processes: &[ProcessTotals]) -> Counters {
         for (to, from) in sum.iter_mut().zip(&process.counters) {
             *to = to.wrapping_add(*from);
         }
+    }
+    sum
+}
+
+/// Connections that ended on TCP, by the reason's number, over processes.
+pub fn ended(processes: &[ProcessTotals]) -> BTreeMap<u32, u64> {
+    let mut sum: BTreeMap<u32, u64> = BTreeMap::new();
+    for (code, n) in processes.iter().flat_map(|p| &p.ended) {
+        let to = sum.entry(*code).or_default();
+        *to = to.wrapping_add(*n);
     }
     sum
 }

@@ -20,7 +20,9 @@ pub struct Dir {
     pub size: AtomicU32,
     /// CPU that the producer last ran on.
     pub producer_cpu: AtomicU32,
-    _p0: [AtomicU64; 5],
+    /// Tick at which the producer last rang the consumer, for its statistics.
+    pub rung_at: AtomicU64,
+    _p0: [AtomicU64; 4],
     /// Bytes ever taken out. Release by the consumer, Acquire by the producer.
     pub tail: AtomicU64,
     /// CPU that the consumer last ran on.

@@ -66,6 +66,11 @@ pub mod process {
     pub const WAKE_INODE: usize = 40;
     /// u64 counters, in the order of [`super::COUNTERS`].
     pub const COUNTERS: usize = 64;
+    /// u64 each: reason in the upper half, and in the lower how many connections ended on TCP for it;
+    /// all zero where the list ends. The numbers make it readable whoever knows more reasons.
+    pub const FALLBACKS: usize = 576;
+    /// Entries of that list.
+    pub const FALLBACK_CAP: usize = (LEN - FALLBACKS) / 8;
     /// Bytes of one record.
     pub const LEN: usize = 1024;
 }
@@ -126,8 +131,14 @@ pub mod socket {
     pub const MEM_RX_SEEN: usize = 456;
     /// u64: payload bytes received through TCP.
     pub const TCP_RX: usize = 464;
-    /// Bytes of the public part; a record is at least this long.
+    /// Bytes of what the first libraries show; a record is at least this long.
     pub const PUBLIC_LEN: usize = 512;
+    /// u64 for each of [`super::SIZES`]: sends while the direction was in memory, by what was asked.
+    pub const TX_SIZES: usize = 896;
+    /// The same: receives from memory, by what they got.
+    pub const RX_SIZES: usize = 960;
+    /// Bytes of the public part.
+    pub const LEN: usize = 1024;
 }
 
 /// State of a socket record.
@@ -179,6 +190,18 @@ impl State {
     }
 }
 
+/// Upper ends of the classes that sends and receives are counted in; the last has none.
+pub const SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, usize::MAX];
+
+/// The class of a size.
+#[inline]
+pub const fn size_class(bytes: usize) -> usize {
+    // 65..=256 need 7 or 8 bits less one, and so on: two bits a class.
+    let bits = usize::BITS - bytes.saturating_sub(1).leading_zeros();
+    let class = (bits.saturating_sub(5) / 2) as usize;
+    if class < SIZES.len() { class } else { SIZES.len() - 1 }
+}
+
 macro_rules! counters {
     ($($name:ident $label:literal $help:literal;)*) => {
         /// A counter of a process record; the number is its place in the array.
@@ -221,4 +244,42 @@ counters! {
     HostileResets "hostile_resets" "connections reset because the peer broke the rules";
     Handovers "handovers" "connections returned to TCP for exec, a passed descriptor or drain";
     HandoverTimeouts "handover_timeouts" "hand-overs for which the peer did not answer in time";
+    TooSmall "too_small" "sends larger than the whole ring";
+    SpinTime "spin_us" "microseconds of processor time spent polling";
+    WakesTimed "wakes_timed" "wakes of which the time from the ring to running is known";
+    WakeTime "wake_us" "microseconds that these took, in all";
+    TcpOps "tcp_ops" "sends and receives before memory, or of connections that stay on TCP, that ended";
+    Tx64 "tx_64" "sends into memory of up to 64 bytes";
+    Tx256 "tx_256" "sends of up to 256 bytes";
+    Tx1K "tx_1k" "sends of up to 1 KiB";
+    Tx4K "tx_4k" "sends of up to 4 KiB";
+    Tx16K "tx_16k" "sends of up to 16 KiB";
+    Tx64K "tx_64k" "sends of up to 64 KiB";
+    Tx256K "tx_256k" "sends of up to 256 KiB";
+    TxMore "tx_more" "sends of more";
+    Rx64 "rx_64" "receives from memory of up to 64 bytes";
+    Rx256 "rx_256" "receives of up to 256 bytes";
+    Rx1K "rx_1k" "receives of up to 1 KiB";
+    Rx4K "rx_4k" "receives of up to 4 KiB";
+    Rx16K "rx_16k" "receives of up to 16 KiB";
+    Rx64K "rx_64k" "receives of up to 64 KiB";
+    Rx256K "rx_256k" "receives of up to 256 KiB";
+    RxMore "rx_more" "receives of more";
+}
+
+const _: () = assert!(process::COUNTERS + 8 * COUNTERS.len() <= process::FALLBACKS);
+const _: () = assert!(Counter::Rx64 as usize == Counter::Tx64 as usize + SIZES.len());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_fall_into_their_classes() {
+        for (class, end) in SIZES.iter().enumerate() {
+            assert_eq!(size_class(*end), class);
+            assert_eq!(size_class(end.saturating_add(1)), (class + 1).min(SIZES.len() - 1));
+        }
+        assert_eq!(size_class(0), 0);
+    }
 }

@@ -39,7 +39,9 @@ fn smc_option() -> Finding {
     match status.state {
         State::Enabled | State::Unreadable => finding(Grade::Good, text),
         State::Absent => finding(Grade::Info, text).mend("smcrctl enable, as root"),
-        State::Partial | State::Outdated => finding(Grade::Bad, text).mend("smcrctl enable, as root"),
+        State::Partial | State::Outdated => {
+            finding(Grade::Bad, text).mend("smcrctl enable, as root")
+        }
     }
 }
 

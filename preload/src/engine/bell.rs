@@ -22,8 +22,8 @@
 use super::end;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
-use crate::sys::net;
 use crate::sys::thread::full_fence;
+use crate::sys::{clock, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
@@ -64,7 +64,7 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
         super::linked::kick(s);
     } else if let Some(w) = Waiter::of_word(word) {
         let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
-        if ring_waiter(peer, w, &s.tx.rung) == Rang::Unknown {
+        if ring_waiter(peer, w, &s.tx.rung, Some(dir)) == Rang::Unknown {
             ring_tcp(s, dir, sock);
         }
     } else if word == EACH {
@@ -86,7 +86,7 @@ enum Rang {
     Unknown,
 }
 
-fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
+fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32, data: Option<&Dir>) -> Rang {
     let sleep = peer.sleep_word(w).or_else(|| {
         // The page may lie unread in the channel.
         crate::transport::channel::drain(peer);
@@ -99,6 +99,9 @@ fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
             let this = sleep ^ (w.word() << 8);
             if rung.swap(this, Relaxed) == this {
                 return Rang::Done;
+            }
+            if let Some(dir) = data {
+                dir.rung_at.store(clock::ticks(), Relaxed);
             }
             if peer.ring(w) || (crate::transport::channel::drain(peer) && peer.ring(w)) {
                 count(Counter::EventWakes, 1);
@@ -114,6 +117,7 @@ fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32) -> Rang {
 /// Sends one byte on the TCP connection, unless the stream carries payload.
 fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
     let gate = &s.tx.gate;
+    dir.rung_at.store(clock::ticks(), Relaxed);
     // AcqRel pairs with `switch`, which closes the gate and waits for the bells on their way.
     if gate.fetch_add(1, AcqRel) & CLOSED == 0
         && net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) == Ok(1)
@@ -150,7 +154,7 @@ fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
     let (Some(w), Some(peer)) = (Waiter::of_word(word), peers::get(s.peer.load(Relaxed))) else {
         return;
     };
-    ring_waiter(peer, w, &s.rx.rung);
+    ring_waiter(peer, w, &s.rx.rung, None);
 }
 
 /// Wakes the peer without data, so that it looks at what we ask of it.
@@ -163,8 +167,20 @@ pub fn call_peer(s: &Sock, sock: i32) {
     }
     let waiter = Waiter::of_word(from.space.load(Relaxed));
     if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {
-        ring_waiter(peer, w, &s.rx.rung);
+        ring_waiter(peer, w, &s.rx.rung, None);
     }
+}
+
+/// After a sleep since `since`: notes how long the wake took, if one of this direction's ended it. What
+/// the peer says of the time is believed as far as it can be.
+pub fn time_wake(dir: &Dir, since: u64) -> bool {
+    let (at, now) = (dir.rung_at.load(Relaxed), clock::ticks());
+    if at <= since || at > now {
+        return false;
+    }
+    count(Counter::WakesTimed, 1);
+    count(Counter::WakeTime, clock::us_of_ticks(now - at) as i64);
+    true
 }
 
 /// Takes the doorbell bytes off the TCP connection that are known to be there. Called with the

@@ -55,6 +55,7 @@ pub unsafe fn send(s: &Sock, sock: i32, p: *const u8, n: usize, flags: i32) -> O
     // SAFETY: by the contract; `n` is at most the size.
     unsafe { ring.put(head, p, n) };
     tx::publish(s, sock, dir, head + n as u64);
+    s.count_size(0, n);
     Some(n)
 }
 
@@ -98,5 +99,6 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> 
     // SAFETY: by the contract; `take` is at most the size.
     unsafe { ring.get(tail, p, take) };
     rx::give_back(s, dir, size, tail + take as u64);
+    s.count_size(1, take);
     Some(take)
 }

@@ -236,6 +236,7 @@ fn from_ring(
         let off = s.peek_off.load(Relaxed).saturating_sub(1);
         s.peek_off.store(off.saturating_sub(done as u32) + 1, Relaxed);
     }
+    s.count_size(1, done);
     Step::Moved(done)
 }
 

@@ -77,12 +77,21 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     })
 }
 
-/// Adds the thread's hits to the process's counter.
+/// The thread ends: what it has not handed over yet.
+pub fn tell() {
+    thread::with(hand_over);
+}
+
+/// Adds the thread's hits and polling time to the process's counters.
 #[cold]
 fn hand_over(t: &Thread) {
     match t.hits.replace(0) {
         0 => {}
         n => count(Counter::SpinHits, i64::from(n)),
+    }
+    match clock::us_of_ticks(t.spent.replace(0)) {
+        0 => {}
+        n => count(Counter::SpinTime, n as i64),
     }
 }
 
@@ -92,20 +101,29 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
     loop {
         for _ in 0..16 {
             if ready() {
+                note(t, start, last);
                 return true;
             }
             std::hint::spin_loop();
         }
         let now = clock::ticks();
         if now.wrapping_sub(last) > limit.max(clock::ticks_of_us(50)) * 5 {
+            note(t, start, last);
             back_off(&t.no_spin_until, now, now.wrapping_sub(last), 128_000);
             return ready();
         }
         if now.wrapping_sub(start) > budget {
+            note(t, start, now);
             return false;
         }
         last = now;
     }
+}
+
+/// Time spent polling, as far as the clock was read for other reasons.
+#[inline]
+fn note(t: &Thread, start: u64, now: u64) {
+    t.spent.set(t.spent.get() + now.wrapping_sub(start));
 }
 
 fn yielding(t: &Thread, start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {

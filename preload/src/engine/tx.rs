@@ -80,7 +80,8 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     loop {
-        match sys::caught(|| attempt(s, sock, source)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
+        let first = done == 0;
+        match sys::caught(|| attempt(s, sock, source, first)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
             Step::Moved(n) => {
                 done += n;
                 if source.left() == 0 {
@@ -108,8 +109,8 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
     }
 }
 
-/// One pass under the lock: as much as fits.
-fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
+/// One pass under the lock: as much as fits. `first`: nothing of this call was moved before.
+fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
     // These lines change rarely, so they are in the cache.
     if switch::is_called(s, back) && switch::attend(s, sock) {
@@ -162,6 +163,12 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source) -> Step {
         return Step::Full;
     }
     let moved = fill(s, sock, dir, source, head, want.min(free), size);
+    if first {
+        s.count_size(0, want);
+        if want > size {
+            count(Counter::TooSmall, 1);
+        }
+    }
     drop(held);
     match moved {
         Ok(n) => {

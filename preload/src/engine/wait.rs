@@ -151,6 +151,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
     let sock = descriptor_now(s, sock);
     s.readers.fetch_sub(1, Relaxed);
     debt::pay(s, sock);
+    bell::time_wake(dir, since);
     spin::slept(&s.rx.spin, since);
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
@@ -383,6 +384,7 @@ pub fn thread_waiter() -> Option<Waiter> {
 /// The thread ends: its waiter is free again.
 pub fn thread_ends() {
     cover::thread_ends();
+    spin::tell();
     if let Some(w) = WAITER.take()
         && w.is_ours()
     {

@@ -9,7 +9,7 @@ use crate::sys::{mem, proc, thread};
 use smcr_proto::page::{self, Counter, process as field};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-const COUNTERS: usize = (page::process::LEN - field::COUNTERS) / 8;
+const COUNTERS: usize = (field::FALLBACKS - field::COUNTERS) / 8;
 
 /// Mirror of a process record (`proto::page::process`).
 #[repr(C)]
@@ -23,10 +23,12 @@ pub struct Record {
     wake_inode: AtomicU64,
     _pad: [AtomicU32; 4],
     counters: [AtomicU64; COUNTERS],
+    fallbacks: [AtomicU64; field::FALLBACK_CAP],
 }
 
 const _: () = assert!(size_of::<Record>() == page::process::LEN);
 const _: () = assert!(std::mem::offset_of!(Record, counters) == field::COUNTERS);
+const _: () = assert!(std::mem::offset_of!(Record, fallbacks) == field::FALLBACKS);
 const _: () = assert!(std::mem::offset_of!(Record, start) == field::START);
 const _: () = assert!(std::mem::offset_of!(Record, name) == field::NAME);
 const _: () = assert!(std::mem::offset_of!(Record, version) == field::LIB_VERSION);
@@ -58,7 +60,7 @@ pub fn register(base: *mut u8) {
         if old != 0 {
             super::reap(base, i as u32);
         }
-        for c in &r.counters {
+        for c in r.counters.iter().chain(&r.fallbacks) {
             c.store(0, Relaxed);
         }
         let name = proc::name();
@@ -177,10 +179,36 @@ pub fn show_wake(fd: i32, inode: u64) {
 /// Adds to a counter.
 #[inline]
 pub fn count(c: Counter, n: i64) {
+    count_at(c as usize, n);
+}
+
+/// Adds to the counter with this number.
+#[inline]
+pub fn count_at(number: usize, n: i64) {
     let r = RECORD.load(Relaxed);
     // SAFETY: the record is in the family page, which is never unmapped.
     let counters = if r.is_null() { &NOWHERE } else { unsafe { &(*r).counters } };
-    counters[c as usize].fetch_add(n as u64, Relaxed);
+    counters[number].fetch_add(n as u64, Relaxed);
+}
+
+/// Counts a connection that ended on TCP, by its reason.
+pub fn count_fallback(reason: u32) {
+    let r = RECORD.load(Relaxed);
+    if r.is_null() {
+        return;
+    }
+    // SAFETY: as above.
+    for entry in unsafe { &(*r).fallbacks } {
+        let mut old = entry.load(Relaxed);
+        while old == 0 || old >> 32 == u64::from(reason) {
+            let n = (old as u32).saturating_add(1);
+            let new = u64::from(reason) << 32 | u64::from(n);
+            match entry.compare_exchange_weak(old, new, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(v) => old = v,
+            }
+        }
+    }
 }
 
 /// The value of a counter.

@@ -281,7 +281,9 @@ pub struct Sock {
     pub after_close: AtomicI32,
     /// Tick at which the present step of the rendezvous began.
     pub since: AtomicU64,
-    _tail: [AtomicU64; 18],
+    _tail: [AtomicU64; 2],
+    /// Sends while in memory by size, changed under the sending lock; then receives, under the other.
+    pub sizes: [[AtomicU64; page::SIZES.len()]; 2],
 }
 
 const _: () = assert!(size_of::<Sock>() == 1024);
@@ -295,6 +297,8 @@ const _: () = assert!(offset_of!(Sock, local) == field::LOCAL_ADDR);
 const _: () = assert!(offset_of!(Sock, remote) == field::PEER_ADDR);
 const _: () = assert!(offset_of!(Sock, tx) == field::MEM_TX);
 const _: () = assert!(offset_of!(Sock, rx) == field::MEM_RX);
+const _: () = assert!(offset_of!(Sock, sizes) == field::TX_SIZES);
+const _: () = assert!(field::RX_SIZES == field::TX_SIZES + 8 * page::SIZES.len());
 const _: () = assert!(field::MEM_TX_SEEN == field::MEM_TX + offset_of!(Half, seen));
 const _: () = assert!(field::TCP_RX == field::MEM_RX + offset_of!(Half, tcp));
 const _: () = assert!(page::socket::PUBLIC_LEN <= size_of::<Sock>());
@@ -304,6 +308,9 @@ impl Sock {
     pub fn reset(&self) {
         for half in [&self.tx, &self.rx] {
             half.reset();
+        }
+        for w in self.sizes.as_flattened() {
+            w.store(0, Relaxed);
         }
         for w in [
             &self.reason,
@@ -395,6 +402,14 @@ impl Sock {
         self.holders.store(holders, Relaxed);
         self.process.store(process, Relaxed);
         self.flags.store(flags, Release);
+    }
+
+    /// Counts a send or receive of this size. The caller holds the lock of the direction, so that a
+    /// plain load and store are enough.
+    #[inline]
+    pub fn count_size(&self, way: usize, bytes: usize) {
+        let n = &self.sizes[way][page::size_class(bytes)];
+        n.store(n.load(Relaxed) + 1, Relaxed);
     }
 
     /// Whether a flag is set.

@@ -9,7 +9,7 @@ use super::look::{BELL, CHANNEL, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{kernel, linked, spin, switch, wait as engine_wait};
+use crate::engine::{bell, kernel, linked, spin, switch, wait as engine_wait};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -80,6 +80,7 @@ pub unsafe fn sleep(
     }
     if let Some(w) = waiter {
         get_up(set, w);
+        time_wake(set, since);
         spin::slept(&set.spin, since);
     }
     if k < 0 {
@@ -174,6 +175,21 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
         }
     }
     waiter
+}
+
+/// Notes how long the wake took, if it came from one of the first hot members.
+fn time_wake(set: &Set, since: u64) {
+    const MOST: u32 = 8;
+    let marker = Marker::new();
+    let Ok(l) = set.lock(&marker) else { return };
+    for i in 0..l.inner.hot_len.min(MOST) {
+        let fd = l.inner.member(l.inner.hot(i)).fd;
+        if let Some(dir) = table::sock(fd).and_then(|s| s.rx.dir())
+            && bell::time_wake(dir, since)
+        {
+            return;
+        }
+    }
 }
 
 /// One more thread of this set sleeps.

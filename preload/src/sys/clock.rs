@@ -42,6 +42,12 @@ pub fn ticks_of_us(us: u64) -> u64 {
     us * rate / 1024
 }
 
+/// Microseconds that `ticks` ticks take, at the nearest.
+pub fn us_of_ticks(ticks: u64) -> u64 {
+    let rate = ticks_of_us(1024);
+    (u128::from(ticks) * 1024 + u128::from(rate / 2)).checked_div(u128::from(rate)).unwrap_or(0) as u64
+}
+
 /// Derives the rate from two readings at least 100 us apart; waits for that at the first use only.
 #[cold]
 fn measure() -> u64 {

@@ -19,9 +19,11 @@ pub struct Thread {
     pub no_yield_until: Cell<u64>,
     /// Tick at which poll or select last asked the kernel.
     pub polled: Cell<u64>,
+    /// Ticks of polling that are not counted yet.
+    pub spent: Cell<u64>,
     /// How often in a row it had nothing.
     pub in_vain: Cell<u32>,
-    _room: [Cell<u32>; 7],
+    _room: [Cell<u32>; 5],
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -69,8 +71,9 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
                     no_spin_until: Cell::new(0),
                     no_yield_until: Cell::new(0),
                     polled: Cell::new(0),
+                    spent: Cell::new(0),
                     in_vain: Cell::new(0),
-                    _room: [const { Cell::new(0) }; 7],
+                    _room: [const { Cell::new(0) }; 5],
                 }
             };
         }

@@ -2,6 +2,7 @@
 //! does is seen on `lo`, what it says of itself in `smcrctl sock`.
 
 mod bed;
+mod counters;
 mod drain;
 mod settings;
 mod strict;

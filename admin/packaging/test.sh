@@ -1,0 +1,64 @@
+#!/bin/sh
+# Installs the package named, uses it, removes and purges it, in a copy of this system that vanishes
+# afterwards (an overlay in an own mount namespace; no service starts). `make test-deb`; needs root.
+set -eu
+package=$(readlink -f "$1")
+if [ "${SMCR_DEB_INSIDE:-}" != 1 ]; then
+    exec env SMCR_DEB_INSIDE=1 unshare --mount --net --pid --fork --propagation private "$0" "$package"
+fi
+
+work=$(mktemp -d)
+trap 'umount -lR "$work" 2>/dev/null; rm -rf "$work" 2>/dev/null || true' EXIT
+mount -t tmpfs tmpfs "$work"
+mkdir "$work/upper" "$work/work" "$work/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root"
+root=$work/root
+mount -t proc proc "$root/proc"
+for dir in dev run sys tmp; do mount -t tmpfs tmpfs "$root/$dir"; done
+mknod -m 666 "$root/dev/null" c 1 3
+mknod -m 666 "$root/dev/urandom" c 1 9
+mknod -m 666 "$root/dev/zero" c 1 5
+mkdir "$root/dev/shm"
+ip link set lo up
+cp "$package" "$root/smcr.deb"
+
+inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
+step() { echo "ok  $1"; }
+files() { (cd "$root" && find usr etc var/lib/systemd -xdev \( -name '*smcr*' \) -print 2>/dev/null | sort); }
+before=$(files)
+
+inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+step "installed $(inside dpkg-query -W smcr)"
+[ -z "$(inside dpkg -V smcr)" ]
+step "files are as packed"
+inside smcrctl --version
+inside smcrctl check >"$work/check" || true
+grep -q 'ok .*library.*loads' "$work/check" || { cat "$work/check"; exit 1; }
+step "check finds and loads the library"
+inside test -e /etc/systemd/system/multi-user.target.wants/smcr.service
+step "the unit is enabled"
+inside smcrctl set port_range_list=6379 >/dev/null
+inside grep -q 6379 /etc/smcr/smcr.toml
+inside rm /run/smcr/control
+inside sh -c "$(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/smcr.service")" >/dev/null
+inside smcrctl config show --origin | grep -q '6379'
+step "the unit's command loads the settings after a start of the machine"
+inside test -s /usr/share/man/man1/smcrctl.1.gz -a -s /usr/share/man/man1/smcrctl-drain.1.gz
+inside sh -c 'zcat /usr/share/man/man1/smcrctl-stats.1.gz | grep -q interval'
+inside bash -c '. /usr/share/bash-completion/completions/smcrctl && complete -p smcrctl' >/dev/null
+step "man pages and completions"
+inside smcrctl unset port_range_list >/dev/null
+inside smcrctl bench --time 0.3 --json >"$work/bench" 2>/dev/null
+inside grep -q . /usr/share/doc/smcr/operating.md
+grep -q ping "$work/bench"
+step "bench: $(tr -d ' \n' <"$work/bench" | cut -c1-200)"
+inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+step "installed once more"
+inside dpkg -r smcr >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+! inside test -e /usr/bin/smcrctl
+inside test -e /etc/smcr/smcr.toml
+step "removed; the settings stay"
+inside dpkg -P smcr >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+after=$(files)
+[ "$before" = "$after" ] || { echo "left behind:"; echo "$after"; exit 1; }
+step "purged; nothing is left"
