@@ -39,6 +39,12 @@ pub fn socket_inode(pid: u32, fd: i32) -> Option<u64> {
     socket_of_link(link.to_str()?)
 }
 
+/// The inodes of the sockets among descriptors.
+pub fn sockets(fds: &[(i32, PathBuf)]) -> HashMap<i32, u64> {
+    let inode = |(fd, link): &(i32, PathBuf)| Some((*fd, socket_of_link(link.to_str()?)?));
+    fds.iter().filter_map(inode).collect()
+}
+
 fn socket_of_link(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?
         .strip_suffix(']')?

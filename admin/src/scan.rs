@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use nix::fcntl::OFlag;
 use smcr_proto::control::list::glob;
@@ -41,6 +42,10 @@ pub struct Holder {
     pub start: u64,
     pub uid: u32,
     pub name: String,
+    /// Its network namespace, and the inodes of its sockets by descriptor, as they were when it was
+    /// looked at.
+    network: Option<PathBuf>,
+    sockets: Rc<HashMap<i32, u64>>,
 }
 
 impl Host {
@@ -68,7 +73,7 @@ impl Host {
             };
             let pages = fds.iter().filter(|(_, link)| is_page(link));
             for (fd, _) in pages {
-                host.add(pid, uid, *fd, &mut seen);
+                host.add(pid, uid, *fd, &fds, &mut seen);
             }
         }
         host.families.retain(|f| !f.holders.is_empty());
@@ -77,7 +82,14 @@ impl Host {
         Ok(host)
     }
 
-    fn add(&mut self, pid: u32, uid: u32, fd: i32, seen: &mut HashMap<(u64, u64), usize>) {
+    fn add(
+        &mut self,
+        pid: u32,
+        uid: u32,
+        fd: i32,
+        fds: &[(i32, PathBuf)],
+        seen: &mut HashMap<(u64, u64), usize>,
+    ) {
         let Some((file, id)) = open_page(pid, fd) else {
             return;
         };
@@ -103,6 +115,8 @@ impl Host {
                 start: procfs::start_time(pid)?,
                 uid,
                 name: procfs::name(pid)?,
+                network: procfs::network(pid),
+                sockets: Rc::new(procfs::sockets(fds)),
             })
         };
         let Some(family) = self.families.get_mut(at) else {
@@ -190,7 +204,7 @@ impl FamilyView {
     /// close that the library did not see stays behind for a while.
     fn connection(&self, socket: &Socket, tables: &mut Tables) -> Option<Connection> {
         let last = self.holder(socket.process);
-        let inode = last.and_then(|h| procfs::socket_inode(h.pid, socket.fd));
+        let inode = last.and_then(|h| h.sockets.get(&socket.fd).copied());
         let table = tables.of(last.or(self.holders.first())?);
         let (user, inode) = match (last, inode) {
             (Some(user), Some(inode)) => {
@@ -205,7 +219,7 @@ impl FamilyView {
             _ => {
                 let (local, peer) = socket.addresses?;
                 let inode = *table?.inodes.get(&(plain(local), plain(peer)))?;
-                let has = |h: &&Holder| procfs::socket_inode(h.pid, socket.fd) == Some(inode);
+                let has = |h: &&Holder| h.sockets.get(&socket.fd) == Some(&inode);
                 let other = self.holders.iter().take(64).find(has);
                 (last.or(other).or(self.holders.first())?, inode)
             }
@@ -245,15 +259,17 @@ struct TcpTable {
 
 impl Tables {
     fn of(&mut self, holder: &Holder) -> Option<&TcpTable> {
-        let network = procfs::network(holder.pid)?;
-        Some(self.by_network.entry(network).or_insert_with(|| {
+        let network = holder.network.as_ref()?;
+        if !self.by_network.contains_key(network) {
             let by_inode = procfs::tcp_by_inode(holder.pid);
             let by_pair = |l: &TcpLine| ((plain(l.local), plain(l.peer)), l.inode);
-            TcpTable {
+            let table = TcpTable {
                 inodes: by_inode.values().map(by_pair).collect(),
                 by_inode,
-            }
-        }))
+            };
+            self.by_network.insert(network.clone(), table);
+        }
+        self.by_network.get(network)
     }
 }
 

@@ -94,12 +94,13 @@ pub fn reason_of_text(text: &str) -> Option<u32> {
         return Some(reason.code());
     }
     let text = text.strip_prefix("SMC ").unwrap_or(text);
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u32::from_str_radix(hex, 16).ok()?,
-        None if text.len() == 8 => u32::from_str_radix(text, 16).ok()?,
-        None => text.parse().ok()?,
-    };
-    Reason::from_code(number).map(Reason::code)
+    let known = |number| Reason::from_code(number).map(Reason::code);
+    let hex = |text| u32::from_str_radix(text, 16).ok().and_then(known);
+    match text.strip_prefix("0x") {
+        Some(text) => hex(text),
+        None if text.len() == 8 => hex(text).or_else(|| known(text.parse().ok()?)),
+        None => known(text.parse().ok()?),
+    }
 }
 
 fn table(found: &[Connection], detail: bool) -> String {
@@ -264,6 +265,7 @@ mod tests {
         for text in ["03010000", "0x03010000", "SMC 03010000", "smc 03010000"] {
             assert_eq!(reason_of_text(text), Some(0x0301_0000), "{text}");
         }
+        assert_eq!(reason_of_text("50397184"), Some(0x0301_0000), "as --json has it");
         assert_eq!(reason_of_text("4711"), None);
         assert!(state_of_word("listen").is_ok());
         assert!(

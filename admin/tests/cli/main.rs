@@ -5,6 +5,8 @@
 mod bed;
 mod elf;
 mod fake;
+mod many;
 mod observation;
 mod programs;
 mod settings;
+mod units;

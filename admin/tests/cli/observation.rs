@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use smcr_proto::control::{self, Target};
+use smcr_proto::reason::Reason;
 use smcr_proto::page::{Counter, State, header};
 
 use crate::bed::{Bed, words};
@@ -198,6 +199,13 @@ fn reasons_are_explained() {
         bed.ok(&["explain", "03010000"])
             .starts_with("SMC 03010000: the peer did not offer")
     );
+    for reason in Reason::ALL.iter().skip(1) {
+        for what in [format!("code:{}", reason.code()), reason.label().to_string()] {
+            let text = bed.ok(&["explain", &what]);
+            assert!(text.starts_with(reason.label()) && text.contains(reason.text()), "{text}");
+            assert_eq!(text.contains("what to change"), !reason.mend().is_empty());
+        }
+    }
     let mut plain = std::process::Command::new("sleep")
         .arg("600")
         .spawn()

@@ -10,7 +10,7 @@ use crate::bed::{Bed, write};
 use crate::elf;
 
 /// A library that every program has anyway, in the place of ours.
-fn harmless() -> String {
+pub fn harmless() -> String {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|l| l.ends_with("/libc.so.6")).unwrap();
     line[line.find('/').unwrap()..].to_string()
@@ -174,4 +174,25 @@ fn no_colour_in_a_pipe() {
     let bed = Bed::new();
     let text = bed.ok(&["check", "--program", "/bin/sh"]);
     assert!(!text.contains('\x1b'));
+}
+
+/// On a terminal there is colour, unless NO_COLOR or a dumb terminal says otherwise.
+#[test]
+fn colour_on_a_terminal() {
+    let on_terminal = |name: &str, value: &str| {
+        let inner = format!("{} check --program /bin/sh", env!("CARGO_BIN_EXE_smcrctl"));
+        let output = std::process::Command::new("script")
+            .args(["-qec", &inner, "/dev/null"])
+            .env_remove("NO_COLOR")
+            .env("TERM", "xterm")
+            .env(name, value)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("can have the library"), "{text}");
+        text.contains('\x1b')
+    };
+    assert!(on_terminal("NO_COLOR", ""));
+    assert!(!on_terminal("NO_COLOR", "1"));
+    assert!(!on_terminal("TERM", "dumb"));
 }

@@ -1,0 +1,133 @@
+//! enable-unit and disable-unit towards systemd: a systemctl of the test's own that answers and
+//! remembers, and the real systemd-analyze where there is one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use predicates::str::contains;
+
+use super::bed::{Bed, write};
+use super::elf;
+use super::programs::harmless;
+
+/// A systemctl first in PATH: it answers `show` from files, and keeps its arguments.
+fn systemctl(bed: &Bed, answers: &[(&str, &str)]) -> String {
+    let dir = bed.path("bin");
+    for (property, answer) in answers {
+        write(&dir.join("answers").join(property), answer);
+    }
+    let script = format!(
+        "#!/bin/sh\ncd {dir} || exit 1\necho \"$*\" >>calls\n\
+         [ \"$1\" = --user ] && shift\n\
+         case $1 in\nshow) cat \"answers/$4\" 2>/dev/null || echo ;;\n\
+         daemon-reload) [ ! -e broken ] || {{ echo 'no bus' >&2; exit 1; }} ;;\nesac\n",
+        dir = dir.display()
+    );
+    write(&dir.join("systemctl"), script);
+    fs::set_permissions(dir.join("systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:/usr/bin:/bin", dir.display())
+}
+
+fn drop_in(bed: &Bed) -> PathBuf {
+    bed.path("root/etc/systemd/system/redis.service.d/50-smcr.conf")
+}
+
+#[test]
+fn systemd_is_asked_and_told() {
+    let bed = Bed::new();
+    let path = systemctl(
+        &bed,
+        &[
+            ("Environment", "A=b LD_PRELOAD=/usr/lib/other.so"),
+            ("ExecStart", "{ path=/bin/sleep ; argv[]=/bin/sleep 1 ; }"),
+            ("RestrictAddressFamilies", "AF_INET AF_UNIX"),
+        ],
+    );
+    let lib = harmless();
+    let run = |args: &[&str]| {
+        let mut command = bed.smcrctl(args);
+        command.env("PATH", &path).env("SMCR_LIB", &lib);
+        command.assert()
+    };
+    run(&["enable-unit", "redis"])
+        .success()
+        .stdout(contains("takes effect when redis.service is started next"))
+        .stderr(contains("may not use AF_NETLINK"));
+    // What the unit preloads already stays, behind ours.
+    let text = fs::read_to_string(drop_in(&bed)).unwrap();
+    assert!(text.contains(&format!("LD_PRELOAD={lib}")), "{text}");
+    assert!(text.contains("/usr/lib/other.so"), "{text}");
+    let calls = fs::read_to_string(bed.path("bin/calls")).unwrap();
+    assert_eq!(calls.lines().last(), Some("daemon-reload"));
+    // A second time gives the same file.
+    run(&["enable-unit", "redis"]).success();
+    assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
+    write(&bed.path("bin/broken"), "");
+    run(&["disable-unit", "redis"])
+        .code(1)
+        .stderr(contains("daemon-reload failed: no bus"));
+    assert!(!drop_in(&bed).exists());
+    run(&["enable-unit", "--user", "redis"]).code(1);
+    let user = bed.path("home/.config/systemd/user/redis.service.d/50-smcr.conf");
+    assert!(user.exists());
+    let calls = fs::read_to_string(bed.path("bin/calls")).unwrap();
+    assert_eq!(calls.lines().last(), Some("--user daemon-reload"));
+}
+
+#[test]
+fn a_unit_whose_program_cannot_have_it_is_refused() {
+    let bed = Bed::new();
+    let program = bed.path("static");
+    write(&program, elf::program(None, false));
+    let start = format!("{{ path={} ; }}", program.display());
+    let path = systemctl(&bed, &[("ExecStart", &start)]);
+    let mut command = bed.smcrctl(&["enable-unit", "redis"]);
+    command.env("PATH", &path).env("SMCR_LIB", harmless());
+    command
+        .assert()
+        .code(1)
+        .stderr(contains("statically linked"));
+    assert!(!drop_in(&bed).parent().unwrap().exists());
+}
+
+/// systemd itself reads the drop-in and both units of the package, and finds nothing wrong.
+#[test]
+fn systemd_understands_the_files() {
+    if !PathBuf::from("/usr/bin/systemd-analyze").exists() {
+        println!("no systemd-analyze here: not tested");
+        return;
+    }
+    let bed = Bed::new();
+    let units = bed.path("root/etc/systemd/system");
+    write(
+        &units.join("redis.service"),
+        "[Unit]\nDescription=x\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 1\n",
+    );
+    let mut command = bed.smcrctl(&["enable-unit", "--no-reload", "--profile", "latency", "redis"]);
+    command.env("SMCR_LIB", harmless()).assert().success();
+    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
+    for (from, to) in [("smcr.service", "smcr.service"), ("user/smcr.service", "smcr-user.service")] {
+        let text = fs::read_to_string(format!("{packaging}/{from}")).unwrap();
+        // The package is not installed here.
+        let text = text.replace("/usr/bin/smcrctl", "/bin/true");
+        write(&units.join(to), text);
+    }
+    let verify = |name: &str| {
+        let output = std::process::Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(units.join(name))
+            .env("SYSTEMD_UNIT_PATH", format!("{}:/usr/lib/systemd/system", units.display()))
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for name in ["redis.service", "smcr.service", "smcr-user.service"] {
+        let said = verify(name);
+        let ours: Vec<_> = said.lines().filter(|l| l.contains(&*bed.path("").to_string_lossy())).collect();
+        assert!(ours.is_empty(), "{name}: {said}");
+    }
+    // The same look finds a mistake.
+    write(&units.join("redis.service.d/60.conf"), "[Service]\nEnvironmnt=A=b\n");
+    assert!(verify("redis.service").contains("Environmnt"));
+}
