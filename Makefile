@@ -43,11 +43,12 @@ test-flip: build
 	@tests/deps.sh test
 	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice
 
-# Between hosts, in emulated guests; installs QEMU and fetches a kernel the first time.
+# Programs and suites of others; the scoreboard is docs/compatibility.md.
 conformance: build
 	@tests/deps.sh conformance
 	@/usr/bin/python3 tests/conformance/run.py --write docs/compatibility.md
 
+# Between hosts, in emulated guests; installs QEMU and fetches a kernel the first time.
 lab: build
 	@tests/lab/run.py $(CASES)
 
