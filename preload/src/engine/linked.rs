@@ -78,6 +78,11 @@ pub fn begin(s: &Sock, sock: i32, rings: &Rings) -> bool {
     true
 }
 
+/// Whether the handshake is still on its way.
+pub fn is_pending(s: &Sock) -> bool {
+    s.is_linked() && s.step.load(Acquire) != step::PROVED
+}
+
 /// The handshake has agreed: the connection stays in memory.
 pub fn agreed(s: &Sock) {
     s.step.store(step::PROVED, Release);

@@ -113,6 +113,9 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         sleep::expose(fd, nested);
     }
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
+    if let Some(s) = sock {
+        table::life::first_use(s, fd);
+    }
     let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
     if let Some(s) = sock {

@@ -122,8 +122,9 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
         if let Some(l) = listener {
             mark::accepted(l, s);
             if s.has(flag::MARKED) {
+                // The process that uses it makes the link: an accepted socket may go to a child.
                 s.set(flag::UNASKED);
-                rendezvous::smc::first_use(s, fd);
+                rendezvous::smc::accepted(s, fd);
             }
         }
     }
@@ -296,6 +297,10 @@ pub fn is_own(fd: i32) -> bool {
 
 /// Before fork: the child will hold what this process holds.
 pub fn before_fork() {
+    if rendezvous::smc::is_busy() {
+        // The child can use a link of ours only if its memory is there when the fork happens.
+        rendezvous::smc::settle(|| held().any(linked::is_pending));
+    }
     for s in held() {
         s.holders.fetch_add(1, AcqRel);
         s.set(flag::FORKED);

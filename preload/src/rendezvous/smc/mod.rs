@@ -50,6 +50,34 @@ pub fn first_use(s: &'static Sock, sock: i32) {
     }
 }
 
+/// A marked connection was accepted. Its first use makes the link; if that does not come soon, the service
+/// thread does, for a kernel's client waits for the handshake, and not for long.
+pub fn accepted(s: &'static Sock, sock: i32) {
+    if let Shown::Peer(_) = mark::ask(s, sock) {
+        s.cookie.store(net::cookie(sock).unwrap_or(0), Relaxed);
+        service::begin_later(s, sock);
+    } else {
+        s.clear(flag::UNASKED);
+    }
+}
+
+/// Whether handshakes may be on their way.
+pub fn is_busy() -> bool {
+    service::is_running()
+}
+
+/// Waits a moment while handshakes are on their way.
+pub fn settle(pending: impl Fn() -> bool) {
+    const PATIENCE_MS: u32 = 1000;
+    for _ in 0..PATIENCE_MS {
+        if !pending() {
+            return;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    log::warn!(target: "smcr::link", "fork during a handshake that does not end");
+}
+
 /// What was shown is a commitment: CLC follows, if only to say no.
 fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     let refusal = may_link(s, sock).err();

@@ -7,15 +7,35 @@ use super::shake::Shake;
 use crate::link::cover::{self, Plan};
 use crate::link::lock::{self, now};
 use crate::log;
-use crate::sys::{fd, proc};
+use crate::family::sock::{Sock, flag};
+use crate::sys::{fd, net, proc};
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
-/// Handshakes for the thread, the last one first.
+/// Work for the thread, the last one first.
 struct Node {
-    shake: Shake,
+    job: Job,
     next: *mut Node,
 }
+
+// One at a time in a list of a few.
+#[allow(clippy::large_enum_variant)]
+enum Job {
+    Shake(Shake),
+    Later(Later),
+}
+
+/// An accepted connection that nobody has used yet.
+struct Later {
+    s: &'static Sock,
+    generation: u32,
+    cookie: u64,
+    fd: i32,
+    at: Time,
+}
+
+/// How long an accepted connection may wait for its first use.
+const UNUSED: Time = Time::from_millis(300);
 
 static SUBMITTED: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 static RUNNING: AtomicU32 = AtomicU32::new(0);
@@ -26,7 +46,22 @@ static WATCH: AtomicI32 = AtomicI32::new(-1);
 
 /// Hands a handshake to the thread, which is made if there is none.
 pub fn submit(shake: Shake) {
-    let node = Box::into_raw(Box::new(Node { shake, next: std::ptr::null_mut() }));
+    enqueue(Job::Shake(shake));
+}
+
+/// The connection was accepted; if nobody uses it soon, its handshake begins all the same.
+pub fn begin_later(s: &'static Sock, fd: i32) {
+    let (generation, cookie) = (s.generation.load(Relaxed), s.cookie.load(Relaxed));
+    enqueue(Job::Later(Later { s, generation, cookie, fd, at: now() + UNUSED }));
+}
+
+/// Whether there is such a thread.
+pub fn is_running() -> bool {
+    RUNNING.load(Relaxed) != 0
+}
+
+fn enqueue(job: Job) {
+    let node = Box::into_raw(Box::new(Node { job, next: std::ptr::null_mut() }));
     let mut head = SUBMITTED.load(Relaxed);
     loop {
         // SAFETY: not yet seen by anybody else.
@@ -59,28 +94,41 @@ fn start() -> bool {
 /// The thread.
 fn serve() {
     let mut shakes: Vec<Shake> = Vec::new();
+    let mut later: Vec<Later> = Vec::new();
     let mut seen = 0;
     loop {
-        if crate::sys::caught(|| round(&mut shakes, &mut seen)).is_none() {
+        if crate::sys::caught(|| round(&mut shakes, &mut later, &mut seen)).is_none() {
             log::warn!(target: "smcr::link", "the service thread failed; its handshakes are given up");
             shakes.clear();
         }
     }
 }
 
-fn round(shakes: &mut Vec<Shake>, seen: &mut u32) {
+fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
         let taken = unsafe { Box::from_raw(node) };
         node = taken.next;
-        shakes.push(taken.shake);
+        match taken.job {
+            Job::Shake(shake) => shakes.push(shake),
+            Job::Later(l) => later.push(l),
+        }
     }
+    later.retain(|l| {
+        let waits = l.s.has(flag::UNASKED) && l.s.generation.load(Relaxed) == l.generation;
+        // Several holders: the one that uses it begins.
+        if waits && l.at <= now() && l.s.holders.load(Relaxed) == 1 && net::cookie(l.fd) == Ok(l.cookie) {
+            super::first_use(l.s, l.fd);
+        }
+        waits && l.at > now()
+    });
     let next = lock::with(|all| {
         all.poll();
         all.tick()
     });
-    let mut at = next.flatten();
+    let first_later = later.iter().map(|l| l.at).min();
+    let mut at = [next.flatten(), first_later].into_iter().flatten().min();
     let (mut i, time) = (0, now());
     while i < shakes.len() {
         if shakes[i].is_due(time) && shakes[i].step() {
