@@ -1,5 +1,5 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
-# make test    arrows, protocol, command line, and every case natively and under the library
+# make test    arrows, protocol, command line, every case natively and under the library, and programs
 # make test-flip, test-programs, test-hostile    the longer ones
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
@@ -19,19 +19,15 @@ build:
 	@tests/deps.sh build
 	$(CARGO) build --release -p smcr-preload -p smcr-admin
 
-# What an automatic check runs. The long ones have targets of their own: test-flip, test-programs, test-hostile.
+# What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@status=0; \
-	tests/check-arrows.sh || status=1; \
-	$(CARGO) test -p smcr-proto -p smcr-admin --no-fail-fast || status=1; \
-	$(CARGO) test -p smcr-tests --test twice || status=1; \
-	exit $$status
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice programs_streams programs_redis programs_nginx
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build
 	@tests/deps.sh test
-	$(CARGO) test -p smcr-tests --no-fail-fast --test programs_redis --test programs_nginx --test programs_streams --test idle --test harmless
+	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams idle harmless
 
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs suites of tests one after the other, each with a deadline, and prints a summary at the end.
+#
+#   tests/suites.sh SUITE...      a suite is arrows, units, or a test of the crate smcr-tests
+#
+# Called by `make test` and its relatives. Exit status 0: all passed. Needs bash, cargo and timeout.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+CARGO=${CARGO:-cargo}
+
+# Seconds after which a suite is stopped: several times what it takes on two processors.
+deadline() {
+    case $1 in
+        twice) echo 700 ;;
+        units | programs_redis | programs_nginx) echo 400 ;;
+        *) echo 240 ;;
+    esac
+}
+
+run() {
+    case $1 in
+        arrows) timeout "$(deadline "$1")" tests/check-arrows.sh ;;
+        units) timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin --no-fail-fast ;;
+        # What measures how much left TCP runs alone: two at a time would take each other's processor.
+        programs_*) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
+        *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
+    esac
+}
+
+"$CARGO" test -p smcr-proto -p smcr-admin -p smcr-tests --no-run || exit 1
+status=0
+summary=()
+for suite in "$@"; do
+    printf '\n== %s\n' "$suite"
+    begin=$SECONDS
+    run "$suite"
+    code=$?
+    case $code in
+        0) word=passed ;;
+        124) word='FAILED (deadline)' status=1 ;;
+        *) word=FAILED status=1 ;;
+    esac
+    summary+=("$(printf '%-18s %4d s  %s' "$suite" $((SECONDS - begin)) "$word")")
+done
+printf '\n== summary (%d s)\n' "$SECONDS"
+printf '%s\n' "${summary[@]}"
+exit $status
