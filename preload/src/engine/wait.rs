@@ -335,7 +335,15 @@ fn sleep(
     if n == 0 {
         return if left == limit { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
     }
-    if fds[0].revents != 0 && !linked { Ok(Woke::Kernel) } else { Ok(Woke::Event) }
+    if linked {
+        return Ok(Woke::Event);
+    }
+    if fds[0].revents != 0 {
+        return Ok(Woke::Kernel);
+    }
+    // The kernel has just said that its socket has nothing: the next send need not ask.
+    s.rx.looked.store(clock::ticks(), Relaxed);
+    Ok(Woke::Event)
 }
 
 fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
