@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line() {
-        let holder = Holder { pid: 7, own_pid: 7, start: 1, uid: 0, name: "redis".into() };
+        let holder = Holder::named(7, "redis");
         let mut record = Record { id: 0x101, version: 2, is_active: true, ..Record::default() };
         record.device[..4].copy_from_slice(b"rxe0");
         record.eid = *b"SMCR-LAB                        ";

@@ -48,6 +48,14 @@ pub struct Holder {
     sockets: Rc<HashMap<i32, u64>>,
 }
 
+#[cfg(test)]
+impl Holder {
+    /// A process that nobody looked at, for the tests of what is printed of it.
+    pub fn named(pid: u32, name: &str) -> Holder {
+        Holder { pid, own_pid: pid, start: 1, uid: 0, name: name.into(), network: None, sockets: Rc::default() }
+    }
+}
+
 impl Host {
     /// Looks at every process, or at one.
     pub fn scan(who: &Who) -> anyhow::Result<Host> {
