@@ -1,6 +1,5 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
-use super::cover;
 use super::group::Group;
 use super::lock::{SLOTS, STALLED, USED, mark, now};
 use super::pool::{Headers, Pool};
@@ -95,7 +94,6 @@ impl State {
             return Ok(at);
         }
         self.devices.push(Device::open(port)?);
-        cover::set_channel(if self.devices.len() == 1 { self.devices[0].event_fd() } else { -1 });
         Ok(self.devices.len() - 1)
     }
 
