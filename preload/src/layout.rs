@@ -51,7 +51,10 @@ pub struct Dir {
     pub ctl: AtomicU32,
     /// Position at which the consumer froze, for a return that it asked for.
     pub frozen: AtomicU64,
-    _p5: [AtomicU64; 6],
+    /// Tick at which the consumer forked while it held the connection, 0 = it is in one process: its child
+    /// can wake only those of the producer's waiters that were known by then.
+    pub forked_at: AtomicU64,
+    _p5: [AtomicU64; 5],
 }
 
 /// Switches that a producer may be ahead of its consumer, at most: one to memory that was not

@@ -305,8 +305,41 @@ static void forking_a(void) {
     meet();
 }
 
+/* The child reads what a thread sends that began after the fork, and that waits for room more than once. */
+static void child_reads_a(void) {
+    int fd = conn();
+    pid_t child = fork();
+    if (child == 0) {
+        meet();
+        for (int i = 0; i < 4; i++) {
+            settle();
+            get_stream(fd, MIB, i);
+        }
+        _exit(0);
+    }
+    wait_for(child);
+    R(close(fd));
+    meet();
+}
+static void *late_put(void *fd) {
+    for (int i = 0; i < 4; i++)
+        put_stream(*(int *)fd, MIB, i);
+    return NULL;
+}
+static void child_reads_b(void) {
+    int fd = conn();
+    meet();
+    pthread_t t;
+    pthread_create(&t, NULL, late_put, &fd);
+    pthread_join(t, NULL);
+    R(recv(fd, buf, 1, 0));
+    close(fd);
+    meet();
+}
+
 const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
                              {"parent_closes", parent_closes_a, parent_closes_b, 0},
+                             {"child_reads", child_reads_a, child_reads_b, 0},
                              {"both_use", both_a, both_b, 0},
                              {"fork_each", fork_each_a, fork_each_b, 0},
                              {"prefork", prefork_a, prefork_b, 0},

@@ -263,6 +263,41 @@ pub fn tell(s: &Sock, w: Waiter) -> bool {
     s.is_linked() || peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w))
 }
 
+/// Before this process forks: its child can't read the channel, so a producer must not sleep by the name
+/// of a waiter that we learn of later. For data there is the doorbell byte, for space nothing.
+pub fn before_fork(s: &Sock, was_shared: bool) {
+    if let Some(dir) = s.rx.dir().filter(|_| !s.is_linked())
+        && (!was_shared || dir.forked_at.load(Relaxed) == 0)
+    {
+        dir.forked_at.store(clock::ticks(), Relaxed);
+    }
+}
+
+/// After [`before_fork`] for all connections: takes what the channels hold, for the child as well.
+pub fn learn_before_fork() {
+    // Pairs with the fence in `wait::name_writer`: either the producer sees the mark, or its message is
+    // in the channel now.
+    fence(SeqCst);
+    for (_, peer) in peers::all() {
+        crate::transport::channel::drain(peer);
+    }
+}
+
+/// The consumer is in one process again.
+pub fn is_unshared(dir: &Dir) {
+    if dir.forked_at.load(Relaxed) != 0 {
+        dir.forked_at.store(0, Relaxed);
+    }
+}
+
+/// Whether every process at the other end can wake this waiter, which it was told.
+pub fn is_known_to_all(s: &Sock, dir: &Dir, w: Waiter) -> bool {
+    match dir.forked_at.load(Relaxed) {
+        0 => true,
+        tick => peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.was_told_before(w, tick)),
+    }
+}
+
 /// What a waiter is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

@@ -7,7 +7,7 @@ use super::proof::{self, Proof, stands_in_stream};
 use super::{bell, count, end, shadow, switch};
 use crate::transport::changes;
 use crate::family::lock::Marker;
-use crate::family::process;
+use crate::family::{holders, process};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::log;
 use crate::transport::region::{self, Dir, ctl};
@@ -284,6 +284,9 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::TCP, Release);
     changes::note(s);
+    if !holders::is_shared(s) {
+        bell::is_unshared(dir);
+    }
     s.clear(flag::FROZEN);
     dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
     // Whoever sleeps on this side next must hear of the next switch.

@@ -238,16 +238,21 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
     }
 }
 
-/// Names a waiter for space; false if the peer does not know its eventfd.
+/// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
 pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    let told = bell::tell(s, w);
-    if told {
-        if !is_named(dir, w) {
-            dir.space.store(w.word(), Relaxed);
-        }
-        fence(SeqCst); // pairs with the fence in `bell::after_consume`
+    if !bell::tell(s, w) {
+        return false;
     }
-    told
+    if !is_named(dir, w) {
+        dir.space.store(w.word(), Relaxed);
+    }
+    // Pairs with the fence in `bell::after_consume`, and with the one in `bell::before_fork`.
+    fence(SeqCst);
+    let known = s.is_linked() || bell::is_known_to_all(s, dir, w);
+    if !known {
+        let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
+    }
+    known
 }
 
 /// Waits until the kernel takes more of what the ring owes it.

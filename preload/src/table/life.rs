@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{end, linked, switch};
+use crate::engine::{bell, end, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -301,9 +301,15 @@ pub fn before_fork() {
         // The child can use a link of ours only if its memory is there when the fork happens.
         rendezvous::smc::settle(|| held().any(linked::is_pending));
     }
+    let mut connected = false;
     for s in held() {
-        s.holders.fetch_add(1, AcqRel);
+        let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
         s.set(flag::FORKED);
+        bell::before_fork(s, was_shared);
+        connected |= s.rx.dir().is_some();
+    }
+    if connected {
+        bell::learn_before_fork();
     }
 }
 

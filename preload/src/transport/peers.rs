@@ -7,7 +7,7 @@
 
 use super::waiters::{self, Waiter};
 use crate::control;
-use crate::sys::{self, Res, mem, net};
+use crate::sys::{self, Res, clock, mem, net};
 use smcr_proto::rendezvous::{Bell, MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -28,6 +28,8 @@ pub struct Peer {
     bells: AtomicPtr<BellSlot>,
     /// Waiters of ours that the peer knows (generation + 1).
     told: [AtomicU32; waiters::SLOTS],
+    /// The tick by which it was told.
+    told_at: [AtomicU64; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
     readable: AtomicU32,
     /// The peer knows our sleep page.
@@ -51,6 +53,7 @@ const FREE: Peer = Peer {
     page: AtomicPtr::new(std::ptr::null_mut()),
     bells: AtomicPtr::new(std::ptr::null_mut()),
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
+    told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
     readable: AtomicU32::new(0),
     introduced: AtomicU32::new(0),
     reading: AtomicU32::new(0),
@@ -309,9 +312,15 @@ impl Peer {
         let bell = Bell { slot: w.slot() as u32, generation: w.generation() };
         let sent = self.send(&Message::Bell(bell), Some(w.eventfd())).is_ok();
         if sent {
+            self.told_at[w.slot()].store(clock::ticks(), Relaxed);
             told.store(w.generation() + 1, Relaxed);
         }
         sent
+    }
+
+    /// Whether a waiter that was told had been told before that tick.
+    pub fn was_told_before(&self, w: Waiter, tick: u64) -> bool {
+        self.told_at[w.slot()].load(Relaxed) < tick
     }
 
     fn bell_slots(&self) -> Option<&'static [BellSlot]> {
