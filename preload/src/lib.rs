@@ -45,7 +45,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
 
 /// Runs at exit(3), after the program's own handlers.
 extern "C" fn end() {
-    let _ = sys::caught(table::life::at_exit);
+    let _ = sys::caught(table::forks::at_exit);
 }
 
 #[used]

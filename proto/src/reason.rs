@@ -122,6 +122,8 @@ reasons! {
     Rule = 39, "rule", "a rule keeps the connection on TCP", "smcrctl rule list";
     /// The mode leaves shared memory out.
     Mode = 40, "mode", "mode=rdma leaves shared memory out, and no RDMA path is known", "smcrctl set mode=auto";
+    /// A full ring that nobody read.
+    NotRead = 41, "not-read", "the peer left the ring full and unread; memory is tried again", "";
     /// SMC diagnosis: out of memory.
     SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
     /// SMC diagnosis: no Confirm Link.

@@ -221,6 +221,84 @@ static void small_buffers_b(void) {
     tell('d');
 }
 
+/* 1 MiB of an echo is sent before any of it is read: TCP's buffers take it, and two rings would not. */
+enum { AHEAD = MIB };
+static char all[AHEAD];
+
+static void wait_until(int fd, short events) {
+    struct pollfd p = {.fd = fd, .events = events};
+    MUST(poll(&p, 1, -1));
+}
+static void put_polling(int fd, const char *p, size_t n) {
+    while (n) {
+        ssize_t k = send(fd, p, n, MSG_DONTWAIT);
+        if (k < 0 && errno == EAGAIN)
+            wait_until(fd, POLLOUT);
+        else {
+            p += MUST(k);
+            n -= k;
+        }
+    }
+}
+static void ahead_b(void (*put_all)(int, const char *, size_t)) {
+    int fd = conn();
+    static char back[AHEAD];
+    for (int i = 0; i < 3; i++) {
+        fill(all, AHEAD, 0, i);
+        put_all(fd, all, AHEAD);
+        size_t n = get(fd, back, AHEAD);
+        say("%zu back, %s", n, n == AHEAD && !memcmp(all, back, n) ? "whole" : "DIFFERENT");
+    }
+    R(close(fd));
+    meet();
+}
+static void put_blocking(int fd, const char *p, size_t n) { put(fd, p, n); }
+static void ahead_blocking_b(void) { ahead_b(put_blocking); }
+static void ahead_polling_b(void) { ahead_b(put_polling); }
+static void ahead_blocking_a(void) {
+    int fd = conn();
+    for (ssize_t n; (n = recv(fd, all, 64 * KIB, 0)) > 0;)
+        put(fd, all, n);
+    R(close(fd));
+    meet();
+}
+static void ahead_polling_a(void) {
+    int fd = conn();
+    for (;;) {
+        ssize_t n = recv(fd, all, 64 * KIB, MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            wait_until(fd, POLLIN);
+        else if (MUST(n) == 0)
+            break;
+        else
+            put_polling(fd, all, n);
+    }
+    R(close(fd));
+    meet();
+}
+/* A server that waits for room alone while it owes an answer. */
+static void ahead_epoll_a(void) {
+    int fd = conn(), set = MUST(epoll_create1(0));
+    size_t have = 0, sent = 0;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}));
+    for (;;) {
+        struct epoll_event e;
+        MUST(epoll_wait(set, &e, 1, -1));
+        if (have == sent) {
+            sent = 0;
+            if ((have = MUST(recv(fd, all, 64 * KIB, MSG_DONTWAIT))) == 0)
+                break;
+        }
+        ssize_t n = send(fd, all + sent, have - sent, MSG_DONTWAIT);
+        sent += n < 0 && errno == EAGAIN ? 0 : MUST(n);
+        e.events = have == sent ? EPOLLIN : EPOLLOUT;
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &e));
+    }
+    close(set);
+    R(close(fd));
+    meet();
+}
+
 const struct test tests[] = {{"until_full", until_full_a, until_full_b, 0},
                              {"blocked_send", blocked_a, blocked_b, WHOLE},
                              {"send_timeout", send_timeout_a, send_timeout_b, 0},
@@ -228,4 +306,7 @@ const struct test tests[] = {{"until_full", until_full_a, until_full_b, 0},
                              {"duplex_epoll", duplex, duplex, WHOLE},
                              {"single_bytes", single, single, 0},
                              {"small_buffers", small_buffers_a, small_buffers_b, 0},
+                             {"ahead_blocking", ahead_blocking_a, ahead_blocking_b, 0},
+                             {"ahead_polling", ahead_polling_a, ahead_polling_b, 0},
+                             {"ahead_epoll", ahead_epoll_a, ahead_polling_b, 0},
                              {0}};

@@ -3,7 +3,7 @@
 //! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
 //! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
-//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds. [`end`] has the rules of close, shutdown and death;
+//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`stuck`] says when a full ring is given up. [`end`] has the rules of close, shutdown and death;
 //! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
@@ -22,6 +22,7 @@ pub mod rx;
 pub mod shadow;
 pub mod signals;
 pub mod spin;
+pub mod stuck;
 pub mod switch;
 pub mod threads;
 pub mod tx;

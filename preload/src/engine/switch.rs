@@ -6,6 +6,7 @@
 //! the connecting side 16 bytes of proof stand in the TCP stream behind the payload: the accepting
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
+use super::stuck::{self, Look};
 use super::{bell, count, debt, end, follow, proof, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
@@ -30,6 +31,10 @@ pub enum Spill {
     HalfClosed,
     /// Nobody can be woken when room comes.
     NoWaiter,
+    /// The ring stays full and unread.
+    Unread,
+    /// As `Unread`, and the peer waits for room as well.
+    Mutual,
     /// Test mode.
     Flip,
     /// Pinned by the program's use of the socket.
@@ -139,6 +144,17 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     true
 }
 
+/// Moves sending to TCP if nobody reads the full ring. Some: its consumer may just be slow, and this is the time in
+/// ns after which to look again. `reads` as for [`stuck::look`].
+pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> {
+    match stuck::look(s, dir, reads) {
+        Look::Wait(ns) => return Some(ns),
+        Look::Unread => spill(s, sock, Spill::Unread),
+        Look::Mutual => spill(s, sock, Spill::Mutual),
+    }
+    None
+}
+
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
     if s.is_linked() {
@@ -186,6 +202,8 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     let hold = match why {
         Spill::Flip => 0,
         Spill::HalfClosed | Spill::Pinned => u32::MAX,
+        // It has waited for its reader longer than any switch takes: no reason to stay away for long.
+        Spill::Unread => FIRST_HOLD,
         _ => FIRST_HOLD.saturating_mul(made.min(64)),
     };
     s.tx.hold.store(hold, Relaxed);
@@ -194,6 +212,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     match why {
         Spill::UnseenWriter => s.note(Reason::UnseenWriter),
         Spill::HalfClosed => s.note(Reason::HalfClosed),
+        Spill::Unread | Spill::Mutual => s.note(Reason::NotRead),
         _ => {}
     }
     if why != Spill::Flip {

@@ -98,6 +98,11 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
                     return (0, Step::Kernel);
                 }
+                if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked())
+                    && switch::leave_unread(s, sock, dir, true).is_none()
+                {
+                    return (done, Step::Kernel);
+                }
                 return (done, Step::Full);
             }
             Step::Full => match wait::for_space(s, sock, &mut timer, done > 0) {

@@ -147,7 +147,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
     // A link tells every waiter that sleeps where it finds none named.
     let me = me.filter(|_| named || linked);
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
-    let result = sleep(s, sock, events, me, timer, begun, ready);
+    let result = sleep(s, sock, events, me, None, timer, begun, ready);
     let sock = descriptor_now(s, sock);
     s.readers.fetch_sub(1, Relaxed);
     debt::pay(s, sock);
@@ -189,12 +189,19 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return Ok(());
     };
+    let at_most = match linked {
+        true => None,
+        false => match switch::leave_unread(s, sock, dir, false) {
+            None => return Ok(()),
+            at_most => at_most,
+        },
+    };
     s.writers.fetch_add(1, AcqRel);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
     let on = || room() || !is_named(dir, me);
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
-    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), timer, begun, on);
+    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
     if s.writers.fetch_sub(1, AcqRel) > 1 {
@@ -238,6 +245,21 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
     }
 }
 
+/// Before a sleep of poll or epoll that waits for room as well: makes sure that `me` is woken when there is,
+/// or else moves the direction to TCP. Some: ns after which to look again at a ring that is full. `reads`: it waits for
+/// data too.
+pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> Option<u64> {
+    let dir = s.tx.dir().filter(|d| s.tx_in_memory() && !has_room(s, d))?;
+    if !me.is_some_and(|w| name_writer(s, dir, w)) {
+        switch::spill(s, sock, switch::Spill::NoWaiter);
+        return None;
+    }
+    if s.is_linked() {
+        return None;
+    }
+    switch::leave_unread(s, sock, dir, reads)
+}
+
 /// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
 pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     if !bell::tell(s, w) {
@@ -267,11 +289,14 @@ enum Woke {
     Kernel,
 }
 
+/// `at_most`: ns after which the caller looks again.
+#[expect(clippy::too_many_arguments, reason = "one sleep for all that wait")]
 fn sleep(
     s: &Sock,
     sock: i32,
     events: i16,
     me: Option<Waiter>,
+    at_most: Option<u64>,
     timer: &mut Timer,
     begun: bool,
     ready: impl Fn() -> bool,
@@ -310,7 +335,7 @@ fn sleep(
     count(Counter::Sleeps, 1);
     s.users.fetch_add(1, AcqRel);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
-    let (limit, left) = (left, [left, short].into_iter().flatten().min());
+    let (limit, left) = (left, [left, short, at_most].into_iter().flatten().min());
     let ts = left.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -352,7 +377,7 @@ fn sleep(
 }
 
 fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
-    sleep(s, sock, events, None, timer, false, || false).map(|_| ())
+    sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
 }
 
 fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {

@@ -7,11 +7,13 @@
 //!
 //! Used by every layer above `sys`; uses `sys` and `proto` only.
 
+pub mod half;
 pub mod holders;
 pub mod links;
 pub mod lock;
 pub mod process;
 pub mod sock;
+pub mod values;
 
 use crate::sys::{self, Errno, Res, mem};
 use smcr_proto::page::{self, header};

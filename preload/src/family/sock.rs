@@ -5,164 +5,16 @@
 //! threads of all processes of the family. Cursors are private to the family: what the peer sees is
 //! a copy that we publish, never what we compute with.
 
-use super::lock::Lock;
-use crate::layout::{Dir, RegionHeader};
+use crate::layout::RegionHeader;
 use smcr_proto::page::{self, State, socket as field};
 use smcr_proto::reason::Reason;
 use std::mem::offset_of;
 use std::sync::atomic::{
-    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
+    AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
 };
 
-/// Medium of a direction.
-pub mod medium {
-    /// The kernel's TCP stream.
-    pub const TCP: u8 = 0;
-    /// A ring in shared memory.
-    pub const SHM: u8 = 1;
-    /// A ring that a link of this process empties and fills.
-    pub const RDMA: u8 = 2;
-}
-
-/// Bits of [`Sock::flags`].
-pub mod flag {
-    /// Reads must respect a switch offset: they never block in the kernel and never take more than
-    /// they looked at.
-    pub const CAREFUL: u32 = 1;
-    /// Stays on TCP from now on.
-    pub const PINNED: u32 = 2;
-    /// O_NONBLOCK is set on the description.
-    pub const NONBLOCK: u32 = 4;
-    /// The program shut down its sending side.
-    pub const SHUT_WR: u32 = 8;
-    /// The program shut down its receiving side.
-    pub const SHUT_RD: u32 = 16;
-    /// A hooked poll, select or epoll set has waited for this socket.
-    pub const SEEN: u32 = 32;
-    /// Accepted here and announced to the peer.
-    pub const ANNOUNCED: u32 = 64;
-    /// SO_LINGER with time zero.
-    pub const LINGER0: u32 = 128;
-    /// The program's TCP_NODELAY (shadowed while accelerated).
-    pub const NODELAY: u32 = 256;
-    /// The program's TCP_CORK (shadowed while accelerated).
-    pub const CORK: u32 = 512;
-    /// More than one process may use it (fork).
-    pub const FORKED: u32 = 1024;
-    /// Options were read from the kernel into the shadows.
-    pub const SHADOWED: u32 = 2048;
-    /// The program reads an errno of the connection later through SO_ERROR.
-    pub const ERROR_PENDING: u32 = 4096;
-    /// Member of a set that no hooked wait has waited for, or that is waited for itself: its waiter may
-    /// be one that we never see ([`Sock::unseen`] counts).
-    pub const UNSEEN: u32 = 16384;
-    /// Waiters of several processes slept on it: only the doorbell byte wakes them all.
-    pub const SHARED: u32 = 65536;
-    /// A read said EAGAIN and no hooked waiter was seen: who waits then is one that we never see.
-    pub const RAW: u32 = 1 << 23;
-    /// Receiving is frozen for a hand-over: what the ring holds comes again through TCP. Ours alone to
-    /// know; `Dir::ctl` merely tells the peer.
-    pub const FROZEN: u32 = 1 << 21;
-    /// Sending is on TCP, but bytes of the ring come first (`engine::debt`).
-    pub const OWES: u32 = 1 << 22;
-    /// SO_PEEK_OFF is kept here ([`Sock::peek_off`]).
-    pub const PEEK_OFF: u32 = 1 << 24;
-    /// The first send after a peer's death has been swallowed, as TCP swallows it.
-    pub const SWALLOWED: u32 = 32768;
-    /// Its handshake shows the SMC option (`rendezvous::mark`).
-    pub const MARKED: u32 = 1 << 17;
-    /// Marked, and the other end does not speak SMC.
-    pub const NOBODY: u32 = 1 << 18;
-    /// Its reader waits in blocking calls: it arms by itself before each sleep, so what others may
-    /// wait for need not be armed at each read.
-    pub const BLOCKS: u32 = 1 << 19;
-    /// The medium is a link (`link`), or is about to be: its handshake is on its way.
-    pub const LINKED: u32 = 1 << 24;
-    /// Marked, and nobody has looked yet what the handshake has shown.
-    pub const UNASKED: u32 = 1 << 25;
-    /// The last reference in this family went while the region was in use.
-    pub const ENDED: u32 = 8192;
-}
-
-/// Role values (`proto::page::socket::ROLE`).
-pub mod role {
-    /// connect().
-    pub const CLIENT: u32 = 1;
-    /// accept().
-    pub const SERVER: u32 = 2;
-    /// listen().
-    pub const LISTENER: u32 = 3;
-}
-
-/// Values of [`Sock::step`]: how far discovery and proof have come.
-pub mod step {
-    /// Not begun.
-    pub const IDLE: u32 = 0;
-    /// Accepting side: announced on the socket.
-    pub const ANNOUNCED: u32 = 1;
-    /// Connecting side: an offer is on its way.
-    pub const OFFERED: u32 = 2;
-    /// Accepting side: the offer was taken, the nonce is on the socket. Connecting side: accepted.
-    pub const NONCE: u32 = 3;
-    /// The other end is proved.
-    pub const PROVED: u32 = 4;
-    /// Given up.
-    pub const FAILED: u32 = 5;
-}
-
-/// One direction's common part: lock, cursors, ring.
-#[repr(C, align(64))]
-pub struct Half {
-    /// Sending: bytes ever put into the ring. Receiving: bytes ever taken out.
-    pub cursor: AtomicU64,
-    /// The other end's cursor as last seen and checked.
-    pub seen: AtomicU64,
-    /// Payload bytes through TCP.
-    pub tcp: AtomicU64,
-    /// Bytes of the kernel's stream in this direction: payload, proof and doorbells.
-    pub kernel: AtomicU64,
-    /// The part in the region, null without one.
-    pub dir: AtomicPtr<Dir>,
-    /// First byte of the ring.
-    pub ring: AtomicPtr<u8>,
-    /// See [`Lock`].
-    pub lock: Lock,
-    /// Threads inside a kernel call that sends or consumes.
-    pub in_kernel: AtomicU32,
-    /// Sending: switches made. Receiving: switches passed. Odd = memory.
-    pub switches: AtomicU32,
-    /// Sending: ring position that offset 0 of the ring stands for.
-    pub base: AtomicU64,
-    /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
-    pub gate: AtomicU32,
-    /// Sending: last sleep of the peer's waiter that was rung. Receiving: last sleep of the peer's
-    /// writer that was rung.
-    pub rung: AtomicU32,
-    /// Operations until the next attempt to switch.
-    pub hold: AtomicU32,
-    /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
-    pub end: AtomicU32,
-    /// Sending: ring position at which the consumer's cursor is looked at again.
-    pub mark: AtomicU64,
-    /// Bytes until the next flip in flip mode.
-    pub flip: AtomicI64,
-    /// Sending: ring size in effect.
-    pub size: AtomicU32,
-    /// Sending: the ring was found full; grow when it is empty.
-    pub wants_more: AtomicU32,
-    /// Tick of the last look at the kernel's socket.
-    pub looked: AtomicU64,
-    /// Spin budget learned for waits in this direction (ticks).
-    pub spin: AtomicU32,
-    /// Receiving: last doorbell word that a waiter of ours stored. Sending: `tcp` (low half) when the
-    /// direction last moved back to TCP.
-    pub waiter: AtomicU32,
-    /// Sending: when the pages of an idle ring were last given back, in s.
-    pub released: AtomicU32,
-    _pad: AtomicU32,
-}
-
-const _: () = assert!(size_of::<Half>() == 192);
+pub use super::half::Half;
+pub use super::values::{flag, medium, role, step};
 
 /// The record.
 #[repr(C, align(64))]
@@ -484,42 +336,5 @@ impl Sock {
     #[inline]
     pub fn rx_in_memory(&self) -> bool {
         self.rx_medium.load(Acquire) != medium::TCP // pairs with the Release of the switch
-    }
-}
-
-impl Half {
-    fn reset(&self) {
-        for w in [&self.cursor, &self.seen, &self.tcp, &self.kernel, &self.base] {
-            w.store(0, Relaxed);
-        }
-        for w in [
-            &self.in_kernel,
-            &self.switches,
-            &self.gate,
-            &self.rung,
-            &self.hold,
-            &self.end,
-            &self.size,
-            &self.wants_more,
-            &self.spin,
-            &self.waiter,
-            &self.released,
-        ] {
-            w.store(0, Relaxed);
-        }
-        self.mark.store(0, Relaxed);
-        self.looked.store(0, Relaxed);
-        self.flip.store(0, Relaxed);
-        self.dir.store(std::ptr::null_mut(), Relaxed);
-        self.ring.store(std::ptr::null_mut(), Relaxed);
-        self.lock.reset();
-    }
-
-    /// The direction's part of the region.
-    #[inline]
-    pub fn dir(&self) -> Option<&'static Dir> {
-        let p = self.dir.load(Acquire); // pairs with the Release that published the mapping
-        // SAFETY: see `Sock::region`.
-        (!p.is_null()).then(|| unsafe { &*p })
     }
 }

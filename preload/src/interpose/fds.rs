@@ -3,7 +3,7 @@
 
 use super::{guarded, hooks};
 use crate::sys::{Errno, fd as desc, set_errno};
-use crate::table::{life, options};
+use crate::table::{life, options, own};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_ulong};
 
@@ -11,7 +11,7 @@ hooks! {
     fn close(fd: c_int) -> c_int {
         if table::get(fd).is_some() {
             guarded(|| life::before_close(fd));
-        } else if life::is_own(fd) {
+        } else if own::is_own(fd) {
             set_errno(Errno(libc::EBADF));
             return -1;
         }
@@ -124,8 +124,8 @@ fn before_dup(old: c_int, new: c_int) {
     }
     if table::get(new).is_some() {
         guarded(|| life::before_close(new));
-    } else if life::is_own(new) {
-        guarded(|| life::move_own(new));
+    } else if own::is_own(new) {
+        guarded(|| own::move_own(new));
     }
 }
 
@@ -150,7 +150,7 @@ fn around_own(first: c_uint, last: c_uint, f: impl Fn(c_uint, c_uint) -> c_int) 
     let mut result = 0;
     let mut own = [0 as c_int; 64];
     let mut n = 0;
-    guarded(|| n = life::own_descriptors(&mut own));
+    guarded(|| n = own::own_descriptors(&mut own));
     let own = &mut own[..n];
     own.sort_unstable();
     for fd in own.iter().map(|fd| *fd as c_uint) {

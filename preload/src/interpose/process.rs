@@ -8,14 +8,14 @@
 use super::{guarded, hooks};
 use crate::control;
 use crate::engine::{signals, spin, wait};
-use crate::table::{self, life};
+use crate::table::{self, forks, life};
 use crate::real;
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
     fn fork() -> pid_t {
-        guarded(life::before_fork);
+        guarded(forks::before_fork);
         // SAFETY: no arguments.
         let pid = unsafe { real::fork() };
         after_fork(pid);
@@ -23,7 +23,7 @@ hooks! {
     }
 
     fn _Fork() -> pid_t {
-        guarded(life::before_fork);
+        guarded(forks::before_fork);
         // SAFETY: no arguments.
         let pid = unsafe { real::_Fork() };
         after_fork(pid);
@@ -31,37 +31,37 @@ hooks! {
     }
 
     fn _exit(status: c_int) {
-        guarded(life::at_exit);
+        guarded(forks::at_exit);
         // SAFETY: the program's argument.
         unsafe { real::_exit(status) }
     }
 
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(life::before_exec);
+        guarded(forks::before_exec);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execve(path, argv, envp) })
     }
 
     fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-        guarded(life::before_exec);
+        guarded(forks::before_exec);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execv(path, argv) })
     }
 
     fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
-        guarded(life::before_exec);
+        guarded(forks::before_exec);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execvp(path, argv) })
     }
 
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(life::before_exec);
+        guarded(forks::before_exec);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execvpe(path, argv, envp) })
     }
 
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(life::before_exec);
+        guarded(forks::before_exec);
         // SAFETY: the program's arguments.
         failed(unsafe { real::fexecve(fd, argv, envp) })
     }
@@ -74,7 +74,7 @@ hooks! {
         argv: *const *const c_char,
         envp: *const *const c_char
     ) -> c_int {
-        guarded(life::before_spawn);
+        guarded(forks::before_spawn);
         // SAFETY: the program's arguments.
         unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
     }
@@ -87,7 +87,7 @@ hooks! {
         argv: *const *const c_char,
         envp: *const *const c_char
     ) -> c_int {
-        guarded(life::before_spawn);
+        guarded(forks::before_spawn);
         // SAFETY: the program's arguments.
         unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
     }
@@ -151,15 +151,15 @@ pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R
 /// exec came back.
 fn failed(r: c_int) -> c_int {
     let e = crate::sys::errno();
-    guarded(life::exec_failed);
+    guarded(forks::exec_failed);
     crate::sys::set_errno(e);
     r
 }
 
 fn after_fork(pid: pid_t) {
     guarded(|| match pid {
-        0 => life::in_child(),
-        -1 => life::fork_failed(),
+        0 => forks::in_child(),
+        -1 => forks::fork_failed(),
         _ => {}
     });
 }

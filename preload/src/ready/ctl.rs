@@ -6,7 +6,8 @@
 //! which a hooked wait was seen.
 
 use super::{level, sleep};
-use crate::table::set::{Inner, Set, make};
+use crate::table::members::Inner;
+use crate::table::set::{Set, make};
 use crate::config;
 use crate::engine::{debt, kernel};
 use crate::family::lock::Marker;

@@ -9,7 +9,8 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
 use crate::table;
-use crate::table::set::{Inner, Set};
+use crate::table::members::Inner;
+use crate::table::set::Set;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 

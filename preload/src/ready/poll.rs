@@ -4,7 +4,7 @@ use super::level;
 use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, kernel, linked, spin, switch, wait as engine_wait};
+use crate::engine::{debt, kernel, linked, spin, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -158,9 +158,10 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     crate::control::look();
     let me = engine_wait::thread_waiter();
     counted(fds, true);
+    let mut full = None;
     for p in fds.iter() {
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
-            prepare(s, p, me);
+            full = [full, prepare(s, p, me)].into_iter().flatten().min();
         }
     }
     if let Some(w) = me {
@@ -180,7 +181,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     }
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
-    let left = [limit, short].into_iter().flatten().min();
+    let left = [limit, short, full].into_iter().flatten().min();
     let ts = left.map(|ns| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
@@ -253,21 +254,19 @@ fn counted(fds: &[pollfd], is_in: bool) {
     }
 }
 
-fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) {
+/// Makes sure that this thread is woken for the entry; returns the ns after which to look again at a ring
+/// without room.
+fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
     if let Some(dir) = s.rx.dir() {
         let marker = Marker::new();
         if let Ok(_held) = s.rx.lock.take(&marker) {
             kernel::arm_for(s, dir, p.fd, me, Kind::Thread);
         }
     }
-    if p.events & libc::POLLOUT != 0
-        && s.tx_in_memory()
-        && let Some(dir) = s.tx.dir()
-        && !engine_wait::has_room(s, dir)
-        && !me.is_some_and(|w| engine_wait::name_writer(s, dir, w))
-    {
-        switch::spill(s, p.fd, switch::Spill::NoWaiter);
+    if p.events & libc::POLLOUT == 0 {
+        return None;
     }
+    engine_wait::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)
 }
 
 /// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what

@@ -9,7 +9,7 @@ use super::look::{BELL, CHANNEL, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{bell, kernel, linked, spin, switch, wait as engine_wait};
+use crate::engine::{bell, kernel, linked, spin, wait as engine_wait};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -43,7 +43,10 @@ pub unsafe fn sleep(
 ) -> Slept {
     crate::control::look();
     let ours = set.ours.load(Relaxed) > 0;
-    let waiter = if ours && call.timeout != Some(0) { prepare(epfd, set) } else { None };
+    let (waiter, full) = match ours && call.timeout != Some(0) {
+        true => prepare(epfd, set).map_or((None, None), |(w, full)| (Some(w), full)),
+        false => (None, None),
+    };
     let mut listens = false;
     if let Some(w) = waiter {
         lie_down(set, w);
@@ -63,8 +66,10 @@ pub unsafe fn sleep(
         Some(d) => d.saturating_sub(clock::now_ns()).div_ceil(1_000_000).min(i32::MAX as u64) as i32,
     };
     // Connections over a link of the parent process: nobody can wake us for them.
-    let short = ours && linked::is_foreign() && (ms < 0 || ms > 2);
-    let ms = if short { 2 } else { ms };
+    let foreign = (ours && linked::is_foreign()).then_some(2);
+    let full = full.map(|ns| ns.div_ceil(1_000_000) as i32);
+    let soonest = [foreign, full].into_iter().flatten().min().filter(|n| ms < 0 || ms > *n);
+    let (short, ms) = (soonest.is_some(), soonest.unwrap_or(ms));
     if ours {
         count(Counter::Sleeps, 1);
     }
@@ -125,8 +130,9 @@ fn tidy(set: &'static Set) {
 }
 
 /// Makes sure that every hot member would wake this set: by the waiter's word, else by the doorbell
-/// byte. None: bytes only.
-fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
+/// byte. None: bytes only. With the ns after which to look again at rings without room.
+fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
+    let mut full = u64::MAX;
     let waiter = set.waiter_or_take();
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return None };
@@ -165,16 +171,11 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<Waiter> {
             }
         }
         let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
-        if wants_out
-            && s.tx_in_memory()
-            && let Some(dir) = s.tx.dir()
-            && !engine_wait::has_room(s, dir)
-            && !waiter.is_some_and(|w| engine_wait::name_writer(s, dir, w))
-        {
-            switch::spill(s, mb.fd, switch::Spill::NoWaiter);
+        if wants_out && let Some(ns) = engine_wait::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
+            full = full.min(ns);
         }
     }
-    waiter
+    waiter.map(|w| (w, (full != u64::MAX).then_some(full)))
 }
 
 /// Notes how long the wake took, if it came from one of the first hot members.

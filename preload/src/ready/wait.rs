@@ -16,7 +16,8 @@ use crate::family::lock::Marker;
 use crate::family::sock::flag;
 use crate::sys::{caught, clock, fd as desc};
 use crate::table;
-use crate::table::set::{Inner, Set};
+use crate::table::members::Inner;
+use crate::table::set::Set;
 use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
 

@@ -16,8 +16,8 @@ pub fn names(path: &std::ffi::CStr, mut f: impl FnMut(&[u8])) -> Res<()> {
     // SAFETY: the path is NUL-terminated.
     let dir = unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }? as c_int;
     let mut buf = [0u8; 2048];
-    // SAFETY: the kernel writes into the array, at most its length.
     while let Ok(n @ 1..) =
+        // SAFETY: the kernel writes into the array, at most its length.
         unsafe { call(Sysno::getdents64, [dir as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
     {
         let mut entries = &buf[..n];

@@ -108,13 +108,6 @@ pub fn unmap(p: *mut u8, len: usize) {
     let _ = unsafe { call(Sysno::munmap, [p as usize, len, 0, 0, 0, 0]) };
 }
 
-/// Gives the pages of a shared mapping back to the system; they read as zero afterwards.
-pub fn release_pages(p: *mut u8, len: usize) {
-    // SAFETY: acts on a mapping of ours; contents are not needed any more, see the callers.
-    let _ =
-        unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_REMOVE as usize, 0, 0, 0]) };
-}
-
 /// Gives the memory behind a part of a shared mapping back: it reads as zero from now on, in every
 /// process that maps it.
 pub fn give_back(p: *mut u8, len: usize) -> Res {

@@ -6,25 +6,21 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{bell, end, linked, switch};
+use crate::engine::{end, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::table::{set, steps};
 use crate::rendezvous::{self, mark};
 use crate::sys::net::Addr;
-use crate::sys::{self, proc};
-use crate::transport::{peers, waiters};
-use crate::{config, control, log};
+use crate::sys;
+use crate::config;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Descriptors of this process per record.
-static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
-
-/// Generation of a record that this process left before an exec, and bit 31; 0 for the others.
-static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+pub static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
 
 /// A new stream socket of an Internet family.
 #[cold]
@@ -283,146 +279,13 @@ fn count(s: &Sock) {
     }
 }
 
-/// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
-/// the program (EBADF).
-pub fn is_own(fd: i32) -> bool {
-    fd >= 0
-        && (family::descriptor() == fd
-            || log::descriptor() == fd
-            || waiters::owns(fd)
-            || peers::owns(fd)
-            || rendezvous::owns(fd)
-            || control::wake::owns(fd))
-}
-
-/// Before fork: the child will hold what this process holds.
-pub fn before_fork() {
-    if rendezvous::smc::is_busy() {
-        // The child can use a link of ours only if its memory is there when the fork happens.
-        rendezvous::smc::settle(|| held().any(linked::is_pending));
-    }
-    let mut connected = false;
-    for s in held() {
-        let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
-        s.set(flag::FORKED);
-        bell::before_fork(s, was_shared);
-        connected |= s.rx.dir().is_some();
-    }
-    if connected {
-        bell::learn_before_fork();
-    }
-}
-
-/// fork failed.
-pub fn fork_failed() {
-    for s in held() {
-        s.holders.fetch_sub(1, AcqRel);
-    }
-}
-
-/// In the child: introduces itself; the parent's channels and waiters are not its own.
-pub fn in_child() {
-    process::forget_tid();
-    control::forget_in_child();
-    waiters::forget_in_child();
-    peers::forget_in_child();
-    rendezvous::forget_in_child();
-    set::forget_in_child();
-    if let Some(base) = family::base() {
-        process::register(base);
-        for s in held() {
-            s.held_in(process::index());
-        }
-    }
-}
-
-/// The process ends: connections over links are closed while they can be, for the kernel does it for
-/// TCP only.
-pub fn at_exit() {
-    if linked::is_foreign() {
-        // The parent has the link; it must hear that the last one of us is gone.
-        for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
-            if s.holders.fetch_sub(1, AcqRel) <= 1 {
-                linked::before_close(s);
-                linked::leave(s);
-            }
-        }
-    }
-    rendezvous::smc::at_exit();
-}
-
 /// Records that this process holds.
-fn held() -> impl Iterator<Item = &'static Sock> {
+pub fn held() -> impl Iterator<Item = &'static Sock> {
     let base = family::base();
     let high = family::high();
     (0..high).filter_map(move |i| {
         (REFS[i as usize].load(Relaxed) > 0).then(|| base.map(|b| family::sock(b, i))).flatten()
     })
-}
-
-/// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
-/// that this process has used must be on TCP for the next program.
-pub fn before_exec() {
-    before_spawn();
-    if process::is_vfork_child() {
-        return; // the memory is the parent's, which goes on
-    }
-    for (fd, e) in range(0, u32::MAX) {
-        let Entry::Sock(s) = e else { continue };
-        let index = family::index_of(s) as usize;
-        if survives_exec(fd) {
-            if s.process.load(Relaxed) == process::index() {
-                rendezvous::hand_over(s, fd, Reason::Exec);
-            }
-        } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
-            // The kernel closes it: those that have it too need not share it any longer.
-            LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
-            holders::leave(s);
-        }
-    }
-}
-
-/// exec failed: this process goes on with what it had.
-pub fn exec_failed() {
-    if process::is_vfork_child() {
-        return;
-    }
-    for (fd, e) in range(0, u32::MAX) {
-        let Entry::Sock(s) = e else { continue };
-        let index = family::index_of(s) as usize;
-        let left = LEFT[index].swap(0, Relaxed);
-        if left == 0 {
-            continue;
-        }
-        if left == s.generation.load(Relaxed) | 1 << 31 && s.holders.load(Relaxed) > 0 {
-            holders::rejoin(s);
-        } else {
-            // The others have closed it meanwhile, and the record is somebody else's.
-            set::forget_fd(fd, None);
-            take(fd);
-            REFS[index].store(0, Relaxed);
-        }
-    }
-}
-
-/// Before a program is started in any way: listeners that it inherits show the SMC option no more. Does
-/// nothing but system calls in a vfork child.
-pub fn before_spawn() {
-    if !mark::has_listeners() {
-        return;
-    }
-    for (fd, e) in range(0, u32::MAX) {
-        if let Entry::Sock(s) = e
-            && s.role.load(Relaxed) == role::LISTENER
-            && survives_exec(fd)
-        {
-            mark::leave(s, fd);
-        }
-    }
-}
-
-fn survives_exec(fd: i32) -> bool {
-    sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0)
 }
 
 /// The descriptor goes to another process or program: TCP from now on.
@@ -432,41 +295,6 @@ pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
         rendezvous::hand_over(s, fd, why);
     } else {
         switch::pin(s, fd, why);
-    }
-}
-
-/// For diagnostics: this process's id as the kernel says.
-pub fn own_pid() -> u32 {
-    proc::pid()
-}
-
-/// The library's own descriptors, as many as fit; returns the number.
-pub fn own_descriptors(out: &mut [i32]) -> usize {
-    let mut n = 0;
-    let mut add = |fd: i32| {
-        if fd >= 0 && n < out.len() {
-            out[n] = fd;
-            n += 1;
-        }
-    };
-    add(family::descriptor());
-    add(log::descriptor());
-    control::wake::descriptors(&mut add);
-    rendezvous::descriptors(&mut add);
-    waiters::descriptors(&mut add);
-    peers::descriptors(&mut add);
-    n
-}
-
-/// The program takes the number of one of our descriptors: ours moves away.
-pub fn move_own(fd: i32) {
-    let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
-    if family::descriptor() == fd {
-        family::set_descriptor(new);
-    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
-        || control::wake::moved(fd, new))
-    {
-        sys::fd::close(new);
     }
 }
 

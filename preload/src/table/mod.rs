@@ -15,8 +15,11 @@
 pub mod drain;
 pub mod index;
 pub mod io;
+pub mod forks;
 pub mod life;
+pub mod members;
 pub mod options;
+pub mod own;
 pub mod set;
 pub mod steps;
 

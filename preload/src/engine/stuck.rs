@@ -1,0 +1,65 @@
+//! A ring that stays full because nobody reads it: how long its producer waits before its direction
+//! goes on through TCP, whose buffers hold megabytes more.
+//!
+//! Programs rely on those: one that sends 1 MB before it reads the echo of it never waits for ever
+//! over TCP, as long as both directions' buffers take it. Called by `tx` and by every wait for room.
+
+use crate::family::sock::Sock;
+use crate::sys::clock;
+use crate::transport::peers;
+use crate::transport::region::{Dir, size_of_ring};
+use crate::transport::waiters::Waiter;
+use smcr_proto::cursor;
+use std::sync::atomic::Ordering::*;
+
+/// A ring unread for so long is given up, in units.
+const PATIENCE: u32 = 240;
+/// The same where the peer waits for room in the other ring: it is likely that neither reads.
+const PATIENCE_MUTUAL: u32 = 20;
+/// A unit is 2^20 ns, about a millisecond.
+const UNIT_SHIFT: u32 = 20;
+/// Bits of the time in `Half::full`; the rest is the consumer's cursor in units of 64 bytes.
+const TIME_BITS: u32 = 12;
+const TIME: u32 = (1 << TIME_BITS) - 1;
+
+/// What a look at a full ring says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Its consumer may just be slow: look again after so many ns at the latest.
+    Wait(u64),
+    /// Nothing was read for too long.
+    Unread,
+    /// As `Unread`, and the peer waits for room in our ring.
+    Mutual,
+}
+
+/// Looks at a ring without room, and notes where and when it was first seen so. Both are short: a ring that
+/// is full again exactly 64 MiB and less than 2 s later may leave for TCP without need. `reads`: the caller takes
+/// what comes from the peer while it waits for room, so the two can't wait for each other.
+pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
+    let now = (clock::now_ns() >> UNIT_SHIFT) as u32 & TIME;
+    let place = (dir.tail.load(Relaxed) >> 6) as u32;
+    let note = place << TIME_BITS | now.max(1);
+    let old = s.tx.full.load(Relaxed);
+    let mutual = !reads && is_mutual(s);
+    let patience = if mutual { PATIENCE_MUTUAL } else { PATIENCE };
+    let passed = now.wrapping_sub(old) & TIME;
+    if old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
+        s.tx.full.store(note, Relaxed);
+        return Look::Wait(u64::from(patience) << UNIT_SHIFT);
+    }
+    match patience.saturating_sub(passed) {
+        0 if mutual => Look::Mutual,
+        0 => Look::Unread,
+        left => Look::Wait(u64::from(left) << UNIT_SHIFT),
+    }
+}
+
+/// Whether a waiter of the peer's sleeps for room in the ring that we would have to read.
+fn is_mutual(s: &Sock) -> bool {
+    let (Some(back), Some(peer)) = (s.rx.dir(), peers::get(s.peer.load(Relaxed))) else { return false };
+    let Some(size) = size_of_ring(back.size.load(Relaxed)) else { return false };
+    let unread = back.head.load(Relaxed).wrapping_sub(s.rx.cursor.load(Relaxed));
+    Waiter::of_word(back.space.load(Relaxed)).and_then(|w| peer.sleep_word(w)).is_some_and(|sleep| sleep & 1 != 0)
+        && unread > (size - cursor::wake_space(size)) as u64
+}

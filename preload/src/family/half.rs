@@ -1,0 +1,101 @@
+//! One direction of a socket's record: lock, cursors, ring, and what the engine keeps of it.
+//!
+//! Part of [`super::sock::Sock`], once for sending and once for receiving.
+
+use super::lock::Lock;
+use crate::layout::Dir;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+/// One direction's common part: lock, cursors, ring.
+#[repr(C, align(64))]
+pub struct Half {
+    /// Sending: bytes ever put into the ring. Receiving: bytes ever taken out.
+    pub cursor: AtomicU64,
+    /// The other end's cursor as last seen and checked.
+    pub seen: AtomicU64,
+    /// Payload bytes through TCP.
+    pub tcp: AtomicU64,
+    /// Bytes of the kernel's stream in this direction: payload, proof and doorbells.
+    pub kernel: AtomicU64,
+    /// The part in the region, null without one.
+    pub dir: AtomicPtr<Dir>,
+    /// First byte of the ring.
+    pub ring: AtomicPtr<u8>,
+    /// See [`Lock`].
+    pub lock: Lock,
+    /// Threads inside a kernel call that sends or consumes.
+    pub in_kernel: AtomicU32,
+    /// Sending: switches made. Receiving: switches passed. Odd = memory.
+    pub switches: AtomicU32,
+    /// Sending: ring position that offset 0 of the ring stands for.
+    pub base: AtomicU64,
+    /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
+    pub gate: AtomicU32,
+    /// Sending: last sleep of the peer's waiter that was rung. Receiving: last sleep of the peer's
+    /// writer that was rung.
+    pub rung: AtomicU32,
+    /// Operations until the next attempt to switch.
+    pub hold: AtomicU32,
+    /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
+    pub end: AtomicU32,
+    /// Sending: ring position at which the consumer's cursor is looked at again.
+    pub mark: AtomicU64,
+    /// Bytes until the next flip in flip mode.
+    pub flip: AtomicI64,
+    /// Sending: ring size in effect.
+    pub size: AtomicU32,
+    /// Sending: the ring was found full; grow when it is empty.
+    pub wants_more: AtomicU32,
+    /// Tick of the last look at the kernel's socket.
+    pub looked: AtomicU64,
+    /// Spin budget learned for waits in this direction (ticks).
+    pub spin: AtomicU32,
+    /// Receiving: last doorbell word that a waiter of ours stored. Sending: `tcp` (low half) when the
+    /// direction last moved back to TCP.
+    pub waiter: AtomicU32,
+    /// Sending: when the pages of an idle ring were last given back, in s.
+    pub released: AtomicU32,
+    /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet.
+    pub full: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Half>() == 192);
+
+impl Half {
+    /// As in a fresh record.
+    pub fn reset(&self) {
+        for w in [&self.cursor, &self.seen, &self.tcp, &self.kernel, &self.base] {
+            w.store(0, Relaxed);
+        }
+        for w in [
+            &self.in_kernel,
+            &self.switches,
+            &self.gate,
+            &self.rung,
+            &self.hold,
+            &self.end,
+            &self.size,
+            &self.wants_more,
+            &self.spin,
+            &self.waiter,
+            &self.released,
+            &self.full,
+        ] {
+            w.store(0, Relaxed);
+        }
+        self.mark.store(0, Relaxed);
+        self.looked.store(0, Relaxed);
+        self.flip.store(0, Relaxed);
+        self.dir.store(std::ptr::null_mut(), Relaxed);
+        self.ring.store(std::ptr::null_mut(), Relaxed);
+        self.lock.reset();
+    }
+
+    /// The direction's part of the region.
+    #[inline]
+    pub fn dir(&self) -> Option<&'static Dir> {
+        let p = self.dir.load(Acquire); // pairs with the Release that published the mapping
+        // SAFETY: see `Sock::region`.
+        (!p.is_null()).then(|| unsafe { &*p })
+    }
+}

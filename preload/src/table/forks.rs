@@ -1,0 +1,139 @@
+//! What fork, exec and the end of a process do to the sockets that it holds.
+//!
+//! Called by the process hooks; `family::holders` counts who holds what.
+
+use super::life::{REFS, held};
+use super::{Entry, range, take};
+use crate::engine::{bell, linked};
+use crate::family::sock::{flag, role};
+use crate::family::{self, SOCK_CAP, holders, process};
+use crate::rendezvous::{self, mark};
+use crate::table::set;
+use crate::transport::{peers, waiters};
+use crate::{control, sys};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Generation of a record that this process left before an exec, and bit 31; 0 for the others.
+static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+
+/// Before fork: the child will hold what this process holds.
+pub fn before_fork() {
+    if rendezvous::smc::is_busy() {
+        // The child can use a link of ours only if its memory is there when the fork happens.
+        rendezvous::smc::settle(|| held().any(linked::is_pending));
+    }
+    let mut connected = false;
+    for s in held() {
+        let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
+        s.set(flag::FORKED);
+        bell::before_fork(s, was_shared);
+        connected |= s.rx.dir().is_some();
+    }
+    if connected {
+        bell::learn_before_fork();
+    }
+}
+
+/// fork failed.
+pub fn fork_failed() {
+    for s in held() {
+        s.holders.fetch_sub(1, AcqRel);
+    }
+}
+
+/// In the child: introduces itself; the parent's channels and waiters are not its own.
+pub fn in_child() {
+    process::forget_tid();
+    control::forget_in_child();
+    waiters::forget_in_child();
+    peers::forget_in_child();
+    rendezvous::forget_in_child();
+    set::forget_in_child();
+    if let Some(base) = family::base() {
+        process::register(base);
+        for s in held() {
+            s.held_in(process::index());
+        }
+    }
+}
+
+/// The process ends: connections over links are closed while they can be, for the kernel does it for
+/// TCP only.
+pub fn at_exit() {
+    if linked::is_foreign() {
+        // The parent has the link; it must hear that the last one of us is gone.
+        for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
+            if s.holders.fetch_sub(1, AcqRel) <= 1 {
+                linked::before_close(s);
+                linked::leave(s);
+            }
+        }
+    }
+    rendezvous::smc::at_exit();
+}
+
+/// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
+/// that this process has used must be on TCP for the next program.
+pub fn before_exec() {
+    before_spawn();
+    if process::is_vfork_child() {
+        return; // the memory is the parent's, which goes on
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        let Entry::Sock(s) = e else { continue };
+        let index = family::index_of(s) as usize;
+        if survives_exec(fd) {
+            if s.process.load(Relaxed) == process::index() {
+                rendezvous::hand_over(s, fd, Reason::Exec);
+            }
+        } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
+            // The kernel closes it: those that have it too need not share it any longer.
+            LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
+            holders::leave(s);
+        }
+    }
+}
+
+/// exec failed: this process goes on with what it had.
+pub fn exec_failed() {
+    if process::is_vfork_child() {
+        return;
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        let Entry::Sock(s) = e else { continue };
+        let index = family::index_of(s) as usize;
+        let left = LEFT[index].swap(0, Relaxed);
+        if left == 0 {
+            continue;
+        }
+        if left == s.generation.load(Relaxed) | 1 << 31 && s.holders.load(Relaxed) > 0 {
+            holders::rejoin(s);
+        } else {
+            // The others have closed it meanwhile, and the record is somebody else's.
+            set::forget_fd(fd, None);
+            take(fd);
+            REFS[index].store(0, Relaxed);
+        }
+    }
+}
+
+/// Before a program is started in any way: listeners that it inherits show the SMC option no more. Does
+/// nothing but system calls in a vfork child.
+pub fn before_spawn() {
+    if !mark::has_listeners() {
+        return;
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        if let Entry::Sock(s) = e
+            && s.role.load(Relaxed) == role::LISTENER
+            && survives_exec(fd)
+        {
+            mark::leave(s, fd);
+        }
+    }
+}
+
+fn survives_exec(fd: i32) -> bool {
+    sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0)
+}

@@ -1,0 +1,316 @@
+//! The members of a hooked epoll set, under its lock: by descriptor, by data word, and the hot list.
+//!
+//! Every member is kept, so that a kernel event can be told by the program's data word, which is never
+//! touched. Members whose socket has a direction in memory are *hot* (looked at by every wait) or
+//! *cold* (their doorbell byte is armed; the kernel wakes the set). Used by `ready` through [`super::set`].
+
+use super::index::Index;
+use crate::family::sock::Sock;
+use crate::sys::mem;
+use crate::table;
+use std::sync::atomic::Ordering::*;
+
+/// One member.
+#[derive(Clone, Copy)]
+pub struct Member {
+    /// Descriptor; -1 = free entry.
+    pub fd: i32,
+    /// What the program asked for.
+    pub events: u32,
+    /// The program's data.
+    pub data: u64,
+    /// What the kernel's registration asks for.
+    pub kernel: u32,
+    /// The program removed it; the kernel's registration is still there.
+    pub ghost: bool,
+    /// EPOLLONESHOT has fired.
+    pub spent: bool,
+    /// Its descriptor was closed, a duplicate keeps the socket open: not to be found by number.
+    pub orphan: bool,
+    /// In the hot list.
+    pub hot: bool,
+    /// Where in the hot list.
+    hot_at: u32,
+    /// Served by the library (a direction in memory).
+    pub ours: bool,
+    /// Edge-triggered: producer cursor at the last report.
+    pub seen_in: u64,
+    /// Edge-triggered: fullness count at the last report.
+    pub seen_full: u64,
+    /// Edge-triggered: bits at the last look.
+    pub seen_bits: u32,
+    /// Report again whatever was seen (ADD, MOD).
+    pub fresh: bool,
+    /// Unproductive looks in a row.
+    pub idle: u32,
+    /// Tick of the last productive look.
+    pub last: u64,
+    /// Generation of the socket record at ADD.
+    pub generation: u32,
+    /// Counted in `Sock::sets`.
+    pub counted: bool,
+    /// Counted in `Sock::unseen`.
+    pub hidden: bool,
+}
+
+const NO_MEMBER: Member = Member {
+    fd: -1,
+    events: 0,
+    data: 0,
+    kernel: 0,
+    ghost: false,
+    spent: false,
+    orphan: false,
+    hot: false,
+    hot_at: 0,
+    ours: false,
+    seen_in: 0,
+    seen_full: 0,
+    seen_bits: 0,
+    fresh: false,
+    idle: 0,
+    last: 0,
+    generation: 0,
+    counted: false,
+    hidden: false,
+};
+
+/// The part under the lock.
+pub struct Inner {
+    members: *mut Member,
+    cap: u32,
+    used: u32,
+    free: u32,
+    /// Descriptor -> member.
+    pub by_fd: Index,
+    /// Data word -> member.
+    pub by_data: Index,
+    hot: *mut u32,
+    /// Members in the hot list.
+    pub hot_len: u32,
+    /// Where the next walk of the hot list begins (fairness with a small maxevents).
+    pub turn: u32,
+    /// Changes of `engine::changes` that were taken in.
+    pub changes: u64,
+    /// Members served by the library.
+    pub ours: u32,
+    /// The eventfd is registered in the kernel's set.
+    pub bell_registered: bool,
+    /// The channel of links is in the kernel's set.
+    pub channel_registered: bool,
+    /// Tick of the last look at the kernel.
+    pub kernel_look: u64,
+}
+
+impl Inner {
+    /// Takes every member out and gives the memory back.
+    pub fn empty(&mut self) {
+        for m in 0..self.used {
+            if self.member(m).fd >= 0 {
+                self.count_out(m);
+            }
+        }
+        self.by_fd.clear();
+        self.by_data.clear();
+        if self.cap > 0 {
+            mem::unmap(self.members.cast(), self.cap as usize * size_of::<Member>());
+            mem::unmap(self.hot.cast(), self.cap as usize * 4);
+        }
+        *self = Inner {
+            members: std::ptr::null_mut(),
+            cap: 0,
+            used: 0,
+            free: 0,
+            by_fd: Index::new(),
+            by_data: Index::new(),
+            hot: std::ptr::null_mut(),
+            hot_len: 0,
+            turn: 0,
+            changes: 0,
+            ours: 0,
+            bell_registered: false,
+            channel_registered: false,
+            kernel_look: 0,
+        };
+    }
+
+    /// A member by number.
+    pub fn member(&self, m: u32) -> &Member {
+        debug_assert!(m < self.used);
+        // SAFETY: below `used`, inside the mapping.
+        unsafe { &*self.members.add(m as usize) }
+    }
+
+    /// A member by number, to change.
+    pub fn member_mut(&mut self, m: u32) -> &mut Member {
+        debug_assert!(m < self.used);
+        // SAFETY: as above, exclusive through &mut self.
+        unsafe { &mut *self.members.add(m as usize) }
+    }
+
+    /// Number of member entries (free ones included).
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Adds a member; None without memory.
+    pub fn add(&mut self, fd: i32, events: u32, data: u64, generation: u32) -> Option<u32> {
+        let m = match self.free {
+            0 => {
+                if self.used == self.cap && !self.grow() {
+                    return None;
+                }
+                self.used += 1;
+                self.used - 1
+            }
+            n => {
+                let m = n - 1;
+                self.free = self.member(m).data as u32;
+                m
+            }
+        };
+        *self.member_mut(m) =
+            Member { fd, events, data, kernel: events, fresh: true, generation, ..NO_MEMBER };
+        if !self.by_fd.add(fd as u64, m) || !self.by_data.add(data, m) {
+            self.by_fd.remove(fd as u64, m);
+            self.free_member(m);
+            return None;
+        }
+        Some(m)
+    }
+
+    /// Takes a member out.
+    pub fn drop_member(&mut self, m: u32) {
+        let mb = *self.member(m);
+        if !mb.orphan {
+            self.by_fd.remove(mb.fd as u64, m);
+        }
+        self.by_data.remove(mb.data, m);
+        self.count_out(m);
+        self.cool(m);
+        if mb.ours {
+            self.ours -= 1;
+        }
+        self.free_member(m);
+    }
+
+    fn free_member(&mut self, m: u32) {
+        let next = self.free;
+        *self.member_mut(m) = Member { data: u64::from(next), ..NO_MEMBER };
+        self.free = m + 1;
+    }
+
+    /// Counts the set in its member's socket.
+    pub fn count_in(&mut self, m: u32) {
+        let mb = self.member_mut(m);
+        if !mb.counted && let Some(s) = table::sock(mb.fd) {
+            mb.counted = true;
+            s.sets.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// The set is no waiter of its member's socket any more.
+    pub fn count_out(&mut self, m: u32) {
+        self.unhide(m);
+        if let Some(s) = self.socket(m).filter(|_| self.member(m).counted) {
+            s.sets.fetch_sub(1, AcqRel);
+        }
+        self.member_mut(m).counted = false;
+    }
+
+    /// The member's waiter may be one that we never see.
+    pub fn hide(&mut self, m: u32) {
+        if let Some(s) = self.socket(m).filter(|_| !self.member(m).hidden) {
+            s.hide();
+            self.member_mut(m).hidden = true;
+        }
+    }
+
+    /// The member's waiters are hooked ones.
+    pub fn unhide(&mut self, m: u32) {
+        if let Some(s) = self.socket(m).filter(|_| self.member(m).hidden) {
+            s.unhide();
+        }
+        self.member_mut(m).hidden = false;
+    }
+
+    /// The socket that was a member at ADD, if it is still there.
+    fn socket(&self, m: u32) -> Option<&'static Sock> {
+        let mb = self.member(m);
+        table::sock(mb.fd).filter(|s| s.generation.load(Relaxed) == mb.generation)
+    }
+
+    /// Gives a member other data.
+    pub fn set_data(&mut self, m: u32, data: u64) {
+        let old = self.member(m).data;
+        if old != data {
+            self.by_data.remove(old, m);
+            self.by_data.add(data, m);
+            self.member_mut(m).data = data;
+        }
+    }
+
+    /// Puts a member into the hot list.
+    pub fn heat(&mut self, m: u32) {
+        let at = self.hot_len;
+        let mb = self.member_mut(m);
+        mb.idle = 0;
+        mb.last = 0;
+        if mb.hot {
+            return;
+        }
+        mb.hot = true;
+        mb.hot_at = at;
+        let n = self.hot_len as usize;
+        // SAFETY: the list has room for every member (`grow`).
+        unsafe { *self.hot.add(n) = m };
+        self.hot_len += 1;
+    }
+
+    /// Takes a member out of the hot list.
+    pub fn cool(&mut self, m: u32) {
+        if !self.member(m).hot {
+            return;
+        }
+        let mb = self.member_mut(m);
+        mb.hot = false;
+        let at = mb.hot_at;
+        let n = self.hot_len as usize;
+        // SAFETY: `hot_len` entries of the list are valid.
+        let list = unsafe { std::slice::from_raw_parts_mut(self.hot, n) };
+        let (at, last) = (at as usize, list[n - 1]);
+        list[at.min(n - 1)] = last;
+        self.hot_len -= 1;
+        self.member_mut(last).hot_at = at as u32;
+    }
+
+    /// Entry `i` of the hot list.
+    pub fn hot(&self, i: u32) -> u32 {
+        debug_assert!(i < self.hot_len);
+        // SAFETY: below `hot_len`.
+        unsafe { *self.hot.add(i as usize) }
+    }
+
+    fn grow(&mut self) -> bool {
+        let cap = (self.cap * 2).max(64);
+        let Ok(members) = mem::map_private(cap as usize * size_of::<Member>()) else { return false };
+        let Ok(hot) = mem::map_private(cap as usize * 4) else {
+            mem::unmap(members, cap as usize * size_of::<Member>());
+            return false;
+        };
+        if self.cap > 0 {
+            let n = self.cap as usize;
+            // SAFETY: both mappings hold at least the old number of entries and do not overlap.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.members, members.cast(), n);
+                std::ptr::copy_nonoverlapping(self.hot, hot.cast(), n);
+            }
+            mem::unmap(self.members.cast(), n * size_of::<Member>());
+            mem::unmap(self.hot.cast(), n * 4);
+        }
+        self.members = members.cast();
+        self.hot = hot.cast();
+        self.cap = cap;
+        true
+    }
+}

@@ -1,0 +1,54 @@
+//! The library's own descriptors, which the program must neither see nor take.
+//!
+//! Called by the hooks that close, duplicate or list descriptors.
+
+use crate::sys::{self, proc};
+use crate::transport::{peers, waiters};
+use crate::{control, family, log, rendezvous};
+
+/// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
+/// the program (EBADF).
+pub fn is_own(fd: i32) -> bool {
+    fd >= 0
+        && (family::descriptor() == fd
+            || log::descriptor() == fd
+            || waiters::owns(fd)
+            || peers::owns(fd)
+            || rendezvous::owns(fd)
+            || control::wake::owns(fd))
+}
+
+/// For diagnostics: this process's id as the kernel says.
+pub fn own_pid() -> u32 {
+    proc::pid()
+}
+
+/// The library's own descriptors, as many as fit; returns the number.
+pub fn own_descriptors(out: &mut [i32]) -> usize {
+    let mut n = 0;
+    let mut add = |fd: i32| {
+        if fd >= 0 && n < out.len() {
+            out[n] = fd;
+            n += 1;
+        }
+    };
+    add(family::descriptor());
+    add(log::descriptor());
+    control::wake::descriptors(&mut add);
+    rendezvous::descriptors(&mut add);
+    waiters::descriptors(&mut add);
+    peers::descriptors(&mut add);
+    n
+}
+
+/// The program takes the number of one of our descriptors: ours moves away.
+pub fn move_own(fd: i32) {
+    let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
+    if family::descriptor() == fd {
+        family::set_descriptor(new);
+    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
+        || control::wake::moved(fd, new))
+    {
+        sys::fd::close(new);
+    }
+}
