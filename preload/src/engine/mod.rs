@@ -18,6 +18,7 @@ pub mod idle;
 pub mod kernel;
 pub mod linked;
 pub mod proof;
+pub mod rounds;
 pub mod rx;
 pub mod shadow;
 pub mod signals;

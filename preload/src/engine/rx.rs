@@ -4,6 +4,7 @@
 //! takes a byte beyond the switch offset; PEEK, WAITALL and the low-water mark work across it.
 
 use super::bufs::Bufs;
+use super::rounds::Rounds;
 use super::follow::{self, Source};
 use super::{bell, end, fast, kernel, proof, spin, switch, wait};
 use crate::family::lock::Marker;
@@ -44,7 +45,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
     };
     let mut got = 0;
-    let mut rounds = wait::Rounds::default();
+    let mut rounds = Rounds::default();
     let mut timer = wait::Timer::lazy(s.recv_timeout.load(Relaxed));
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
@@ -78,7 +79,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                     return Ok(got);
                 }
                 if !peek {
-                    rounds = wait::Rounds::default();
+                    rounds = Rounds::default();
                     continue;
                 }
             }

@@ -8,7 +8,8 @@ use super::{bell, debt, end, kernel, linked, spin, switch, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
-use crate::sys::{self, Errno, Res, net, proc};
+use crate::real;
+use crate::sys::{self, Errno, Res, proc};
 use crate::transport::region::{self, Dir, RING_MAX};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -309,10 +310,11 @@ pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: 
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
             msg.msg_iov = part.as_mut_ptr();
             msg.msg_iovlen = part.len();
+            // libc's function, for it may block: a cancellation point.
             // SAFETY: the buffers are the program's, valid for reads.
-            match unsafe { net::sendmsg(sock, &msg, flags | libc::MSG_NOSIGNAL) } {
-                Ok(n) => n as isize,
-                Err(e) => -(e.0 as isize),
+            match unsafe { real::sendmsg(sock, &msg, flags | libc::MSG_NOSIGNAL) } {
+                n if n >= 0 => n,
+                _ => -(sys::errno().0 as isize),
             }
         });
         match moved {

@@ -3,6 +3,7 @@
 use super::level;
 use super::sleep::expose;
 use crate::control::wake;
+use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
 use crate::engine::{debt, kernel, linked, spin, wait as engine_wait};
 use crate::family::lock::Marker;
@@ -52,7 +53,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// `mask` must be null or valid.
 pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
     let mut deadline = None;
-    let mut rounds = engine_wait::Rounds::default();
+    let mut rounds = Rounds::default();
     loop {
         let n = scan(fds, timeout != Some(0));
         if n > 0 || timeout == Some(0) {

@@ -10,7 +10,8 @@ use super::ctl::{register, take_over};
 use super::level;
 use super::look::{keep, look};
 use super::sleep::{Slept, sleep, wake_next};
-use crate::engine::{linked, spin, wait as engine_wait};
+use crate::engine::rounds::Rounds;
+use crate::engine::{linked, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::flag;
@@ -45,7 +46,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         first_wait(epfd, set);
     }
     let mut deadline = None;
-    let mut rounds = engine_wait::Rounds::default();
+    let mut rounds = Rounds::default();
     loop {
         // SAFETY: by the contract.
         let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
