@@ -241,6 +241,15 @@ pub fn send_slice(fd: c_int, buf: &[u8], flags: c_int) -> Res {
     unsafe { call(Sysno::sendto, [fd as usize, buf.as_ptr() as usize, buf.len(), flags, 0, 0]) }
 }
 
+/// sendmsg(2).
+///
+/// # Safety
+/// The header and all that it points to must be valid for the call.
+unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Res {
+    // SAFETY: by the contract.
+    unsafe { call(Sysno::sendmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
+}
+
 /// recvmsg(2).
 ///
 /// # Safety
