@@ -138,6 +138,7 @@ mod tests {
         counters[Counter::Tracked as usize] = tracked;
         ProcessTotals {
             pid: Some(pid),
+            is_of_the_gone: false,
             own_pid: pid,
             start: 1,
             name: "x".into(),

@@ -1,14 +1,20 @@
-//! What `stats -d` adds to the totals: media, sizes, the handshake, ends on TCP by reason, users and
-//! processes. Used by `stats`.
+//! What `stats -d` adds to the totals: media, link groups, devices, sizes, the handshake, ends on TCP by
+//! reason, users and processes. Used by `stats`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use smcr_proto::page::link::Record;
 use smcr_proto::page::{COUNTERS, Counter, SIZES};
 use smcr_proto::reason::Reason;
 
+use crate::linkgroup;
 use crate::out::{self, Table};
+use crate::scan::Holder;
 use crate::totals::{self, Counters, InUse, ProcessTotals};
+
+/// A link group and its process.
+pub type Group<'a> = (&'a Holder, &'a Record);
 
 /// Counters of attempts that failed on the way to memory.
 const HANDSHAKE: [Counter; 8] = [
@@ -22,10 +28,14 @@ const HANDSHAKE: [Counter; 8] = [
     Counter::HandoverTimeouts,
 ];
 
-pub fn text(processes: &[ProcessTotals], in_use: &InUse) -> String {
+pub fn text(processes: &[ProcessTotals], in_use: &InUse, groups: &[Group<'_>]) -> String {
     let sum = totals::sum(processes);
     let mut text = String::from("\nby transport\n");
     text += &transports(&sum, in_use);
+    text += "\nlink groups that there are now\n";
+    text += &link_groups(groups);
+    text += "\nRDMA devices, by these link groups\n";
+    text += &devices(groups);
     text += "\nsends and receives in memory, by size\n";
     text += &sizes(&sum);
     text += "\nhandshake\n";
@@ -67,36 +77,77 @@ fn transports(sum: &Counters, in_use: &InUse) -> String {
     let mut table = Table::new(&[
         "  Transport",
         ">Now",
+        ">Connections",
         ">Sends",
         ">Receives",
+        ">Requests",
         ">Bytes sent",
         ">Bytes received",
     ]);
-    let now = |word: &str| {
-        let with = |(mode, n): (&String, &u64)| mode.split('/').any(|m| m == word).then_some(*n);
-        in_use.mode.iter().filter_map(with).sum::<u64>().to_string()
-    };
-    let requests = |from: Counter| {
-        let from = from as usize;
-        let classes = sum.get(from..from + SIZES.len()).unwrap_or(&[]);
-        classes.iter().sum::<u64>().to_string()
-    };
-    table.row(vec![
-        "  shm".into(),
-        now("shm"),
-        requests(Counter::Tx64),
-        requests(Counter::Rx64),
-        value(sum, Counter::MemTxBytes).to_string(),
-        value(sum, Counter::MemRxBytes).to_string(),
+    let known = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+    for t in totals::transports(sum, in_use) {
+        table.row(vec![
+            format!("  {}", t.name),
+            t.now.to_string(),
+            known(t.connections),
+            known(t.sends),
+            known(t.receives),
+            t.requests.to_string(),
+            t.bytes_sent.to_string(),
+            t.bytes_received.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+fn link_groups(groups: &[Group<'_>]) -> String {
+    if groups.is_empty() {
+        return "  none\n".into();
+    }
+    let mut table = Table::new(&[
+        "  LG-ID", "LG-Role", "IB-Dev", ">IB-P", "Peer-GID", ">#Conns", ">Bytes sent", ">Bytes received",
+        ">Messages sent", ">Messages received", ">PID", "Program",
     ]);
-    table.row(vec![
-        "  tcp".into(),
-        now("tcp"),
-        "-".into(),
-        "-".into(),
-        value(sum, Counter::TcpTxBytes).to_string(),
-        value(sum, Counter::TcpRxBytes).to_string(),
+    for (holder, r) in groups {
+        table.row(vec![
+            format!("  {}", linkgroup::lg_id(r)),
+            r.role.label().into(),
+            linkgroup::text(&r.device),
+            r.port.to_string(),
+            linkgroup::gid(r.peer_gid),
+            r.connections.to_string(),
+            r.bytes[0].to_string(),
+            r.bytes[1].to_string(),
+            r.messages[0].to_string(),
+            r.messages[1].to_string(),
+            holder.pid.to_string(),
+            out::clean(&holder.name),
+        ]);
+    }
+    table.render()
+}
+
+fn devices(groups: &[Group<'_>]) -> String {
+    if groups.is_empty() {
+        return "  none\n".into();
+    }
+    let mut table = Table::new(&[
+        "  IB-Dev", ">IB-P", ">Link groups", ">#Conns", ">Bytes sent", ">Bytes received", ">Messages sent",
+        ">Messages received",
     ]);
+    for d in linkgroup::by_device(groups) {
+        let numbers = [
+            d.linkgroups,
+            d.connections,
+            d.bytes_sent,
+            d.bytes_received,
+            d.messages_sent,
+            d.messages_received,
+        ];
+        let mut row = vec![format!("  {}", d.device), d.port.to_string()];
+        row.extend(numbers.iter().map(u64::to_string));
+        table.row(row);
+    }
     table.render()
 }
 
@@ -186,13 +237,17 @@ fn one(process: &ProcessTotals) -> String {
     let _ = writeln!(
         text,
         "\n{} {}, library {}, {}",
-        process.pid.map_or("ended".into(), |p| format!("pid {p}")),
+        match process.pid {
+            Some(pid) => format!("pid {pid}"),
+            None if process.is_of_the_gone => "all that ended before, of".into(),
+            None => format!("ended (was pid {})", process.own_pid),
+        },
         out::clean(&process.name),
         process.version,
-        if process.enabled {
-            "enabled"
-        } else {
-            "disabled"
+        match (process.pid, process.enabled) {
+            (None, _) => "gone",
+            (_, true) => "enabled",
+            (_, false) => "disabled",
         }
     );
     let mut table = Table::new(&["  Counter", ">Value", "Meaning"]);

@@ -1,7 +1,9 @@
 //! The command linkgroup: link groups of processes with the library, in the words of smc-tools.
 
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
+use serde::Serialize;
 use serde_json::json;
 use smcr_proto::page::link::Record;
 
@@ -12,14 +14,7 @@ use crate::scan::{Holder, Host};
 pub fn run(args: &Json) -> anyhow::Result<()> {
     let who = Who::default();
     let host = Host::scan(&who)?;
-    let mut found: Vec<(&Holder, &Record)> = Vec::new();
-    for family in &host.families {
-        for (process, record) in &family.page.links {
-            let holder = family.holder(*process).filter(|h| h.own_pid == record.pid);
-            found.extend(holder.map(|h| (h, record)));
-        }
-    }
-    found.sort_by_key(|(holder, record)| (holder.pid, record.id));
+    let found = of_host(&host, &who);
     if args.json {
         let groups: Vec<_> = found.iter().map(|(h, r)| as_json(h, r)).collect();
         return out::json(&json!({ "linkgroups": groups }));
@@ -28,6 +23,54 @@ pub fn run(args: &Json) -> anyhow::Result<()> {
         return out::print("no link groups\n");
     }
     out::print(&table(&found))
+}
+
+/// The link groups of living processes, in order.
+pub fn of_host<'a>(host: &'a Host, who: &Who) -> Vec<(&'a Holder, &'a Record)> {
+    let mut found: Vec<(&Holder, &Record)> = Vec::new();
+    for family in &host.families {
+        for (process, record) in &family.page.links {
+            let holder = family.holder(*process).filter(|h| h.own_pid == record.pid);
+            found.extend(holder.filter(|h| h.matches(who)).map(|h| (h, record)));
+        }
+    }
+    found.sort_by_key(|(holder, record)| (holder.pid, record.id));
+    found
+}
+
+/// What the link groups of one port of a device carry.
+#[derive(Serialize, Debug, PartialEq, Eq)]
+pub struct OfDevice {
+    pub device: String,
+    pub port: u8,
+    pub linkgroups: u64,
+    pub connections: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+}
+
+/// The ports of devices that link groups use.
+pub fn by_device(found: &[(&Holder, &Record)]) -> Vec<OfDevice> {
+    let mut ports: BTreeMap<(String, u8), Vec<&Record>> = BTreeMap::new();
+    for (_, r) in found {
+        ports.entry((text(&r.device), r.port)).or_default().push(r);
+    }
+    let one = |((device, port), records): ((String, u8), Vec<&Record>)| {
+        let sum = |of: fn(&Record) -> u64| records.iter().fold(0u64, |sum, r| sum.wrapping_add(of(r)));
+        OfDevice {
+            device,
+            port,
+            linkgroups: records.len() as u64,
+            connections: sum(|r| r.connections.into()),
+            bytes_sent: sum(|r| r.bytes[0]),
+            bytes_received: sum(|r| r.bytes[1]),
+            messages_sent: sum(|r| r.messages[0]),
+            messages_received: sum(|r| r.messages[1]),
+        }
+    };
+    ports.into_iter().map(one).collect()
 }
 
 fn table(found: &[(&Holder, &Record)]) -> String {
@@ -59,7 +102,7 @@ fn table(found: &[(&Holder, &Record)]) -> String {
     table.render()
 }
 
-fn as_json(holder: &Holder, r: &Record) -> serde_json::Value {
+pub fn as_json(holder: &Holder, r: &Record) -> serde_json::Value {
     json!({
         "id": r.id,
         "role": r.role.label(),
@@ -86,7 +129,7 @@ fn as_json(holder: &Holder, r: &Record) -> serde_json::Value {
     })
 }
 
-fn lg_id(r: &Record) -> String {
+pub fn lg_id(r: &Record) -> String {
     format!("{:08x}", r.id)
 }
 
@@ -95,7 +138,7 @@ fn state(r: &Record) -> &'static str {
     if r.is_active { "SINGLE" } else { "NONE" }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..end]);
     match text.trim_end() {
@@ -105,7 +148,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// As the kernel writes GIDs.
-fn gid(gid: [u8; 16]) -> String {
+pub fn gid(gid: [u8; 16]) -> String {
     Ipv6Addr::from(gid).to_string()
 }
 

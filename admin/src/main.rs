@@ -35,6 +35,7 @@ mod out;
 mod paths;
 mod ports;
 mod procfs;
+mod prometheus;
 mod program;
 mod run;
 mod scan;

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 
 /// Writes to standard output; a closed pipe is an error that `main` takes for the end.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -45,10 +46,14 @@ pub fn paint(colour: Colour, text: &str) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
+/// Asked once: a table may have ten thousand words to colour.
 fn colourful() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-        || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-    !refused && std::io::stdout().is_terminal()
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        !refused && std::io::stdout().is_terminal()
+    })
 }
 
 /// Columns as wide as their widest cell.

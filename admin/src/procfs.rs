@@ -2,11 +2,14 @@
 //! `explain` and `check`.
 
 use std::collections::HashMap;
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+
+use nix::fcntl::readlinkat;
 
 /// The numbers of all processes that this user can see.
 pub fn pids() -> io::Result<Vec<u32>> {
@@ -20,17 +23,41 @@ pub fn owner(pid: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
+/// What a descriptor refers to, as the name of its link says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A socket with this inode.
+    Socket(u64),
+    /// A memfd with this name.
+    Memory(String),
+    Other,
+}
+
 /// The descriptors of a process and what they refer to, as far as they can still be read.
-pub fn descriptors(pid: u32) -> io::Result<Vec<(i32, PathBuf)>> {
+pub fn descriptors(pid: u32) -> io::Result<Vec<(i32, Kind)>> {
+    let path = format!("/proc/{pid}/fd");
+    // One look-up of the directory for all its links.
+    let dir = File::open(&path)?;
     let mut found = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let Ok(entry) = entry else { continue };
-        let number = entry.file_name().to_str().and_then(|n| n.parse().ok());
-        if let (Some(number), Ok(to)) = (number, fs::read_link(entry.path())) {
-            found.push((number, to));
+    for entry in fs::read_dir(&path)? {
+        let Ok(name) = entry.map(|e| e.file_name()) else { continue };
+        let number = name.to_str().and_then(|n| n.parse().ok());
+        if let (Some(number), Ok(link)) = (number, readlinkat(&dir, name.as_os_str())) {
+            found.push((number, kind_of_link(&link)));
         }
     }
     Ok(found)
+}
+
+fn kind_of_link(link: &OsStr) -> Kind {
+    let Some(link) = link.to_str() else { return Kind::Other };
+    if let Some(inode) = socket_of_link(link) {
+        return Kind::Socket(inode);
+    }
+    match link.strip_prefix("/memfd:") {
+        Some(name) => Kind::Memory(name.strip_suffix(" (deleted)").unwrap_or(name).into()),
+        None => Kind::Other,
+    }
 }
 
 /// The inode of the socket that a descriptor is.
@@ -40,8 +67,11 @@ pub fn socket_inode(pid: u32, fd: i32) -> Option<u64> {
 }
 
 /// The inodes of the sockets among descriptors.
-pub fn sockets(fds: &[(i32, PathBuf)]) -> HashMap<i32, u64> {
-    let inode = |(fd, link): &(i32, PathBuf)| Some((*fd, socket_of_link(link.to_str()?)?));
+pub fn sockets(fds: &[(i32, Kind)]) -> HashMap<i32, u64> {
+    let inode = |(fd, kind): &(i32, Kind)| match kind {
+        Kind::Socket(inode) => Some((*fd, *inode)),
+        _ => None,
+    };
     fds.iter().filter_map(inode).collect()
 }
 
@@ -54,8 +84,15 @@ fn socket_of_link(link: &str) -> Option<u64> {
 
 /// When a process started, in clock ticks since boot.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    start_of_stat(&stat)
+    Some(name_and_start(pid)?.1)
+}
+
+/// The name of a process, at most 15 bytes, and when it started: one look for both.
+pub fn name_and_start(pid: u32) -> Option<(String, u64)> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let name = stat.split_once('(')?.1.rsplit_once(") ")?.0.to_string();
+    Some((name, start_of_stat(&stat)?))
 }
 
 /// Field 22; the name in field 2 may have blanks and brackets of its own.
@@ -66,8 +103,7 @@ fn start_of_stat(stat: &str) -> Option<u64> {
 
 /// The name of a process, at most 15 bytes.
 pub fn name(pid: u32) -> Option<String> {
-    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(String::from_utf8_lossy(&name).trim_end().to_string())
+    Some(name_and_start(pid)?.0)
 }
 
 /// A process's number as it sees itself.
@@ -190,7 +226,9 @@ mod tests {
         assert_eq!((got.uid, got.inode, got.listening), (1000, 4711, false));
         let six = tcp_address("00000000000000000000000001000000:0050").unwrap();
         assert_eq!(six.to_string(), "[::1]:80");
-        assert_eq!(socket_of_link("socket:[12]"), Some(12));
+        assert_eq!(kind_of_link("socket:[12]".as_ref()), Kind::Socket(12));
+        assert_eq!(kind_of_link("/memfd:a b (deleted)".as_ref()), Kind::Memory("a b".into()));
+        assert_eq!(kind_of_link("/x/socket:[12]".as_ref()), Kind::Other);
         assert_eq!(tcp_line("garbage"), None);
     }
 }

@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
+use anyhow::bail;
 use nix::fcntl::OFlag;
 use smcr_proto::control::list::glob;
 use smcr_proto::page::{MEMFD_NAME, State};
@@ -15,7 +17,7 @@ use smcr_proto::page::{MEMFD_NAME, State};
 use crate::cli::Who;
 use crate::family::{Family, Socket};
 use crate::out;
-use crate::procfs::{self, TcpLine};
+use crate::procfs::{self, Kind, TcpLine};
 
 /// Everything that could be read.
 #[derive(Default)]
@@ -48,6 +50,31 @@ pub struct Holder {
     sockets: Rc<HashMap<i32, u64>>,
 }
 
+impl Holder {
+    /// True if it is what the options ask for.
+    pub fn matches(&self, who: &Who) -> bool {
+        who.pid.is_none_or(|p| p == self.pid)
+            && who.uid.is_none_or(|u| u == self.uid)
+            && matches_program(who, &self.name)
+    }
+
+    /// Looks at a process that has this page open; none if it is gone.
+    fn look(pid: u32, fds: &[(i32, Kind)], page: &Family) -> Option<Holder> {
+        let (name, start) = procfs::name_and_start(pid)?;
+        // Only one in a container has another number, and a page that does not know ours.
+        let is_known = page.processes.iter().any(|p| p.pid == pid && p.start == start);
+        Some(Holder {
+            pid,
+            own_pid: if is_known { pid } else { procfs::own_pid(pid)? },
+            start,
+            uid: procfs::owner(pid)?,
+            name,
+            network: procfs::network(pid),
+            sockets: Rc::new(procfs::sockets(fds)),
+        })
+    }
+}
+
 #[cfg(test)]
 impl Holder {
     /// A process that nobody looked at, for the tests of what is printed of it.
@@ -60,28 +87,26 @@ impl Host {
     /// Looks at every process, or at one.
     pub fn scan(who: &Who) -> anyhow::Result<Host> {
         let pids = match who.pid {
-            Some(pid) => vec![pid],
+            Some(pid) => vec![may_look(pid)?],
             None => procfs::pids()?,
         };
         let own = nix::unistd::geteuid();
         let mut host = Host::default();
         let mut seen: HashMap<(u64, u64), usize> = HashMap::new();
         for pid in pids {
-            let Some(uid) = procfs::owner(pid) else {
-                continue;
-            };
-            if who.uid.is_some_and(|u| u != uid) {
+            if who.uid.is_some_and(|u| procfs::owner(pid) != Some(u)) {
                 continue;
             }
             let Ok(fds) = procfs::descriptors(pid) else {
-                if own.is_root() || own.as_raw() == uid {
+                let uid = procfs::owner(pid);
+                if uid.is_some_and(|uid| own.is_root() || own.as_raw() == uid) {
                     host.unreadable += 1;
                 }
                 continue;
             };
-            let pages = fds.iter().filter(|(_, link)| is_page(link));
-            for (fd, _) in pages {
-                host.add(pid, uid, *fd, &fds, &mut seen);
+            let is_page = |kind: &Kind| matches!(kind, Kind::Memory(name) if name == MEMFD_NAME);
+            for (fd, _) in fds.iter().filter(|(_, kind)| is_page(kind)) {
+                host.add(pid, *fd, &fds, &mut seen);
             }
         }
         host.families.retain(|f| !f.holders.is_empty());
@@ -93,9 +118,8 @@ impl Host {
     fn add(
         &mut self,
         pid: u32,
-        uid: u32,
         fd: i32,
-        fds: &[(i32, PathBuf)],
+        fds: &[(i32, Kind)],
         seen: &mut HashMap<(u64, u64), usize>,
     ) {
         let Some((file, id)) = open_page(pid, fd) else {
@@ -116,23 +140,12 @@ impl Host {
                 self.families.len() - 1
             }
         };
-        let holder = || {
-            Some(Holder {
-                pid,
-                own_pid: procfs::own_pid(pid)?,
-                start: procfs::start_time(pid)?,
-                uid,
-                name: procfs::name(pid)?,
-                network: procfs::network(pid),
-                sockets: Rc::new(procfs::sockets(fds)),
-            })
-        };
         let Some(family) = self.families.get_mut(at) else {
             return;
         };
         // A process may have the page open twice.
         if family.holders.last().is_none_or(|h| h.pid != pid) {
-            family.holders.extend(holder());
+            family.holders.extend(Holder::look(pid, fds, &family.page));
         }
     }
 
@@ -173,9 +186,15 @@ impl Host {
     }
 }
 
-fn is_page(link: &Path) -> bool {
-    let name = link.to_str().and_then(|l| l.strip_prefix("/memfd:"));
-    name.is_some_and(|n| n.strip_suffix(" (deleted)").unwrap_or(n) == MEMFD_NAME)
+/// A process that the caller named; an error if there is none, or it is not to be seen.
+fn may_look(pid: u32) -> anyhow::Result<u32> {
+    match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(_) => Ok(pid),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            bail!("process {pid} belongs to another user or hides itself; ask root to look")
+        }
+        Err(_) => bail!("no process {pid}; smcrctl sock lists those with the library"),
+    }
 }
 
 /// Opens a page and gives its identity; none if it is no plain file any more.
@@ -298,9 +317,7 @@ pub struct Connection {
 
 impl Connection {
     pub fn matches(&self, who: &Who) -> bool {
-        who.pid.is_none_or(|p| p == self.user.pid)
-            && who.uid.is_none_or(|u| u == self.user.uid)
-            && matches_program(who, &self.user.name)
+        self.user.matches(who)
     }
 
     pub fn is_live(&self) -> bool {

@@ -191,10 +191,7 @@ pub fn enable(places: &Places, scope: Scope, on: bool) -> anyhow::Result<()> {
 
 pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {
     let mut changes = Vec::new();
-    for word in &args.values {
-        let Some((name, value)) = word.split_once('=') else {
-            return Err(usage(format!("`{word}`: write ATTRIBUTE=VALUE")));
-        };
+    for (name, value) in pairs(&args.values)? {
         if name == "profile" {
             let profile = Profile::from_name(value);
             let profile = profile.ok_or_else(|| usage(config::unknown_profile(value)))?;
@@ -215,6 +212,18 @@ pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names and values: any number of NAME=VALUE, or one NAME VALUE, as after `ip link set`.
+fn pairs(words: &[String]) -> anyhow::Result<Vec<(&str, &str)>> {
+    if let [name, value] = words
+        && Attribute::from_name(name).is_some()
+        && (name == Attribute::Rules.name() || !value.contains('='))
+    {
+        return Ok(vec![(name, value)]);
+    }
+    let wrong = |word: &str| usage(format!("`{word}`: write ATTRIBUTE=VALUE"));
+    words.iter().map(|word| word.split_once('=').ok_or_else(|| wrong(word))).collect()
 }
 
 pub fn unset(places: &Places, args: &UnsetArgs) -> anyhow::Result<()> {

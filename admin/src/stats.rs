@@ -1,4 +1,4 @@
-//! The command stats: counters as a table, as JSON, for Prometheus, or as rates.
+//! The command stats: counters as a table, as JSON, for Prometheus (`prometheus`), or as rates.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,8 +11,10 @@ use smcr_proto::page::COUNTERS;
 use crate::baseline::Baseline;
 use crate::cli::StatsArgs;
 use crate::detail;
+use crate::linkgroup;
 use crate::out::{self, Table};
 use crate::paths::Places;
+use crate::prometheus;
 use crate::scan::Host;
 use crate::totals::{self, Counters, InUse, ProcessTotals, is_gauge};
 
@@ -31,7 +33,8 @@ pub fn run(places: &Places, args: &StatsArgs) -> anyhow::Result<()> {
     }
     if args.prometheus {
         // A scraper must see counters that never go back.
-        return out::print(&prometheus(&processes, &totals::in_use(&host, &args.who)));
+        let groups = linkgroup::of_host(&host, &args.who);
+        return out::print(&prometheus::text(&processes, &totals::in_use(&host, &args.who), &groups));
     }
     let mut since = None;
     if !args.absolute
@@ -41,22 +44,23 @@ pub fn run(places: &Places, args: &StatsArgs) -> anyhow::Result<()> {
         since = Some(baseline.taken);
     }
     let in_use = totals::in_use(&host, &args.who);
+    let groups = linkgroup::of_host(&host, &args.who);
     if args.json {
-        return out::json(&as_json(&processes, &in_use, since));
+        return out::json(&as_json(&processes, &in_use, &groups, since));
     }
     if host.families.is_empty() {
         out::note(&host.explain_empty());
     }
-    out::print(&as_text(&processes, &in_use, since, args.detail))
+    let mut text = as_text(&processes, &in_use, since);
+    if args.detail {
+        text += &detail::text(&processes, &in_use, &groups);
+    }
+    out::print(&text)
 }
 
-fn as_text(
-    processes: &[ProcessTotals],
-    in_use: &InUse,
-    since: Option<u64>,
-    detailed: bool,
-) -> String {
-    let mut text = format!("processes with the library  {}\n", processes.len());
+fn as_text(processes: &[ProcessTotals], in_use: &InUse, since: Option<u64>) -> String {
+    let living = processes.iter().filter(|p| p.pid.is_some()).count();
+    let mut text = format!("processes with the library  {living}\n");
     for (title, counts) in [("state", &in_use.state), ("mode", &in_use.mode)] {
         let words: Vec<_> = counts
             .iter()
@@ -70,11 +74,7 @@ fn as_text(
         Some(_) => "\ncounters since the last reset (-a shows all)\n",
         None => "\ncounters since the start of the processes\n",
     };
-    text += &counter_table(&totals::sum(processes));
-    if detailed {
-        text += &detail::text(processes, in_use);
-    }
-    text
+    text + &counter_table(&totals::sum(processes))
 }
 
 fn counter_table(counters: &Counters) -> String {
@@ -92,7 +92,13 @@ fn counter_table(counters: &Counters) -> String {
     table.render()
 }
 
-fn as_json(processes: &[ProcessTotals], in_use: &InUse, since: Option<u64>) -> Value {
+fn as_json(
+    processes: &[ProcessTotals],
+    in_use: &InUse,
+    groups: &[detail::Group<'_>],
+    since: Option<u64>,
+) -> Value {
+    let sum = totals::sum(processes);
     let each = processes.iter().map(|p| {
         json!({
             "pid": p.pid, "own_pid": p.own_pid, "uid": p.uid, "start": p.start, "program": p.name,
@@ -111,7 +117,10 @@ fn as_json(processes: &[ProcessTotals], in_use: &InUse, since: Option<u64>) -> V
     json!({
         "since": since,
         "sockets": in_use,
-        "totals": named(&totals::sum(processes)),
+        "totals": named(&sum),
+        "transports": totals::transports(&sum, in_use),
+        "linkgroups": groups.iter().map(|(h, r)| linkgroup::as_json(h, r)).collect::<Vec<_>>(),
+        "devices": linkgroup::by_device(groups),
         "ended_on_tcp": by_name(&totals::ended(processes)),
         "users": users.collect::<Vec<_>>(),
         "processes": each.collect::<Vec<_>>(),
@@ -131,64 +140,6 @@ fn by_name(ended: &BTreeMap<u32, u64>) -> Map<String, Value> {
     pairs
         .map(|(code, n)| (totals::reason_word(*code), json!(n)))
         .collect()
-}
-
-fn prometheus(processes: &[ProcessTotals], in_use: &InUse) -> String {
-    let mut text = String::new();
-    for (i, (name, help)) in COUNTERS.iter().enumerate() {
-        let (kind, suffix) = if is_gauge(i) {
-            ("gauge", "")
-        } else {
-            ("counter", "_total")
-        };
-        let _ = writeln!(text, "# HELP smcr_{name}{suffix} {help}");
-        let _ = writeln!(text, "# TYPE smcr_{name}{suffix} {kind}");
-        for p in processes {
-            let pid = p.pid.unwrap_or(p.own_pid);
-            let value = p.counters.get(i).copied().unwrap_or(0);
-            let program = label(&p.name);
-            let _ = writeln!(
-                text,
-                "smcr_{name}{suffix}{{pid=\"{pid}\",program=\"{program}\"}} {value}"
-            );
-        }
-    }
-    text += "# HELP smcr_ended_on_tcp_total connections that ended on TCP by reason\n";
-    text += "# TYPE smcr_ended_on_tcp_total counter\n";
-    for p in processes {
-        let (pid, program) = (p.pid.unwrap_or(p.own_pid), label(&p.name));
-        for (code, n) in &p.ended {
-            let reason = label(&totals::reason_word(*code));
-            let _ = writeln!(
-                text,
-                "smcr_ended_on_tcp_total{{pid=\"{pid}\",program=\"{program}\",reason=\"{reason}\"}} {n}"
-            );
-        }
-    }
-    for (kind, counts) in [
-        ("state", &in_use.state),
-        ("mode", &in_use.mode),
-        ("reason", &in_use.reason),
-    ] {
-        let _ = writeln!(
-            text,
-            "# HELP smcr_sockets_by_{kind} sockets in use by {kind}"
-        );
-        let _ = writeln!(text, "# TYPE smcr_sockets_by_{kind} gauge");
-        for (word, n) in counts {
-            let _ = writeln!(
-                text,
-                "smcr_sockets_by_{kind}{{{kind}=\"{}\"}} {n}",
-                label(word)
-            );
-        }
-    }
-    text
-}
-
-/// A value of a label, with what the format wants escaped.
-fn label(text: &str) -> String {
-    out::clean(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 /// Prints rates until the count is reached or somebody stops us.
@@ -240,30 +191,4 @@ fn repeat(args: &StatsArgs, seconds: u32) -> anyhow::Result<()> {
         left = left.map(|n| n - 1);
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prometheus_escapes_and_types() {
-        let process = ProcessTotals {
-            pid: Some(7),
-            own_pid: 7,
-            start: 1,
-            name: "a\"b\\c\n".into(),
-            version: String::new(),
-            enabled: true,
-            uid: Some(0),
-            ended: [(2, 3)].into(),
-            counters: [1; COUNTERS.len()],
-        };
-        let text = prometheus(&[process], &InUse::default());
-        assert!(text.contains("smcr_sockets_total{pid=\"7\",program=\"a\\\"b\\\\c?\"} 1\n"));
-        let ended =
-            "smcr_ended_on_tcp_total{pid=\"7\",program=\"a\\\"b\\\\c?\",reason=\"disabled\"} 3\n";
-        assert!(text.contains(ended), "{text}");
-        assert!(text.contains("# TYPE smcr_memory gauge\nsmcr_memory{"));
-    }
 }

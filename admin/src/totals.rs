@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use smcr_proto::page::{COUNTERS, Counter, State};
+use serde::Serialize;
+use smcr_proto::page::{COUNTERS, Counter, SIZES, State};
 
 use crate::cli::Who;
 use crate::family::Socket;
@@ -18,6 +19,8 @@ pub type Counters = [u64; COUNTERS.len()];
 pub struct ProcessTotals {
     /// As we see it; none if it ended while relatives keep its page.
     pub pid: Option<u32>,
+    /// Stands for all that ended in its family and whose records were given to others.
+    pub is_of_the_gone: bool,
     pub uid: Option<u32>,
     /// As it sees itself: with the start time, this names a process for good.
     pub own_pid: u32,
@@ -32,7 +35,7 @@ pub struct ProcessTotals {
 
 /// True for a counter that says how much there is now, and never for how much there was.
 pub fn is_gauge(index: usize) -> bool {
-    index == Counter::Tracked as usize || index == Counter::Memory as usize
+    Counter::is_gauge(index)
 }
 
 /// The processes of all pages. Bytes and sizes of connections in use are added to those of ended ones.
@@ -58,8 +61,14 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
             for socket in live.get(&process.index).into_iter().flatten() {
                 add_live(&mut counters, socket);
             }
+            if holder.is_none() {
+                // Of what it had, nothing is there any more.
+                let gauges = counters.iter_mut().enumerate().filter(|(i, _)| is_gauge(*i));
+                gauges.for_each(|(_, n)| *n = 0);
+            }
             found.push(ProcessTotals {
                 pid: holder.map(|h| h.pid),
+                is_of_the_gone: process.is_of_the_gone(),
                 uid: holder.map(|h| h.uid),
                 own_pid: process.pid,
                 start: process.start,
@@ -76,15 +85,22 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
 }
 
 fn add_live(counters: &mut Counters, socket: &Socket) {
-    for (counter, bytes) in [
-        (Counter::MemTxBytes, socket.mem_tx),
-        (Counter::MemRxBytes, socket.mem_rx),
-        (Counter::TcpTxBytes, socket.tcp_tx),
-        (Counter::TcpRxBytes, socket.tcp_rx),
-    ] {
+    let mut add = |counter: Counter, n: u64| {
         if let Some(sum) = counters.get_mut(counter as usize) {
-            *sum = sum.wrapping_add(bytes);
+            *sum = sum.wrapping_add(n);
         }
+    };
+    add(Counter::MemTxBytes, socket.mem_tx);
+    add(Counter::MemRxBytes, socket.mem_rx);
+    add(Counter::TcpTxBytes, socket.tcp_tx);
+    add(Counter::TcpRxBytes, socket.tcp_rx);
+    add(Counter::TcpOps, socket.tcp_ops.into());
+    if socket.is_rdma {
+        let [sends, receives] = socket.sizes.map(|way| way.iter().fold(0u64, |a, b| a.wrapping_add(*b)));
+        add(Counter::RdmaTxBytes, socket.mem_tx);
+        add(Counter::RdmaRxBytes, socket.mem_rx);
+        add(Counter::RdmaTx, sends);
+        add(Counter::RdmaRx, receives);
     }
     let sizes = counters.iter_mut().skip(Counter::Tx64 as usize);
     for (sum, n) in sizes.zip(socket.sizes.as_flattened()) {
@@ -114,7 +130,7 @@ pub fn ended(processes: &[ProcessTotals]) -> BTreeMap<u32, u64> {
 }
 
 /// Connections in use by state, mode and reason.
-#[derive(Default, serde::Serialize)]
+#[derive(Default, Serialize)]
 pub struct InUse {
     pub state: BTreeMap<String, u64>,
     pub mode: BTreeMap<String, u64>,
@@ -136,4 +152,94 @@ pub fn in_use(host: &Host, who: &Who) -> InUse {
         }
     }
     counts
+}
+
+/// What went over one medium.
+#[derive(Serialize, Default, Debug, PartialEq, Eq)]
+pub struct Transport {
+    pub name: &'static str,
+    /// Connections in use, one way or both.
+    pub now: u64,
+    /// Those that it carried, or still does; not known of TCP.
+    pub connections: Option<u64>,
+    pub sends: Option<u64>,
+    pub receives: Option<u64>,
+    /// Sends and receives together, of which TCP alone is counted.
+    pub requests: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+}
+
+/// The media, shared memory first.
+pub fn transports(sum: &Counters, in_use: &InUse) -> [Transport; 3] {
+    let value = |counter: Counter| sum.get(counter as usize).copied().unwrap_or(0);
+    let sizes = |from: Counter| {
+        let classes = sum.get(from as usize..from as usize + SIZES.len()).unwrap_or(&[]);
+        classes.iter().fold(0u64, |a, b| a.wrapping_add(*b))
+    };
+    let now = |word: &str| {
+        let with = |(mode, n): (&String, &u64)| mode.split('/').any(|m| m == word).then_some(*n);
+        in_use.mode.iter().filter_map(with).sum()
+    };
+    let (sends, receives) = (value(Counter::RdmaTx), value(Counter::RdmaRx));
+    let rdma = Transport {
+        name: "rdma",
+        now: now("rdma"),
+        connections: Some(value(Counter::Rdma)),
+        sends: Some(sends),
+        receives: Some(receives),
+        requests: sends.wrapping_add(receives),
+        bytes_sent: value(Counter::RdmaTxBytes),
+        bytes_received: value(Counter::RdmaRxBytes),
+    };
+    // What is not RDMA is shared memory. Pages are read while they change: never below zero.
+    let sends = sizes(Counter::Tx64).saturating_sub(sends);
+    let receives = sizes(Counter::Rx64).saturating_sub(receives);
+    let shm = Transport {
+        name: "shm",
+        now: now("shm"),
+        connections: Some(value(Counter::Accelerated).saturating_sub(value(Counter::Rdma))),
+        sends: Some(sends),
+        receives: Some(receives),
+        requests: sends.wrapping_add(receives),
+        bytes_sent: value(Counter::MemTxBytes).saturating_sub(rdma.bytes_sent),
+        bytes_received: value(Counter::MemRxBytes).saturating_sub(rdma.bytes_received),
+    };
+    let tcp = Transport {
+        name: "tcp",
+        now: now("tcp"),
+        requests: value(Counter::TcpOps),
+        bytes_sent: value(Counter::TcpTxBytes),
+        bytes_received: value(Counter::TcpRxBytes),
+        ..Transport::default()
+    };
+    [shm, rdma, tcp]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rdma_carried_is_no_shared_memory() {
+        let mut sum = [0; COUNTERS.len()];
+        for (counter, n) in [
+            (Counter::Accelerated, 5),
+            (Counter::Rdma, 2),
+            (Counter::MemTxBytes, 100),
+            (Counter::RdmaTxBytes, 30),
+            (Counter::Tx64, 4),
+            (Counter::TxMore, 3),
+            (Counter::RdmaTx, 6),
+            (Counter::TcpOps, 9),
+        ] {
+            sum[counter as usize] = n;
+        }
+        let in_use = InUse { mode: [("rdma".into(), 2), ("shm/tcp".into(), 1)].into(), ..InUse::default() };
+        let [shm, rdma, tcp] = transports(&sum, &in_use);
+        assert_eq!((shm.now, rdma.now, tcp.now), (1, 2, 1));
+        assert_eq!((shm.connections, rdma.connections, tcp.connections), (Some(3), Some(2), None));
+        assert_eq!((shm.bytes_sent, rdma.bytes_sent), (70, 30));
+        assert_eq!((shm.sends, rdma.sends, tcp.requests), (Some(1), Some(6), 9));
+    }
 }

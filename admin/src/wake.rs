@@ -27,8 +27,8 @@ fn try_ring(pid: u32, fd: i32, inode: u64) -> Option<()> {
     options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let mut pipe = options.open(at).ok()?;
     // A full pipe has rung already.
-    match pipe.write(&[1]) {
-        Ok(_) => Some(()),
+    match pipe.write_all(&[1]) {
+        Ok(()) => Some(()),
         Err(e) => (e.kind() == std::io::ErrorKind::WouldBlock).then_some(()),
     }
 }

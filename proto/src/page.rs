@@ -44,14 +44,19 @@ pub mod header {
     pub const LINK_SIZE: usize = 44;
     /// u32: number of link group records there is room for.
     pub const LINK_CAP: usize = 48;
+    /// u32: no process record at or above this index was ever used; 0 where the library does not say.
+    pub const PROC_HIGH: usize = 52;
     /// Bytes reserved for the header.
     pub const LEN: usize = 4096;
 }
 
 /// Offsets in a process record (bytes).
 pub mod process {
-    /// u32: process id in the namespace of the process; 0 = free.
+    /// u32: process id in the namespace of the process; 0 = free, [`ENDED`] = no process.
     pub const PID: usize = 0;
+    /// In the place of a process id: what processes counted that have ended, and whose records serve
+    /// others now. The start time is then a number that no other such record has.
+    pub const ENDED: u32 = u32::MAX;
     /// u32: 1 while acceleration is on for this process.
     pub const ENABLED: usize = 4;
     /// u64: start time in clock ticks since boot (field 22 of /proc/PID/stat).
@@ -93,6 +98,8 @@ pub mod socket {
     pub const TX_MEDIUM: usize = 28;
     /// u8: medium of the receiving direction.
     pub const RX_MEDIUM: usize = 29;
+    /// u8: 2 from when RDMA carries the connection on, also after its end; else 0.
+    pub const CARRIED: usize = 30;
     /// u32: bytes of the sending ring, 0 without one.
     pub const TX_RING: usize = 32;
     /// u32: bytes of the receiving ring, 0 without one.
@@ -119,6 +126,8 @@ pub mod socket {
     pub const LOCAL_ADDR: usize = 72;
     /// 16 bytes: peer's address.
     pub const PEER_ADDR: usize = 88;
+    /// u32: sends and receives before memory, or since it stays on TCP.
+    pub const TCP_OPS: usize = 120;
     /// u64: payload bytes sent through memory (the producer cursor).
     pub const MEM_TX: usize = 256;
     /// u64: the peer's consumer cursor as last seen (MEM_TX minus this is in flight).
@@ -222,10 +231,10 @@ counters! {
     SwitchTxTcp "switch_tx_tcp" "sending directions moved from memory to TCP";
     SwitchRxMem "switch_rx_mem" "receiving directions that followed to memory";
     SwitchRxTcp "switch_rx_tcp" "receiving directions that followed to TCP";
-    MemTxBytes "mem_tx_bytes" "payload bytes sent through memory by connections that ended";
-    MemRxBytes "mem_rx_bytes" "payload bytes received through memory by connections that ended";
-    TcpTxBytes "tcp_tx_bytes" "payload bytes sent through TCP by tracked connections that ended";
-    TcpRxBytes "tcp_rx_bytes" "payload bytes received through TCP by tracked connections that ended";
+    MemTxBytes "mem_tx_bytes" "payload bytes sent through memory";
+    MemRxBytes "mem_rx_bytes" "payload bytes received through memory";
+    TcpTxBytes "tcp_tx_bytes" "payload bytes sent through TCP by tracked connections";
+    TcpRxBytes "tcp_rx_bytes" "payload bytes received through TCP by tracked connections";
     BellsTx "bells_tx" "doorbell bytes sent";
     BellsRx "bells_rx" "doorbell bytes taken off";
     EventWakes "event_wakes" "wakes of a peer's waiter through its eventfd";
@@ -248,7 +257,7 @@ counters! {
     SpinTime "spin_us" "microseconds of processor time spent polling";
     WakesTimed "wakes_timed" "wakes of which the time from the ring to running is known";
     WakeTime "wake_us" "microseconds that these took, in all";
-    TcpOps "tcp_ops" "sends and receives before memory, or of connections that stay on TCP, that ended";
+    TcpOps "tcp_ops" "sends and receives before memory, or of connections that stay on TCP";
     Tx64 "tx_64" "sends into memory of up to 64 bytes";
     Tx256 "tx_256" "sends of up to 256 bytes";
     Tx1K "tx_1k" "sends of up to 1 KiB";
@@ -265,6 +274,18 @@ counters! {
     Rx64K "rx_64k" "receives of up to 64 KiB";
     Rx256K "rx_256k" "receives of up to 256 KiB";
     RxMore "rx_more" "receives of more";
+    Rdma "rdma" "connections that RDMA carried";
+    RdmaTxBytes "rdma_tx_bytes" "of mem_tx_bytes: through RDMA";
+    RdmaRxBytes "rdma_rx_bytes" "of mem_rx_bytes: through RDMA";
+    RdmaTx "rdma_sends" "of the sends into memory: those that RDMA carried";
+    RdmaRx "rdma_receives" "of the receives from memory: those that RDMA carried";
+}
+
+impl Counter {
+    /// Whether it says how much there is now, and not how much there was.
+    pub const fn is_gauge(number: usize) -> bool {
+        number == Counter::Tracked as usize || number == Counter::Memory as usize
+    }
 }
 
 const _: () = assert!(process::COUNTERS + 8 * COUNTERS.len() <= process::FALLBACKS);

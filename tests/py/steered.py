@@ -1,6 +1,7 @@
-"""Owns: two programs that a test steers line by line over descriptor 3.
+"""Owns: servers, and a client that a test steers line by line over descriptor 3.
 
   steered.py server PORT...   echoes every connection on these ports, a thread each
+  steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
   steered.py client           does what it is told:
       open NAME PORT          connects
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
@@ -14,7 +15,9 @@
 Each command is answered by one line: "ok ..." or the name of the error."""
 import errno
 import hashlib
+import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -44,6 +47,21 @@ def serve(listener):
     while True:
         s, _ = listener.accept()
         threading.Thread(target=echo, args=(s,), daemon=True).start()
+
+
+def fork(port):
+    with open("/proc/self/comm", "w") as name:
+        name.write("forks")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.create_server(("127.0.0.1", port), backlog=64)
+    print("ready", flush=True)
+    while True:
+        s, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            echo(s)
+            os._exit(0)
+        s.close()
 
 
 def data(seed, size):
@@ -163,5 +181,7 @@ if sys.argv[1] == "server":
         threading.Thread(target=serve, args=(one,), daemon=True).start()
     print("ready", flush=True)
     threading.Event().wait()
+elif sys.argv[1] == "forks":
+    fork(int(sys.argv[2]))
 else:
     client()

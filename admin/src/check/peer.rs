@@ -174,11 +174,7 @@ fn peer_library(peer: SocketAddr) -> Finding {
         let Ok(fds) = procfs::descriptors(pid) else {
             continue;
         };
-        let mut sockets = fds.iter().filter_map(|(_, link)| {
-            let link = link.to_str()?.strip_prefix("socket:[")?;
-            link.strip_suffix(']')?.parse::<u64>().ok()
-        });
-        if !sockets.any(|inode| inodes.contains(&inode)) {
+        if !procfs::sockets(&fds).values().any(|inode| inodes.contains(inode)) {
             continue;
         }
         let name = procfs::name(pid).unwrap_or_default();

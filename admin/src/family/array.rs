@@ -47,6 +47,7 @@ impl Array {
         let want = self.want.min(size);
         // Small records are read many at once, of large ones only the part of use.
         let at_once = if size > CHUNK / 64 { 1 } else { CHUNK / size };
+        let at_once = at_once.min(self.count as usize);
         let mut buffer = vec![0; if at_once == 1 { want } else { at_once * size }];
         let mut index = 0;
         while index < self.count {

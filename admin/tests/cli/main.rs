@@ -7,6 +7,8 @@ mod elf;
 mod fake;
 mod many;
 mod observation;
+mod page;
+mod statistics;
 mod programs;
 mod settings;
 mod units;

@@ -6,22 +6,20 @@
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::Value;
-use smcr_proto::page::{self, State, header, process, socket};
+use smcr_proto::page::{State, header};
 
 use super::bed::Bed;
+use super::page::{Page, Sizes, start_of};
 
 const PROCESSES: usize = 1000;
 const CONNECTIONS: usize = 10;
-const SOCK_SIZE: usize = 1024;
-const PROC_CAP: usize = 1024;
-const SOCK_OFF: usize = header::LEN + PROC_CAP * process::LEN;
+/// As the library makes them.
+const SIZES: Sizes = Sizes { processes: 1024, sockets: 65_536, socket: 1024 };
 /// Lowest descriptor of a connection in `sleep`.
 const FIRST: i32 = 10;
 
@@ -42,47 +40,27 @@ impl Drop for Crowd {
     }
 }
 
-fn page() -> File {
-    let page = File::from(memfd_create(page::MEMFD_NAME, MFdFlags::MFD_CLOEXEC).unwrap());
-    page.set_len((SOCK_OFF + 65_536 * SOCK_SIZE) as u64)
-        .unwrap();
-    page
-}
-
-fn put(page: &File, at: usize, bytes: &[u8]) {
-    page.write_all_at(bytes, at as u64).unwrap();
-}
-
 fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
-    let page = page();
+    let page = Page::new(SIZES);
     let mut streams = Vec::new();
     for i in 0..CONNECTIONS {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         ends.push(listener.accept().unwrap().0);
-        let (local, peer) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
-        let at = SOCK_OFF + i * SOCK_SIZE;
-        let (state, reason) = if i % 2 == 0 {
-            (State::Accelerated, 0u32)
+        let names = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+        let fd = FIRST + i as i32;
+        if i % 2 == 0 {
+            page.socket(i, fd, State::Accelerated, 0, [1, 1], Some(names));
         } else {
-            (State::Tcp, 1)
-        };
-        put(&page, at + socket::STATE, &(state as u32).to_le_bytes());
-        put(&page, at + socket::REASON, &reason.to_le_bytes());
-        put(&page, at + socket::FD, &(FIRST + i as i32).to_le_bytes());
-        put(&page, at + socket::ROLE, &1u32.to_le_bytes());
-        let medium = u8::from(i % 2 == 0);
-        put(&page, at + socket::TX_MEDIUM, &[medium, medium]);
-        put(&page, at + socket::FAMILY, &2u16.to_le_bytes());
-        put(&page, at + socket::LOCAL_PORT, &local.port().to_le_bytes());
-        put(&page, at + socket::PEER_PORT, &peer.port().to_le_bytes());
-        put(&page, at + socket::LOCAL_ADDR, &[127, 0, 0, 1]);
-        put(&page, at + socket::PEER_ADDR, &[127, 0, 0, 1]);
+            page.socket(i, fd, State::Tcp, 1, [0, 0], Some(names));
+        }
         streams.push(stream);
     }
+    page.word(header::SOCK_HIGH, CONNECTIONS as u32);
+    page.word(header::PROC_HIGH, 1);
     let mut command = Command::new("sleep");
     command
         .arg("600")
-        .stdin(OwnedFd::from(page.try_clone().unwrap()))
+        .stdin(OwnedFd::from(page.file.try_clone().unwrap()))
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let fds: Vec<i32> = streams.iter().map(|s| s.as_raw_fd()).collect();
@@ -99,27 +77,7 @@ fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
         });
     }
     let child = command.spawn().unwrap();
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-    let fields = stat.rsplit(") ").next().unwrap();
-    let start: u64 = fields.split(' ').nth(19).unwrap().parse().unwrap();
-    let at = header::LEN;
-    put(&page, at + process::PID, &child.id().to_le_bytes());
-    put(&page, at + process::ENABLED, &1u32.to_le_bytes());
-    put(&page, at + process::START, &start.to_le_bytes());
-    put(&page, at + process::NAME, b"sleep");
-    put(&page, header::MAGIC, &page::MAGIC);
-    for (at, n) in [
-        (header::VERSION, page::VERSION as usize),
-        (header::PROC_OFF, header::LEN),
-        (header::PROC_SIZE, process::LEN),
-        (header::PROC_CAP, PROC_CAP),
-        (header::SOCK_OFF, SOCK_OFF),
-        (header::SOCK_SIZE, SOCK_SIZE),
-        (header::SOCK_CAP, 65_536),
-        (header::SOCK_HIGH, CONNECTIONS),
-    ] {
-        put(&page, at, &(n as u32).to_le_bytes());
-    }
+    page.process(0, child.id(), start_of(child.id()));
     child
 }
 

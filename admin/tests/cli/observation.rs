@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use smcr_proto::control::{self, Target};
 use smcr_proto::reason::Reason;
-use smcr_proto::page::{Counter, State, header};
+use smcr_proto::page::{State, header};
 
 use crate::bed::{Bed, words};
 use crate::fake::{FD, Fake};
@@ -125,54 +125,6 @@ fn hostile_and_newer_pages() {
         .stderr(predicates::str::contains("pages of version 2, newer"));
     fake.put(header::SOCK_SIZE, &u32::MAX.to_le_bytes());
     assert_eq!(bed.ok(&["sock", "-p", &pid]).lines().count(), 1);
-}
-
-#[test]
-fn counters_can_be_reset_for_one_reader() {
-    let (bed, other, fake) = (Bed::new(), Bed::new(), Fake::start());
-    fake.connection(State::Accelerated, 0, [1, 1]);
-    fake.count(Counter::Sockets, 5);
-    fake.count(Counter::Tracked, 1);
-    fake.count(Counter::MemTxBytes, 20);
-    let pid = fake.pid().to_string();
-    let total = |bed: &Bed, more: &[&str], name: &str| {
-        let args = [&["stats", "-p", &pid, "--json"][..], more].concat();
-        json(bed, &args)["totals"][name].as_u64().unwrap()
-    };
-    assert_eq!(total(&bed, &[], "sockets"), 5);
-    // Bytes of the connection in use are added to those of ended ones.
-    assert_eq!(total(&bed, &[], "mem_tx_bytes"), 1020);
-    bed.ok(&["stats", "-p", &pid, "-r"]);
-    fake.count(Counter::Sockets, 7);
-    assert_eq!(total(&bed, &[], "sockets"), 2);
-    assert_eq!(total(&bed, &[], "tracked"), 1);
-    assert_eq!(total(&bed, &[], "mem_tx_bytes"), 0);
-    assert_eq!(total(&bed, &["-a"], "sockets"), 7);
-    assert_eq!(total(&other, &[], "sockets"), 7);
-    let text = bed.ok(&["stats", "-p", &pid, "--prometheus"]);
-    let line = format!("smcr_sockets_total{{pid=\"{pid}\",program=\"sleep\"}} 7\n");
-    assert!(text.contains(&line), "{text}");
-    let detail = bed.ok(&["stats", "-p", &pid, "-d"]);
-    assert!(
-        detail.contains(&format!("pid {pid} sleep, library 1.2.3, enabled")),
-        "{detail}"
-    );
-}
-
-#[test]
-fn rates_and_top() {
-    let (bed, fake) = (Bed::new(), Fake::start());
-    fake.connection(State::Accelerated, 0, [1, 1]);
-    let pid = fake.pid().to_string();
-    let line = bed.ok(&["stats", "-p", &pid, "-i", "1", "-c", "1", "--json"]);
-    let value: Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(value["rates"]["sockets"], 0.0);
-    let text = bed.ok(&["top", "-c", "1", "-p", &pid]);
-    assert!(
-        text.contains("1 processes, 1 connections, 1 accelerated"),
-        "{text}"
-    );
-    assert!(text.contains("sleep"), "{text}");
 }
 
 #[test]

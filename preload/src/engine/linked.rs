@@ -88,6 +88,8 @@ pub fn agreed(s: &Sock) {
     s.step.store(step::PROVED, Release);
     s.note(smcr_proto::reason::Reason::None);
     s.set_state(State::Accelerated);
+    s.carried.store(medium::RDMA, Relaxed);
+    process::count(Counter::Rdma, 1);
     process::count(Counter::Accelerated, 1);
     process::count(Counter::SwitchTxMem, 1);
     process::count(Counter::SwitchRxMem, 1);

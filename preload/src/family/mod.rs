@@ -7,6 +7,7 @@
 //!
 //! Used by every layer above `sys`; uses `sys` and `proto` only.
 
+pub mod ended;
 pub mod half;
 pub mod holders;
 pub mod links;
@@ -171,6 +172,7 @@ fn reap(base: *mut u8, process: u32) -> bool {
     let mut any = false;
     for s in (0..high).map(|i| sock(base, i)) {
         if s.let_go_in(process) && s.holders.fetch_sub(1, AcqRel) == 1 {
+            ended::count_lost(base, s);
             s.set_state(page::State::Free);
             give_back(s);
             any = true;

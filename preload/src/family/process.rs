@@ -4,7 +4,7 @@
 //! has not introduced itself yet. A vfork child shares it with its parent, so paths that change
 //! state on close or dup compare getpid as well ([`is_vfork_child`]).
 
-use super::{PROC_CAP, PROC_OFF, at};
+use super::{PROC_CAP, PROC_OFF, at, ended};
 use crate::sys::{mem, proc, thread};
 use smcr_proto::page::{self, Counter, process as field};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -14,16 +14,16 @@ const COUNTERS: usize = (field::FALLBACKS - field::COUNTERS) / 8;
 /// Mirror of a process record (`proto::page::process`).
 #[repr(C)]
 pub struct Record {
-    pid: AtomicU32,
-    enabled: AtomicU32,
-    start: AtomicU64,
+    pub(super) pid: AtomicU32,
+    pub(super) enabled: AtomicU32,
+    pub(super) start: AtomicU64,
     name: [AtomicU64; 2],
     version: AtomicU32,
     wake_fd: AtomicI32,
-    wake_inode: AtomicU64,
+    pub(super) wake_inode: AtomicU64,
     _pad: [AtomicU32; 4],
-    counters: [AtomicU64; COUNTERS],
-    fallbacks: [AtomicU64; field::FALLBACK_CAP],
+    pub(super) counters: [AtomicU64; COUNTERS],
+    pub(super) fallbacks: [AtomicU64; field::FALLBACK_CAP],
 }
 
 const _: () = assert!(size_of::<Record>() == page::process::LEN);
@@ -47,28 +47,23 @@ pub fn register(base: *mut u8) {
     let pid = proc::pid();
     remember_pid(pid);
     for i in 0..PROC_CAP {
-        let r = at::<Record>(base, PROC_OFF + i * page::process::LEN);
+        let r = record(base, i);
         let old = r.pid.load(Relaxed);
         // A record of a process that is gone is free. A living process with the same number cannot
         // be a former member: it would have registered itself.
-        if old != 0 && (old == pid || proc::exists(old)) && old != pid {
+        if old == field::ENDED || old != 0 && old != pid && proc::exists(old) {
             continue;
         }
         if r.pid.compare_exchange(old, pid, AcqRel, Relaxed).is_err() {
             continue;
         }
+        used(base, i);
         if old != 0 {
             super::reap(base, i as u32);
+            ended::absorb(base, r);
         }
-        for c in r.counters.iter().chain(&r.fallbacks) {
-            c.store(0, Relaxed);
-        }
-        let name = proc::name();
-        for (n, part) in r.name.iter().zip(name.chunks_exact(8)) {
-            n.store(u64::from_ne_bytes(part.try_into().unwrap_or([0; 8])), Relaxed);
-        }
+        r.name_it(&proc::name());
         r.start.store(proc::start_time(), Relaxed);
-        r.version.store(version(), Relaxed);
         r.enabled.store(1, Relaxed);
         r.wake_inode.store(0, Relaxed);
         RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
@@ -83,13 +78,30 @@ pub fn register(base: *mut u8) {
 pub fn reap_dead(base: *mut u8) -> bool {
     let mut any = false;
     for i in 0..PROC_CAP {
-        let r = at::<Record>(base, PROC_OFF + i * page::process::LEN);
+        let r = record(base, i);
         let pid = r.pid.load(Relaxed);
-        if pid != 0 && !proc::exists(pid) && r.pid.compare_exchange(pid, 0, AcqRel, Relaxed).is_ok() {
-            any |= super::reap(base, i as u32);
+        if pid == 0 || pid == field::ENDED || proc::exists(pid) {
+            continue;
         }
+        // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.
+        if r.pid.compare_exchange(pid, proc::pid(), AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        any |= super::reap(base, i as u32);
+        ended::absorb(base, r);
+        r.pid.store(0, Release); // pairs with the exchange of whoever takes it
     }
     any
+}
+
+/// The record with this number is, or was, in use.
+pub(super) fn used(base: *mut u8, number: usize) {
+    at::<AtomicU32>(base, page::header::PROC_HIGH).fetch_max(number as u32 + 1, Relaxed);
+}
+
+/// The record with this number.
+pub(super) fn record(base: *mut u8, number: usize) -> &'static Record {
+    at(base, PROC_OFF + number * page::process::LEN)
 }
 
 fn version() -> u32 {
@@ -194,20 +206,38 @@ pub fn count_at(number: usize, n: i64) {
 /// Counts a connection that ended on TCP, by its reason.
 pub fn count_fallback(reason: u32) {
     let r = RECORD.load(Relaxed);
-    if r.is_null() {
-        return;
+    if !r.is_null() {
+        // SAFETY: as above.
+        unsafe { &*r }.add_fallback(reason, 1);
     }
-    // SAFETY: as above.
-    for entry in unsafe { &(*r).fallbacks } {
-        let mut old = entry.load(Relaxed);
-        while old == 0 || old >> 32 == u64::from(reason) {
-            let n = (old as u32).saturating_add(1);
-            let new = u64::from(reason) << 32 | u64::from(n);
-            match entry.compare_exchange_weak(old, new, Relaxed, Relaxed) {
-                Ok(_) => return,
-                Err(v) => old = v,
+}
+
+impl Record {
+    /// Adds to the counter with this number.
+    pub(super) fn add(&self, number: usize, n: i64) {
+        self.counters[number].fetch_add(n as u64, Relaxed);
+    }
+
+    /// Adds to the connections that ended on TCP for this reason.
+    pub(super) fn add_fallback(&self, reason: u32, n: u32) {
+        for entry in &self.fallbacks {
+            let mut old = entry.load(Relaxed);
+            while old == 0 || old >> 32 == u64::from(reason) {
+                let new = u64::from(reason) << 32 | u64::from((old as u32).saturating_add(n));
+                match entry.compare_exchange_weak(old, new, Relaxed, Relaxed) {
+                    Ok(_) => return,
+                    Err(v) => old = v,
+                }
             }
         }
+    }
+
+    /// Shows the program's name and the library's version.
+    pub(super) fn name_it(&self, name: &[u8; 16]) {
+        for (n, part) in self.name.iter().zip(name.chunks_exact(8)) {
+            n.store(u64::from_ne_bytes(part.try_into().unwrap_or([0; 8])), Relaxed);
+        }
+        self.version.store(version(), Relaxed);
     }
 }
 

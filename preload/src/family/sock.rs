@@ -35,7 +35,9 @@ pub struct Sock {
     pub tx_medium: AtomicU8,
     /// Medium of receiving.
     pub rx_medium: AtomicU8,
-    _gap: AtomicU16,
+    /// [`medium::RDMA`] from when a link carries it on, also after its end.
+    pub carried: AtomicU8,
+    _gap: AtomicU8,
     /// Ring bytes.
     pub tx_ring: AtomicU32,
     /// Ring bytes.
@@ -141,6 +143,8 @@ pub struct Sock {
 const _: () = assert!(size_of::<Sock>() == 1024);
 const _: () = assert!(offset_of!(Sock, cookie) == field::COOKIE);
 const _: () = assert!(offset_of!(Sock, tx_medium) == field::TX_MEDIUM);
+const _: () = assert!(offset_of!(Sock, carried) == field::CARRIED);
+const _: () = assert!(offset_of!(Sock, ops) == field::TCP_OPS);
 const _: () = assert!(offset_of!(Sock, tx_ring) == field::TX_RING);
 const _: () = assert!(offset_of!(Sock, peer_pid) == field::PEER_PID);
 const _: () = assert!(offset_of!(Sock, bells_tx) == field::BELLS_TX);
@@ -214,6 +218,7 @@ impl Sock {
         self.names[0].store(0, Relaxed);
         self.tx_medium.store(medium::TCP, Relaxed);
         self.rx_medium.store(medium::TCP, Relaxed);
+        self.carried.store(medium::TCP, Relaxed);
         self.region.store(std::ptr::null_mut(), Relaxed);
         self.low_water.store(1, Relaxed);
         self.holders.store(1, Relaxed);

@@ -63,6 +63,7 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
     rendezvous::forget(s);
     if s.region().is_none() {
         if !matches!(s.role.load(Relaxed), role::LISTENER) {
+            family::ended::count(s);
             s.start_again();
             s.next_ops.store(config::switch_ops(), Relaxed);
         }
@@ -73,6 +74,7 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         // Somebody else is in it: what comes next stays on TCP.
         return switch::pin(s, fd, Reason::TcpSpecial);
     }
+    family::ended::count(s);
     s.start_again();
     s.next_ops.store(config::switch_ops(), Relaxed);
     changes::note(s);
@@ -247,35 +249,9 @@ pub fn leave(s: &'static Sock) {
 
 fn finish(s: &'static Sock, last: bool) {
     if last {
-        count(s);
+        family::ended::count(s);
         s.set_state(State::Free);
         family::give_back(s);
-    }
-}
-
-/// Adds what a connection did to the counters of this process; until now smcrctl read it from the
-/// record.
-fn count(s: &Sock) {
-    for (counter, value) in [
-        (Counter::TcpTxBytes, &s.tx.tcp),
-        (Counter::TcpRxBytes, &s.rx.tcp),
-        (Counter::MemTxBytes, &s.tx.cursor),
-        (Counter::MemRxBytes, &s.rx.cursor),
-    ] {
-        process::count(counter, value.load(Relaxed) as i64);
-    }
-    process::count(Counter::TcpOps, s.ops.load(Relaxed).into());
-    for (i, value) in s.sizes.as_flattened().iter().enumerate() {
-        match value.load(Relaxed) {
-            0 => {}
-            n => process::count_at(Counter::Tx64 as usize + i, n as i64),
-        }
-    }
-    let role = s.role.load(Relaxed);
-    let never = s.tx.switches.load(Relaxed) == 0 && s.rx.switches.load(Relaxed) == 0;
-    let reason = s.reason.load(Relaxed);
-    if (role == role::CLIENT || role == role::SERVER) && (never || reason != 0) {
-        process::count_fallback(if reason == 0 { Reason::NotWorthIt.code() } else { reason });
     }
 }
 

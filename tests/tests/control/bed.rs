@@ -76,6 +76,13 @@ impl Bed {
         Ok(self.home(program))
     }
 
+    /// The server with a child for each connection.
+    pub fn forking_server(&self) -> Result<Running<'_>> {
+        let server = self.program(&[])?.args(["forks".into(), PORTS[0].to_string()]).start()?;
+        eventually("a server", || Ok(server.so_far().0.contains("ready")))?;
+        Ok(server)
+    }
+
     pub fn server(&self, env: &[(&str, &str)]) -> Result<Running<'_>> {
         let server = self.program(env)?.args(["server"]).args(PORTS.map(|p| p.to_string())).start()?;
         eventually("a server", || Ok(server.so_far().0.contains("ready")))?;

@@ -70,7 +70,53 @@ fn sizes_and_ends() -> Result<()> {
         ensure!(text.contains(line), "{line}: {text}");
     }
     let text = bed.ok(&["stats", "--prometheus", "-p", &pid.to_string()])?;
-    let line = format!("smcr_ended_on_tcp_total{{pid=\"{pid}\",program=\"python3\",reason=\"port\"}} 1\n");
+    let uid = &end["users"][0]["uid"];
+    let line = format!("smcr_ended_on_tcp_total{{pid=\"{pid}\",uid=\"{uid}\",program=\"python3\",reason=\"port\"}} 1\n");
     ensure!(text.contains(&line), "{text}");
+    Ok(())
+}
+
+/// Children of a server are killed, and their records given to the next ones: what they counted stays.
+#[test]
+fn killed_children_stay_in_the_totals() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["enable", "--user"])?;
+    let server = bed.forking_server()?;
+    let client = bed.client(&[])?;
+    let pids = || -> Result<Vec<i32>> {
+        let all = bed.socks()?;
+        let ours = all.iter().filter(|s| s["program"] == "forks" && s["role"] == "server");
+        Ok(ours.filter_map(|s| s["pid"].as_i64()).map(|p| p as i32).collect())
+    };
+    let totals = || -> Result<Value> {
+        let text = bed.ok(&["stats", "-a", "--json", "--program", "forks"])?;
+        let all: Value = serde_json::from_str(&text).context(text)?;
+        Ok(all["totals"].clone())
+    };
+    let mut before = Value::Null;
+    for round in 0..4 {
+        client.open("a", 7000)?;
+        client.moves_to_memory("a")?;
+        let children: Vec<i32> = pids()?.into_iter().filter(|p| *p != server.pid()).collect();
+        ensure!(children.len() == 1, "{children:?}");
+        let now = totals()?;
+        for name in ["sockets", "mem_tx_bytes", "mem_rx_bytes", "tcp_tx_bytes", "tx_1k", "rx_4k", "accelerated"] {
+            let (then, now) = (before[name].as_u64(), now[name].as_u64());
+            ensure!(now >= then && now > Some(0) || flipping(), "{name} in round {round}: {then:?}, {now:?}");
+        }
+        ensure!(now["tracked"].as_u64() <= Some(3), "what the killed had is not there: {now}");
+        if !flipping() {
+            let sent = now["mem_tx_bytes"].as_u64().unwrap_or(0) - before["mem_tx_bytes"].as_u64().unwrap_or(0);
+            ensure!(sent >= 300 * 4000, "{sent} in round {round}");
+        }
+        before = now;
+        // SAFETY: kill(2) of a child of this test's server.
+        ensure!(unsafe { libc::kill(children[0], libc::SIGKILL) } == 0);
+        eventually("its end", || Ok(!std::path::Path::new(&format!("/proc/{}", children[0])).exists()))?;
+        client.tell("close a")?;
+    }
+    // One record stands for all of them, and it is no process.
+    let text = bed.ok(&["stats", "-a", "-d", "--program", "forks"])?;
+    ensure!(text.matches("all that ended before, of forks").count() == 1, "{text}");
     Ok(())
 }
