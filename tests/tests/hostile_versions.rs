@@ -34,15 +34,15 @@ fn newer() -> Result<PathBuf> {
     Ok(built)
 }
 
+/// A server that answers each connection in a thread.
+fn echo() -> Result<PathBuf> {
+    compile_with("cc", "echo_many", &["echo_many.c"], &["-O1", "-g", "-pthread"])
+}
+
 #[test]
 fn versions_without_an_overlap_stay_on_tcp() -> Result<()> {
     let newer = newer()?;
-    let echo = compile_with(
-        "cc",
-        "echo_many",
-        &["echo_many.c"],
-        &["-O1", "-g", "-pthread"],
-    )?;
+    let echo = echo()?;
     let port = PORT.to_string();
     let preload = format!("LD_PRELOAD={}", newer.display());
     let env = ["env", preload.as_str()];
@@ -78,12 +78,7 @@ fn versions_without_an_overlap_stay_on_tcp() -> Result<()> {
 #[test]
 fn two_newer_ones_agree() -> Result<()> {
     let newer = newer()?;
-    let echo = compile_with(
-        "cc",
-        "echo_many",
-        &["echo_many.c"],
-        &["-O1", "-g", "-pthread"],
-    )?;
+    let echo = echo()?;
     let preload = format!("LD_PRELOAD={}", newer.display());
     let port = PORT.to_string();
     let net = Net::new()?;

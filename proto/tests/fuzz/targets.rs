@@ -7,14 +7,10 @@ use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::clc::Message as Clc;
 use smcr_proto::smc::clc::assembler::Assembler;
-use smcr_proto::smc::clc::proposal::Release;
 use smcr_proto::smc::conn::Conn;
-use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::Role;
-use smcr_proto::smc::handshake::client::Client;
-use smcr_proto::smc::handshake::server::Server;
 use smcr_proto::smc::id::RmbeSize;
-use smcr_proto::smc::link::{Config, Group, TEST_LINK};
+use smcr_proto::smc::link::Group;
 use smcr_proto::smc::llc::{Family, Message as Llc};
 
 #[path = "../smc/parts.rs"]
@@ -95,52 +91,15 @@ pub fn cdc(data: &[u8]) {
 
 /// Both ends of the CLC handshake come to an end, whatever they are told.
 pub fn handshake(data: &[u8]) {
-    let proposal = parts::proposal(true, Some(Release::V20));
-    let mut client = Client::new(Time::ZERO, proposal, parts::host());
-    let offer = Ok(parts::offer(true, Some(parts::limits(1))));
-    let mut server = Server::new(Time::ZERO, parts::peer_id(1), offer, parts::host());
-    for bytes in messages(data) {
-        client.handle_bytes(bytes);
-        server.handle_bytes(bytes);
-        while client.poll_event().is_some() || server.poll_event().is_some() {}
-        // The driver decides at once; without a decision to make these do nothing.
-        client.confirm(parts::endpoint(2, 1, RmbeSize::MIN), true);
-        server.accept(Time::ZERO, parts::endpoint(1, 1, RmbeSize::MIN), true, true);
-        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
-    }
-    for second in [7, 14, 21] {
-        let now = Time::from_secs(second);
-        client.link_failed(now, Diagnosis::LINK_READY);
-        server.link_failed(now, Diagnosis::LINK_READY);
-        client.handle_timeout(now);
-        server.handle_timeout(now);
-        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
-    }
-    assert!(client.outcome().is_some() && client.poll_timeout().is_none());
-    assert!(server.outcome().is_some() && server.poll_timeout().is_none());
+    parts::handshake_ends(messages(data));
 }
 
 /// A link group takes any messages; the first byte says which end and version it is.
 pub fn group(data: &[u8]) {
     let Some((what, data)) = data.split_first() else { return };
     let family = if what & 1 == 0 { Family::V1 } else { Family::V2 };
-    let (role, own, peer) =
-        if what & 2 == 0 { (Role::Client, 2, 1) } else { (Role::Server, 1, 2) };
-    let own = parts::endpoint(own, 1, RmbeSize::MIN);
-    let mut group = Group::new(Config {
-        role,
-        family,
-        mac: own.mac,
-        gid: own.gid,
-        qpn: own.qpn,
-        direct: true,
-        peer_gid: parts::endpoint(peer, 1, RmbeSize::MIN).gid,
-        link: if role == Role::Server { 1 } else { 0 },
-        link_uid: 0x100,
-        max_links: 2,
-        max_conns: 255,
-        test_link: Some(TEST_LINK),
-    });
+    let role = if what & 2 == 0 { Role::Client } else { Role::Server };
+    let mut group = Group::new(parts::group_config(role, family));
     group.start(Time::ZERO);
     for (i, bytes) in messages(data).enumerate() {
         let now = Time::from_millis(100 * i as u64);

@@ -2,46 +2,20 @@
 
 use smcr_proto::smc::Time;
 use smcr_proto::smc::handshake::Role;
-use smcr_proto::smc::id::{Gid, Mac, Qpn, Rkey, RmbeSize};
-use smcr_proto::smc::link::{Config, Event, FLOW, Group, GroupError, State, TEST_LINK};
+use smcr_proto::smc::id::{Gid, Mac, Qpn, Rkey};
+use smcr_proto::smc::link::{Config, Event, FLOW, Group, GroupError, State};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{
     AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteRkey, Family, Message, RequestAddLink,
     TestLink,
 };
 
-use crate::parts::{self, CLIENT, SERVER};
+use crate::parts;
 
 pub const START: Time = Time::from_secs(1000);
 
-pub fn config(role: Role, family: Family) -> Config {
-    let (own, peer) = if role == Role::Server {
-        (SERVER, CLIENT)
-    } else {
-        (CLIENT, SERVER)
-    };
-    let (own, peer) = (
-        parts::endpoint(own, 1, RmbeSize::MIN),
-        parts::endpoint(peer, 1, RmbeSize::MIN),
-    );
-    Config {
-        role,
-        family,
-        mac: own.mac,
-        gid: own.gid,
-        qpn: own.qpn,
-        direct: true,
-        peer_gid: peer.gid,
-        link: if role == Role::Server { 1 } else { 0 },
-        link_uid: 0x100,
-        max_links: 2,
-        max_conns: 255,
-        test_link: Some(TEST_LINK),
-    }
-}
-
 pub fn started(role: Role, family: Family) -> Group {
-    let mut group = Group::new(config(role, family));
+    let mut group = Group::new(parts::group_config(role, family));
     group.start(START);
     group
 }
@@ -114,7 +88,7 @@ fn a_server_confirms_the_link_and_then_only_seems_to_add_another() {
 fn with_one_link_agreed_no_second_is_mentioned() {
     let mut group = Group::new(Config {
         max_links: 1,
-        ..config(Role::Server, Family::V2)
+        ..parts::group_config(Role::Server, Family::V2)
     });
     group.start(START);
     drain(&mut group);
@@ -271,7 +245,7 @@ fn one_exchange_of_its_own_at_a_time() {
 fn a_group_takes_no_more_connections_than_agreed() {
     let mut group = Group::new(Config {
         max_conns: 16,
-        ..config(Role::Server, Family::V2)
+        ..parts::group_config(Role::Server, Family::V2)
     });
     for _ in 0..16 {
         group.connection_opened().unwrap();

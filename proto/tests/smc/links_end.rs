@@ -7,7 +7,8 @@ use smcr_proto::smc::link::{
 };
 use smcr_proto::smc::llc::{ConfirmLink, DeleteLink, Family, LinkReason, Message};
 
-use crate::links::{START, active, config, confirm_link, drain, heads, started, tell};
+use crate::parts;
+use crate::links::{START, active, confirm_link, drain, heads, started, tell};
 
 #[test]
 fn a_link_that_is_not_confirmed_ends() {
@@ -134,7 +135,7 @@ fn a_group_without_connections_ends_in_order_after_ten_minutes() {
     for (role, wait) in [(Role::Server, IDLE_SERVER), (Role::Client, IDLE_CLIENT)] {
         let mut group = Group::new(Config {
             test_link: None,
-            ..config(role, Family::V1)
+            ..parts::group_config(role, Family::V1)
         });
         group.start(START);
         tell(&mut group, Family::V1, confirm_link(role == Role::Server));

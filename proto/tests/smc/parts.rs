@@ -2,10 +2,15 @@
 
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Prefixes, Proposal, Release};
-use smcr_proto::smc::handshake::Host;
-use smcr_proto::smc::handshake::server::Offer;
+use smcr_proto::smc::Time;
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::handshake::client::Client;
+use smcr_proto::smc::handshake::server::{Offer, Server};
+use smcr_proto::smc::handshake::{Host, Role};
 use smcr_proto::smc::id::{Eid, Gid, Mac, Mtu, PeerId, Psn, Qpn, Rkey, RmbeIndex, RmbeSize, Token};
+use smcr_proto::smc::link::{Config, TEST_LINK};
 use smcr_proto::smc::list::List;
+use smcr_proto::smc::llc::Family;
 
 pub const CLIENT: u8 = 2;
 pub const SERVER: u8 = 1;
@@ -77,4 +82,54 @@ pub fn offer(v1: bool, v2: Option<Limits>) -> Offer {
         v1: v1.then(subnet),
         v2: v2.map(|limits| (List::of(&[eid()]), limits)),
     }
+}
+
+/// What a link group of this end begins with.
+pub fn group_config(role: Role, family: Family) -> Config {
+    let (own, peer) = match role {
+        Role::Server => (SERVER, CLIENT),
+        Role::Client => (CLIENT, SERVER),
+    };
+    let (own, peer) = (endpoint(own, 1, RmbeSize::MIN), endpoint(peer, 1, RmbeSize::MIN));
+    Config {
+        role,
+        family,
+        mac: own.mac,
+        gid: own.gid,
+        qpn: own.qpn,
+        direct: true,
+        peer_gid: peer.gid,
+        link: if role == Role::Server { 1 } else { 0 },
+        link_uid: 0x100,
+        max_links: 2,
+        max_conns: 255,
+        test_link: Some(TEST_LINK),
+    }
+}
+
+/// Both ends of the CLC handshake are told these bytes, then the time passes: they must come to an end.
+pub fn handshake_ends<'a>(told: impl Iterator<Item = &'a [u8]>) {
+    let proposal = proposal(true, Some(Release::V20));
+    let mut client = Client::new(Time::ZERO, proposal, host());
+    let offer = Ok(offer(true, Some(limits(1))));
+    let mut server = Server::new(Time::ZERO, peer_id(1), offer, host());
+    for bytes in told {
+        client.handle_bytes(bytes);
+        server.handle_bytes(bytes);
+        while client.poll_event().is_some() || server.poll_event().is_some() {}
+        // The driver decides at once; without a decision to make these do nothing.
+        client.confirm(endpoint(2, 1, RmbeSize::MIN), true);
+        server.accept(Time::ZERO, endpoint(1, 1, RmbeSize::MIN), true, true);
+        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
+    }
+    for second in [7, 14, 21] {
+        let now = Time::from_secs(second);
+        client.link_failed(now, Diagnosis::LINK_READY);
+        server.link_failed(now, Diagnosis::LINK_READY);
+        client.handle_timeout(now);
+        server.handle_timeout(now);
+        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
+    }
+    assert!(client.outcome().is_some() && client.poll_timeout().is_none());
+    assert!(server.outcome().is_some() && server.poll_timeout().is_none());
 }

@@ -14,8 +14,6 @@ use smcr_proto::smc::clc::{Kind, Message as Clc};
 use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::cursor::{Cursor, Step, segments};
 use smcr_proto::smc::diagnosis::Diagnosis;
-use smcr_proto::smc::handshake::client::Client;
-use smcr_proto::smc::handshake::server::Server;
 use smcr_proto::smc::id::*;
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{self, Family, Message as Llc};
@@ -216,28 +214,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_handshake_panic_or_hang(data in any_bytes(), more in any_bytes()) {
-        let proposal = parts::proposal(true, Some(Release::V20));
-        let mut client = Client::new(Time::ZERO, proposal, parts::host());
-        let offer = Ok(parts::offer(true, Some(parts::limits(1))));
-        let mut server = Server::new(Time::ZERO, parts::peer_id(1), offer, parts::host());
-        for bytes in [&data, &more] {
-            client.handle_bytes(bytes);
-            server.handle_bytes(bytes);
-        }
-        while client.poll_event().is_some() || server.poll_event().is_some() {}
-        client.confirm(parts::endpoint(2, 1, RmbeSize::MIN), true);
-        server.accept(Time::ZERO, parts::endpoint(1, 1, RmbeSize::MIN), true, true);
-        while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
-        for second in [7, 14, 21] {
-            let now = Time::from_secs(second);
-            client.link_failed(now, Diagnosis::LINK_READY);
-            server.link_failed(now, Diagnosis::LINK_READY);
-            client.handle_timeout(now);
-            server.handle_timeout(now);
-            while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
-        }
-        prop_assert!(client.outcome().is_some() && client.poll_timeout().is_none());
-        prop_assert!(server.outcome().is_some() && server.poll_timeout().is_none());
+        parts::handshake_ends([&data[..], &more[..]].into_iter());
     }
 
     #[test]
