@@ -190,7 +190,7 @@ impl Drop for Server {
 fn node(role: &str, lib: Option<&Path>) -> anyhow::Result<Command> {
     let own = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(own);
-    command.args(["node", role]);
+    command.args(["__node", role]);
     match lib {
         Some(lib) => {
             let old = std::env::var_os("LD_PRELOAD");
@@ -211,18 +211,18 @@ fn answer(command: &mut Command) -> anyhow::Result<String> {
         .context("cannot start this program")?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "{} ({})",
-            complaint.trim().trim_start_matches("smcrctl: "),
-            output.status
-        );
+        match complaint.trim().trim_start_matches("smcrctl: ") {
+            "" => bail!("the measuring process ended ({})", output.status),
+            told => bail!("{told}"),
+        }
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Whether a program that is started with the library has it.
+/// Whether a program that is started with a library has it.
 pub fn loads(library: &Path) -> anyhow::Result<bool> {
-    Ok(answer(&mut node("loaded", Some(library))?)? == "yes")
+    let name = library.file_name().unwrap_or_default();
+    Ok(answer(node("loaded", Some(library))?.arg(name))? == "yes")
 }
 
 /// What the library says of a connection that carries nothing.

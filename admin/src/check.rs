@@ -1,8 +1,10 @@
 //! The command check: findings about this machine, the way to a peer, or a program.
 
 mod diag;
+mod limits;
 mod machine;
 mod peer;
+mod rdma;
 
 use serde::Serialize;
 
@@ -24,7 +26,7 @@ pub enum Grade {
 }
 
 /// One thing that was looked at.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub struct Finding {
     grade: Grade,
     what: String,
@@ -53,7 +55,7 @@ pub fn run(places: &Places, args: &CheckArgs) -> anyhow::Result<()> {
     let findings = match (&args.program, &args.peer) {
         (Some(path), _) => check_program(&program::resolve(path)?)?,
         (None, Some(peer)) => peer::check(places, peer)?,
-        (None, None) => machine::check(places),
+        (None, None) => [machine::check(places), rdma::check(places)].concat(),
     };
     if args.json {
         out::json(&findings)?;

@@ -13,15 +13,18 @@ pub use observation::*;
 pub use programs::*;
 pub use settings::*;
 
-pub const EXIT_HELP: &str = "Exit status: 0 success, 1 failure, 2 wrong usage.";
+const EXIT_HELP: &str = "Exit status: 0 success, 1 failure, 2 wrong usage.  More: smcrctl COMMAND --help";
+/// All of it on a screen of 24 lines.
+const TEMPLATE: &str = "{about}: {usage}\n{subcommands}{after-help}";
 
-/// Switches, restricts, explains and measures smcr, which makes TCP programs faster.
+/// Switches, restricts, explains and measures smcr
 #[derive(Parser)]
-#[command(name = "smcrctl", version, max_term_width = 100, after_help = EXIT_HELP)]
+#[command(name = "smcrctl", version, max_term_width = 100)]
+#[command(after_help = EXIT_HELP, help_template = TEMPLATE)]
 #[command(disable_help_subcommand = true)]
 pub struct Cli {
     /// Use the host's files below DIR instead of / (for images and tests)
-    #[arg(long, global = true, value_name = "DIR", hide_short_help = true)]
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
     pub root: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
@@ -31,26 +34,26 @@ pub struct Cli {
 pub enum Command {
     /// Start a program with the library
     Run(RunArgs),
-    /// Switch acceleration on for new connections of running and new processes
+    /// Accelerate new connections, of running processes too
     Enable(Scope),
-    /// Switch acceleration off for new connections (drain moves the live ones)
+    /// Leave new connections on TCP (drain moves the live ones)
     Disable(Scope),
-    /// The ports that may be accelerated; an empty list means every port
+    /// Ports that may be accelerated; an empty list means every port
     #[command(subcommand)]
     PortRange(PortRange),
-    /// Rules by program, role, user, address and port, asked before the lists
+    /// Rules by program, role, user, address and port
     #[command(subcommand)]
     Rule(Rules),
     /// Set attributes, now and in the configuration file
     Set(SetArgs),
-    /// Leave attributes to the host's settings or the defaults again
+    /// Leave attributes to the host's settings or the defaults
     Unset(UnsetArgs),
     /// Show attributes
     Get(GetArgs),
     /// Show, check and load the configuration
     #[command(subcommand)]
     Config(Config),
-    /// Counters of the processes that have the library loaded
+    /// Counters of the processes that have the library
     Stats(StatsArgs),
     /// Connections, as ss shows sockets
     Sock(SockArgs),
@@ -58,7 +61,7 @@ pub enum Command {
     Linkgroup(Json),
     /// RDMA devices of this machine
     Device(Json),
-    /// User EIDs, by which SMC-Rv2 hosts find that they belong together
+    /// User EIDs, by which SMC-Rv2 hosts know each other
     #[command(subcommand)]
     Ueid(Ueid),
     /// Why is this connection on TCP?
@@ -71,15 +74,17 @@ pub enum Command {
     Top(TopArgs),
     /// Measure TCP against smcr
     Bench(BenchArgs),
-    /// Start a systemd unit with the library from its next start on
+    /// Give a systemd unit the library, from its next start on
     EnableUnit(UnitArgs),
     /// Undo enable-unit
     DisableUnit(UnitArgs),
     /// Print the completions of a shell
+    #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
     /// Write the man pages into a directory
+    #[command(hide = true)]
     Man { dir: PathBuf },
     /// One end of a measurement (started by bench and check)
-    #[command(hide = true, subcommand)]
+    #[command(name = "__node", hide = true, subcommand)]
     Node(Node),
 }

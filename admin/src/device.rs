@@ -2,7 +2,8 @@
 //! here. Used by device and check.
 
 use std::fs;
-use std::path::Path;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -74,6 +75,28 @@ fn join(words: &[String]) -> String {
     } else {
         words.join(",")
     }
+}
+
+/// The file by which programs open a device.
+pub fn uverbs(places: &Places, device: &str) -> Option<PathBuf> {
+    let class = places.of_host("/sys/class/infiniband_verbs");
+    let is_its = |name: &String| text(&class.join(name).join("ibdev")) == device;
+    let name = names(&class).into_iter().find(is_its)?;
+    Some(places.of_host("/dev/infiniband").join(name))
+}
+
+impl Port {
+    /// The GID that connections to other hosts can use, if the port is active and has one.
+    pub fn address(&self) -> Option<&str> {
+        let is_usable = |g: &&Gid| g.kind == "RoCE v2" && is_ipv4(&g.gid);
+        let gid = self.gids.iter().find(is_usable)?;
+        (self.state == "ACTIVE").then_some(gid.gid.as_str())
+    }
+}
+
+/// Whether a GID is made of an IPv4 address.
+fn is_ipv4(gid: &str) -> bool {
+    gid.parse::<Ipv6Addr>().is_ok_and(|ip| ip.to_ipv4_mapped().is_some())
 }
 
 /// The ports of this machine. There is none where there is no directory.

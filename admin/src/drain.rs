@@ -18,7 +18,7 @@ use crate::fail::usage;
 use crate::out;
 use crate::paths::Places;
 use crate::procfs;
-use crate::scan::{Connection, Host};
+use crate::scan::{Connection, Host, may_look};
 use crate::settings::Settings;
 use crate::wake;
 
@@ -41,7 +41,7 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
         Meant::Port(port) => Target::Port(port),
         Meant::Process(pid) => match (procfs::own_pid(pid), procfs::start_time(pid)) {
             (Some(pid), Some(start)) => Target::Process { pid, start },
-            _ => bail!("process {pid} is gone"),
+            _ => bail!("no process {pid}; smcrctl sock lists those with the library"),
         },
     };
     let had = before.iter().filter(|c| meant.concerns(c)).count();
@@ -130,7 +130,8 @@ fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
         return Ok(Meant::All);
     }
     if let Some(pid) = text.strip_prefix("pid:") {
-        return Ok(Meant::Process(pid.parse().map_err(|_| wrong())?));
+        let pid = pid.parse().map_err(|_| wrong())?;
+        return Ok(Meant::Process(may_look(pid)?));
     }
     if let Some(port) = text.strip_prefix("port:").or(text.strip_prefix(':')) {
         return Ok(Meant::Port(port.parse().map_err(|_| wrong())?));
@@ -146,7 +147,7 @@ fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
         ))),
         (false, true, Some(port)) => Ok(port),
         (true, ..) => Ok(pid),
-        (false, ..) if procfs::owner(number).is_some() => Ok(pid),
+        (false, ..) if procfs::owner(number).is_some() => Ok(Meant::Process(may_look(number)?)),
         (false, _, Some(port)) => Ok(port),
         (false, _, None) => bail!("no process {number}; see smcrctl sock"),
     }

@@ -11,12 +11,15 @@ use crate::cli::{ExplainArgs, Who};
 use crate::effective::Effective;
 use crate::fail::usage;
 use crate::paths::Places;
+use crate::out::Table;
 use crate::scan::{Connection, Host};
 use crate::sock::reason_of_text;
 use crate::{out, procfs, program};
 
 pub fn run(places: &Places, args: &ExplainArgs) -> anyhow::Result<()> {
-    let text = args.what.as_str();
+    let Some(text) = args.what.as_deref() else {
+        return list();
+    };
     if let Some(code) = text.strip_prefix("code:") {
         return explain_code(text, reason_of_text(code));
     }
@@ -50,13 +53,24 @@ pub fn run(places: &Places, args: &ExplainArgs) -> anyhow::Result<()> {
 
 fn explain_code(text: &str, code: Option<u32>) -> anyhow::Result<()> {
     let Some(reason) = code.and_then(Reason::from_code) else {
-        let names: Vec<_> = Reason::ALL.iter().skip(1).map(|r| r.label()).collect();
         return Err(usage(format!(
-            "`{text}` is neither a process (PID or PID/FD) nor a reason ({})",
-            names.join(", ")
+            "`{text}` is neither a process (PID or PID/FD) nor a reason; smcrctl explain alone lists these"
         )));
     };
     out::print(&sentence(reason.code()))
+}
+
+/// Every reason in a line.
+fn list() -> anyhow::Result<()> {
+    let mut table = Table::new(&["Reason", ">Code", "Meaning"]);
+    for reason in &Reason::ALL[1..] {
+        let (label, code) = (reason.label(), reason.code().to_string());
+        match label.strip_prefix("SMC ") {
+            Some(hex) => table.row(vec!["SMC".into(), hex.into(), reason.text().into()]),
+            None => table.row(vec![label.into(), code, reason.text().into()]),
+        }
+    }
+    out::print(&table.render())
 }
 
 /// Number, name, sentence and mend of a reason.
@@ -77,7 +91,7 @@ fn sentence(code: u32) -> String {
 
 fn explain_process(places: &Places, pid: u32, fd: Option<i32>) -> anyhow::Result<()> {
     if procfs::owner(pid).is_none() {
-        bail!("no process {pid}; see smcrctl sock");
+        bail!("no process {pid}; smcrctl sock lists those with the library");
     }
     let who = Who {
         pid: Some(pid),
@@ -130,6 +144,9 @@ fn explain_connection(c: &Connection, places: &Places) -> String {
     }
     if s.is(State::Negotiating) {
         return text + "  the two ends are proving each other; look again\n";
+    }
+    if s.reason == 0 {
+        return text + "  on TCP for now; it moves to memory with the traffic\n";
     }
     for line in sentence(s.reason).lines() {
         text += &format!("  {line}\n");
@@ -189,7 +206,7 @@ fn why_no_page(pid: u32, host: &Host) -> String {
 /// A descriptor without a record.
 fn why_no_record(pid: u32, fd: i32) -> anyhow::Result<String> {
     let Some(inode) = procfs::socket_inode(pid, fd) else {
-        bail!("descriptor {fd} of process {pid} is not an open socket");
+        bail!("descriptor {fd} of process {pid} is not an open socket; see smcrctl sock -a -p {pid}");
     };
     let sockets = procfs::tcp_by_inode(pid);
     Ok(match sockets.get(&inode) {

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+
 /// A mistake of the caller: exit status 2, everything else is 1.
 #[derive(Debug)]
 pub struct Usage(String);
@@ -62,6 +66,14 @@ pub fn command_line(error: &clap::Error) -> String {
     let usage = text.lines().find_map(|l| l.strip_prefix("Usage: "));
     match usage {
         Some(usage) => format!("{told}; usage: {usage}"),
-        None => format!("{told}; see smcrctl --help"),
+        None => format!("{told}; see smcrctl {}--help", called()),
     }
+}
+
+/// The command that was called, if there is such a one, and a blank.
+fn called() -> String {
+    let known = Cli::command();
+    let mut words = std::env::args().skip(1);
+    let command = words.find(|word| known.find_subcommand(word).is_some());
+    command.map_or(String::new(), |word| word + " ")
 }

@@ -141,7 +141,7 @@ mod tests {
             (header::SOCK_CAP, 2),
             (header::SOCK_HIGH, 2),
             (header::LEN + process::PID, 42),
-            (sockets as usize + SIZE + socket::STATE, 3),
+            (sockets as usize + SIZE + socket::STATE, 4),
         ] {
             put(&mut bytes, at, n);
         }
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(family.processes.len(), 1);
         assert_eq!(family.processes[0].pid, 42);
         assert_eq!(family.sockets.len(), 1);
-        assert_eq!(family.sockets[0].state_word(), "ACCELERATED");
+        assert_eq!(family.sockets[0].state_word(), "PINNED");
         assert_eq!(family.sockets[0].addresses, None);
     }
 

@@ -124,8 +124,14 @@ pub fn status(pid: &str, key: &str) -> Option<String> {
 
 /// True if the library is mapped into a process; none if one may not look.
 pub fn has_library(pid: u32) -> Option<bool> {
+    maps(pid, "libsmcr.so")
+}
+
+/// True if a process maps a file of this name, or one that it is the beginning of.
+pub fn maps(pid: u32, name: &str) -> Option<bool> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    Some(maps.lines().any(|l| l.contains("/libsmcr.so")))
+    let files = maps.lines().filter_map(|l| l.rsplit_once('/'));
+    Some(files.into_iter().any(|(_, file)| file.starts_with(name)))
 }
 
 /// Which network namespace a process is in.

@@ -15,7 +15,7 @@ use smcr_proto::control::list::glob;
 use smcr_proto::page::{MEMFD_NAME, State};
 
 use crate::cli::Who;
-use crate::family::{Family, Socket};
+use crate::family::{Family, FamilyError, Socket};
 use crate::out;
 use crate::procfs::{self, Kind, TcpLine};
 
@@ -25,6 +25,8 @@ pub struct Host {
     pub families: Vec<FamilyView>,
     /// Processes of ours that we may not look into.
     pub unreadable: usize,
+    /// Processes whose pages cannot be understood.
+    broken: Vec<(u32, FamilyError)>,
 }
 
 /// A page and the living processes that have it open.
@@ -112,6 +114,7 @@ impl Host {
         host.families.retain(|f| !f.holders.is_empty());
         host.families.iter_mut().for_each(FamilyView::index);
         host.tell_newer();
+        host.tell_broken();
         Ok(host)
     }
 
@@ -128,8 +131,12 @@ impl Host {
         let at = match seen.get(&id) {
             Some(at) => *at,
             None => {
-                let Ok(page) = Family::read(&file) else {
-                    return;
+                let page = match Family::read(&file) {
+                    Ok(page) => page,
+                    Err(error) => {
+                        self.broken.push((pid, error));
+                        return;
+                    }
                 };
                 self.families.push(FamilyView {
                     page,
@@ -146,6 +153,17 @@ impl Host {
         // A process may have the page open twice.
         if family.holders.last().is_none_or(|h| h.pid != pid) {
             family.holders.extend(Holder::look(pid, fds, &family.page));
+        }
+    }
+
+    /// Says once what cannot be shown.
+    fn tell_broken(&self) {
+        if let Some((pid, error)) = self.broken.first() {
+            let more = match self.broken.len() {
+                1 => String::new(),
+                n => format!(", and {} others", n - 1),
+            };
+            out::note(&format!("note: process {pid}{more} is left out: {error}; restart it, or upgrade smcrctl"));
         }
     }
 
@@ -187,7 +205,7 @@ impl Host {
 }
 
 /// A process that the caller named; an error if there is none, or it is not to be seen.
-fn may_look(pid: u32) -> anyhow::Result<u32> {
+pub fn may_look(pid: u32) -> anyhow::Result<u32> {
     match std::fs::read_dir(format!("/proc/{pid}/fd")) {
         Ok(_) => Ok(pid),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {

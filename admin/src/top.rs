@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use smcr_proto::page::{Counter, State};
+use terminal_size::terminal_size;
 
 use crate::cli::TopArgs;
 use crate::out::{self, Table};
@@ -37,12 +38,19 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On a terminal the new view takes the place of the old one.
+/// On a terminal the new view takes the place of the old one, as far as there is room for it.
 fn draw(text: &str) -> anyhow::Result<()> {
-    if std::io::stdout().is_terminal() {
-        return out::print(&format!("\x1b[H\x1b[2J{text}"));
+    if !std::io::stdout().is_terminal() {
+        return out::print(&format!("{text}\n"));
     }
-    out::print(&format!("{text}\n"))
+    let size = terminal_size().map_or((80, 24), |(w, h)| (w.0.into(), h.0.into()));
+    out::print(&format!("\x1b[H{}\x1b[J", fitted(text, size)))
+}
+
+/// The text in so many columns and rows; each line ends what was there before. The last row stays free.
+fn fitted(text: &str, (columns, rows): (usize, usize)) -> String {
+    let lines = text.lines().take(rows.saturating_sub(1));
+    lines.map(|l| l.chars().take(columns).collect::<String>() + "\x1b[K\n").collect()
 }
 
 fn view(
@@ -161,5 +169,16 @@ impl Row {
             out::rate(self.rate(Counter::RingFull)),
             out::bytes(self.memory),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitted;
+
+    #[test]
+    fn a_view_is_cut_to_the_terminal() {
+        assert_eq!(fitted("abcdef\ngh\ni\n", (3, 3)), "abc\x1b[K\ngh\x1b[K\n");
+        assert_eq!(fitted("a\n", (80, 24)), "a\x1b[K\n");
     }
 }

@@ -1,6 +1,6 @@
 //! The commands enable-unit and disable-unit: a systemd drop-in that loads the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
@@ -16,6 +16,7 @@ const FILE: &str = "50-smcr.conf";
 pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
     let unit = name(&args.unit)?;
     let profile = args.profile.as_deref().map(run::profile).transpose()?;
+    must_exist(args, &unit)?;
     let library = library::find()?;
     let old = property(args, &unit, "Environment").unwrap_or_default();
     let old = old
@@ -34,9 +35,13 @@ pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
     }
     warn_about_program(args, &unit)?;
     let path = drop_in(places, args, &unit)?;
+    let before = std::fs::read_to_string(&path).ok();
     replace_file(&path, &text)?;
+    if let Err(error) = reload(args) {
+        put_back(&path, before.as_deref())?;
+        return Err(error);
+    }
     warn_about_sandbox(args, &unit);
-    reload(args)?;
     out::print(&format!(
         "wrote {}; it takes effect when {unit} is started next\n",
         path.display()
@@ -46,22 +51,47 @@ pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
 pub fn disable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
     let unit = name(&args.unit)?;
     let path = drop_in(places, args, &unit)?;
-    match std::fs::remove_file(&path) {
-        Ok(()) => {}
+    let before = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             bail!("{unit} is not enabled: no {}", path.display())
         }
-        Err(e) => return Err(e).with_context(|| format!("cannot remove {}", path.display())),
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+    };
+    put_back(&path, None)?;
+    if let Err(error) = reload(args) {
+        put_back(&path, Some(&before))?;
+        return Err(error);
     }
-    if let Some(dir) = path.parent() {
-        // Other drop-ins may be in there.
-        let _ = std::fs::remove_dir(dir);
-    }
-    reload(args)?;
     out::print(&format!(
         "removed {}; it takes effect when {unit} is started next\n",
         path.display()
     ))
+}
+
+/// Makes the drop-in say what it said, or removes it.
+fn put_back(path: &Path, text: Option<&str>) -> anyhow::Result<()> {
+    if let Some(text) = text {
+        return replace_file(path, text);
+    }
+    std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    if let Some(dir) = path.parent() {
+        // Other drop-ins may be in there.
+        let _ = std::fs::remove_dir(dir);
+    }
+    Ok(())
+}
+
+/// Refuses a unit that systemd does not know.
+fn must_exist(args: &UnitArgs, unit: &str) -> anyhow::Result<()> {
+    if args.no_reload {
+        return Ok(());
+    }
+    match property(args, unit, "LoadState").as_deref() {
+        None => bail!("systemd does not answer about {unit}; use --no-reload where it does not run"),
+        Some("not-found") => bail!("no unit {unit}; systemctl list-unit-files shows what there is"),
+        Some(_) => Ok(()),
+    }
 }
 
 /// The unit's full name, which becomes part of a path.
@@ -103,7 +133,7 @@ fn warn_about_program(args: &UnitArgs, unit: &str) -> anyhow::Result<()> {
     let Some(path) = start.split(' ').find_map(|w| w.strip_prefix("path=")) else {
         return Ok(());
     };
-    match program::inspect(std::path::Path::new(path)) {
+    match program::inspect(Path::new(path)) {
         Ok(report) => match report.obstacles.first() {
             Some(why) => bail!("{} cannot be accelerated: {why}", report.file.display()),
             None => Ok(()),
@@ -162,11 +192,11 @@ fn reload(args: &UnitArgs) -> anyhow::Result<()> {
     match output {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => bail!(
-            "the drop-in is changed, but systemctl daemon-reload failed: {}; use --no-reload where systemd does not run",
+            "systemctl daemon-reload failed, so nothing is changed: {}; use --no-reload where systemd does not run",
             String::from_utf8_lossy(&output.stderr).trim()
         ),
         Err(error) => bail!(
-            "the drop-in is changed, but systemctl cannot be started: {error}; use --no-reload where systemd does not run"
+            "systemctl cannot be started, so nothing is changed: {error}; use --no-reload where systemd does not run"
         ),
     }
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
 use super::Measured;
@@ -42,8 +42,8 @@ pub fn run(node: &Node) -> anyhow::Result<()> {
             out::print(&(serde_json::to_string(&measured)? + "\n"))
         }
         Node::Probe { to } => probe(*to),
-        Node::Loaded => {
-            let yes = procfs::has_library(std::process::id()) == Some(true);
+        Node::Loaded { name } => {
+            let yes = procfs::maps(std::process::id(), name) == Some(true);
             out::print(if yes { "yes\n" } else { "no\n" })
         }
     }
@@ -108,9 +108,8 @@ fn measure(to: SocketAddr, kind: &str, size: u32, seconds: f64) -> anyhow::Resul
         _ => bail!("no measurement `{kind}`; there are ping and stream"),
     };
     let time = Duration::try_from_secs_f64(seconds).context("seconds must be a time")?;
-    let mut stream = TcpStream::connect(to).with_context(|| {
-        format!("no connection to {to}; is smcrctl bench --listen running there?")
-    })?;
+    let mut stream = TcpStream::connect(to)
+        .map_err(|e| anyhow!("no connection to {to}: {e}; start smcrctl bench --listen there"))?;
     stream.set_nodelay(true)?;
     let mut hello = HELLO.to_vec();
     hello.extend(code.to_le_bytes());

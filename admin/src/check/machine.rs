@@ -1,19 +1,12 @@
 //! What of this machine matters to the library. Used by `check`.
 
-use std::path::Path;
-
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
-use smcr_bpf::State;
-
-use super::{Finding, Grade, diag};
+use super::{Finding, Grade, diag, limits};
 use crate::effective::Effective;
 use crate::paths::Places;
-use crate::{bench, device, handshake, library, out, procfs};
-
-/// Below this, RDMA has little memory to pin.
-const LITTLE_MEMLOCK: u64 = 64 << 20;
+use crate::{bench, library, procfs};
 
 pub fn check(places: &Places) -> Vec<Finding> {
     vec![
@@ -23,26 +16,9 @@ pub fn check(places: &Places) -> Vec<Finding> {
         sock_diag(),
         processors(),
         descriptors(),
-        container(),
+        limits::check(),
         seccomp(),
-        memlock(),
-        devices(places),
-        smc_option(),
     ]
-}
-
-/// The eBPF programs. Connections of one host do not need them, so their absence is no fault.
-fn smc_option() -> Finding {
-    let status = smcr_bpf::status();
-    let finding = |grade, text: String| Finding::new(grade, "smc option", text);
-    let text = handshake::describe(&status);
-    match status.state {
-        State::Enabled | State::Unreadable => finding(Grade::Good, text),
-        State::Absent => finding(Grade::Info, text).mend("smcrctl enable, as root"),
-        State::Partial | State::Outdated => {
-            finding(Grade::Bad, text).mend("smcrctl enable, as root")
-        }
-    }
 }
 
 fn the_library() -> Finding {
@@ -128,32 +104,6 @@ fn descriptors() -> Finding {
     }
 }
 
-/// The memory and processor limits of the control group that we are in.
-fn container() -> Finding {
-    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = group.lines().find_map(|l| l.strip_prefix("0::/"));
-    let dir = Path::new("/sys/fs/cgroup").join(path.unwrap_or_default());
-    let read = |file| {
-        let text = std::fs::read_to_string(dir.join(file)).ok()?;
-        Some(text.trim().to_string()).filter(|t| !t.starts_with("max"))
-    };
-    let mut limits = Vec::new();
-    if let Some(bytes) = read("memory.max").and_then(|t| t.parse().ok()) {
-        limits.push(format!(
-            "memory {} (rings count against it)",
-            out::bytes(bytes)
-        ));
-    }
-    if let Some(quota) = read("cpu.max") {
-        limits.push(format!("processor time {quota} us (quota, period)"));
-    }
-    let text = match limits.is_empty() {
-        true => "no limit of memory or processor time in this control group".to_string(),
-        false => limits.join(", "),
-    };
-    Finding::new(Grade::Info, "container", text)
-}
-
 fn seccomp() -> Finding {
     let filtered = procfs::status("self", "Seccomp").is_some_and(|mode| mode == "2");
     let text = match filtered {
@@ -161,36 +111,6 @@ fn seccomp() -> Finding {
         false => "system calls are not filtered",
     };
     Finding::new(Grade::Info, "seccomp", text)
-}
-
-fn memlock() -> Finding {
-    match getrlimit(Resource::RLIMIT_MEMLOCK) {
-        Ok((soft, _)) if soft < LITTLE_MEMLOCK => {
-            let text = format!(
-                "{} may be locked, which is little for RDMA",
-                out::bytes(soft)
-            );
-            Finding::new(Grade::Info, "memlock", text)
-                .mend("ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit (for RDMA only)")
-        }
-        Ok((soft, _)) => Finding::new(
-            Grade::Good,
-            "memlock",
-            format!("{} may be locked", limit(soft)),
-        ),
-        Err(error) => Finding::new(Grade::Info, "memlock", format!("limit unknown: {error}")),
-    }
-}
-
-fn devices(places: &Places) -> Finding {
-    let ports = device::of_machine(places);
-    let active = ports.iter().filter(|p| p.state == "ACTIVE").count();
-    let gids: usize = ports.iter().map(|p| p.gids.len()).sum();
-    let text = match ports.len() {
-        0 => "no RDMA devices: connections to other hosts stay on TCP".to_string(),
-        n => format!("{n} ports, {active} active, {gids} GIDs; see smcrctl device"),
-    };
-    Finding::new(Grade::Info, "rdma", text)
 }
 
 fn limit(n: u64) -> String {

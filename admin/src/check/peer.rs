@@ -22,7 +22,8 @@ pub fn check(places: &Places, peer: &str) -> anyhow::Result<Vec<Finding>> {
         Ok(found) => found.collect(),
         Err(error) => {
             let text = format!("{host} has no address: {error}");
-            return Ok(vec![Finding::new(Grade::Bad, "name", text)]);
+            let finding = Finding::new(Grade::Bad, "name", text).mend("check the name, or write an address");
+            return Ok(vec![finding]);
         }
     };
     let names: Vec<_> = found.iter().map(|a| a.ip().to_string()).collect();
@@ -208,34 +209,40 @@ fn probe(peer: SocketAddr) -> Finding {
         Ok(said) => said,
         Err(error) => return Finding::new(Grade::Bad, "library", format!("{error:#}")),
     };
-    let word = |key: &str| {
-        said.get(key)
-            .and_then(|v| v.as_str())
-            .unwrap_or_default()
-            .to_string()
+    let Some(code) = said["reason"]["code"].as_u64() else {
+        return Finding::new(Grade::Info, "library", "it shows no record of the connection");
     };
-    let Some(reason) = said.get("reason") else {
-        return Finding::new(
-            Grade::Info,
-            "library",
-            "it shows no record of the connection",
-        );
-    };
-    let reason_word = reason
-        .get("text")
-        .and_then(|v| v.as_str())
-        .unwrap_or("reason not known");
-    let text = format!(
-        "shows the silent connection as {}, {}: {reason_word}",
-        word("state"),
-        word("mode")
-    );
-    Finding::new(Grade::Info, "library", text)
+    judge(said["mode"].as_str().unwrap_or_default(), code as u32)
+}
+
+/// What it means that a connection that has carried nothing is like this.
+fn judge(mode: &str, code: u32) -> Finding {
+    if mode != "tcp" {
+        return Finding::new(Grade::Good, "library", format!("success: the connection uses {mode}"));
+    }
+    let text = |reason: Reason| format!("the connection is on TCP: {}", reason.text());
+    match Reason::from_code(code) {
+        Some(Reason::None | Reason::NotWorthIt) => {
+            let text = "the connection begins on TCP, as all do, and leaves it with the traffic; smcrctl sock shows it then";
+            Finding::new(Grade::Info, "library", text)
+        }
+        Some(reason) => Finding::new(Grade::Bad, "library", text(reason)).mend(reason.mend()),
+        None => Finding::new(Grade::Bad, "library", format!("the connection is on TCP for the reason {code:#x}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_connection_is_judged() {
+        assert!(judge("rdma", 0).grade == Grade::Good);
+        assert!(judge("tcp", 1).grade == Grade::Info);
+        let refused = judge("tcp", 0x0303_0008);
+        assert!(refused.grade == Grade::Bad && refused.mend.contains("ueid add"));
+        assert!(judge("tcp", 4711).text.contains("0x1267"));
+    }
 
     #[test]
     fn hosts_and_ports() {

@@ -8,10 +8,10 @@ use super::Scope;
 
 #[derive(Args)]
 pub struct StatsArgs {
-    /// Details: by transport, size, reason, user and process; errors of the handshake
+    /// By transport, link group, size, reason, user, process
     #[arg(short, long)]
     pub detail: bool,
-    /// Count from now on (for this user; the processes are not touched)
+    /// Count from now on, for this user alone
     #[arg(short, long, conflicts_with_all = ["absolute", "interval", "prometheus"])]
     pub reset: bool,
     /// Since the start of the processes, whatever was reset
@@ -25,9 +25,10 @@ pub struct StatsArgs {
     pub count: Option<u32>,
     #[command(flatten)]
     pub who: Who,
+    /// Print JSON
     #[arg(long, conflicts_with = "prometheus")]
     pub json: bool,
-    /// Print in Prometheus' text format, one series per process
+    /// Print Prometheus' text format, a series per process
     #[arg(long, conflicts_with = "interval")]
     pub prometheus: bool,
 }
@@ -41,7 +42,7 @@ pub struct Who {
     /// Only processes of this user number
     #[arg(short, long)]
     pub uid: Option<u32>,
-    /// Only programs whose name matches this pattern (*, ?)
+    /// Only programs of this name (*, ? match)
     #[arg(long, value_name = "GLOB")]
     pub program: Option<String>,
 }
@@ -87,6 +88,7 @@ pub struct SockArgs {
     pub addr: Option<IpAddr>,
     #[command(flatten)]
     pub who: Who,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -100,19 +102,20 @@ pub enum Medium {
 
 #[derive(Args)]
 pub struct Json {
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// PID, PID/FD, or the name or number of a reason (pid:N and code:N where both are meant)
-    pub what: String,
+    /// PID, PID/FD, reason (pid:N, code:N); none lists reasons
+    pub what: Option<String>,
 }
 
 #[derive(Args)]
 pub struct DrainArgs {
-    /// PID, PORT or all (pid:N and port:N where both are meant)
+    /// PID, PORT (or pid:N, port:N) or all
     #[arg(default_value = "all")]
     pub target: String,
     /// Seconds to wait for the connections

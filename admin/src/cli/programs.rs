@@ -29,27 +29,29 @@ pub struct CheckArgs {
     /// Will this program be accelerated?
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args)]
 pub struct BenchArgs {
-    /// HOST or HOST:PORT where `smcrctl bench --listen` runs; none = this machine
+    /// HOST[:PORT] of `smcrctl bench --listen`; none = this one
     #[arg(conflicts_with = "listen")]
     pub peer: Option<String>,
-    /// Be the other end for a bench elsewhere, at this address [default: [::]:7609]
+    /// Be the other end, at [::]:7609 or here
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "[::]:7609")]
     pub listen: Option<SocketAddr>,
     /// Seconds for each measurement
     #[arg(short, long, default_value_t = 2.0, value_name = "SECONDS")]
     pub time: f64,
     /// Bytes of a message of the ping-pong
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1048576))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1048576))]
     pub ping_size: u32,
     /// Bytes of a write of the stream
-    #[arg(long, default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16777216))]
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=16777216))]
     pub stream_size: u32,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -83,6 +85,6 @@ pub enum Node {
     },
     /// Connects, says nothing, and prints what the library says of the connection
     Probe { to: SocketAddr },
-    /// Prints whether the library is in this process
-    Loaded,
+    /// Prints whether a library of this name is in this process
+    Loaded { name: String },
 }

@@ -13,7 +13,7 @@ pub struct Scope {
     /// The settings of the calling user
     #[arg(long)]
     pub user: bool,
-    /// Until the next start of the machine only: leave the configuration file as it is
+    /// Now only; the configuration file stays as it is
     #[arg(long)]
     pub runtime: bool,
 }
@@ -43,7 +43,7 @@ pub enum PortRange {
 pub enum Rules {
     /// Add a rule behind the others
     #[command(
-        after_help = "Words: use=smcr|tcp, program=GLOB, role=client|server, uid=N, addr=PREFIX, port=RANGE.\nThe first rule that agrees with a connection decides; use= must be given."
+        after_help = "Words: use=smcr|tcp program=GLOB role=client|server uid=N addr=PREFIX port=RANGE\nThe first rule that agrees with a connection decides; use= must be given."
     )]
     Add {
         /// For example: use=tcp program=redis* port=6379
@@ -70,7 +70,7 @@ pub enum Rules {
 
 #[derive(Args)]
 pub struct SetArgs {
-    /// ATTRIBUTE=VALUE (see smcrctl get --describe), or profile=NAME; a single one also as two words
+    /// ATTRIBUTE=VALUE, or profile=NAME; get --describe lists
     #[arg(required = true, value_name = "ATTRIBUTE=VALUE")]
     pub values: Vec<String>,
     #[command(flatten)]
@@ -105,6 +105,7 @@ pub enum Config {
         /// Say where each value comes from
         #[arg(long)]
         origin: bool,
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },

@@ -109,8 +109,10 @@ impl Socket {
             return None;
         }
         let media = [b.u8(socket::TX_MEDIUM), b.u8(socket::RX_MEDIUM)];
+        // The state lags behind what the two directions are.
+        let is_back = state == State::Accelerated as u32 && media == [0, 0];
         Some(Socket {
-            state,
+            state: if is_back { State::Tcp as u32 } else { state },
             reason: b.u32(socket::REASON),
             process: b.u32(socket::PROCESS),
             fd: b.u32(socket::FD) as i32,

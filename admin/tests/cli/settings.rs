@@ -26,6 +26,11 @@ fn a_change_reaches_file_and_page() {
         bed.ok(&["get", "port_range_list"]),
         "port_range_list = 1-20,23\n"
     );
+    bed.ok(&["set", "--user", "spin_us", "8"]);
+    assert_eq!(bed.ok(&["get", "-n", "spin_us"]), "8\n");
+    bed.ok(&["set", "--user", "rules", "use=tcp port=9"]);
+    assert_eq!(bed.ok(&["get", "-n", "rules"]), "use=tcp port=9\n");
+    bed.ok(&["unset", "--user", "rules"]);
     bed.ok(&["unset", "--user", "spin_us"]);
     assert!(!page(&bed).layer.sets(Attribute::SpinUs));
     assert_eq!(
@@ -118,6 +123,9 @@ fn mistakes_are_one_line_and_change_nothing() {
         (&["ueid", "del", "--user", "X"], "no user EID `X`"),
         (&["get", "nonsense"], "no attribute `nonsense`"),
         (&["enabel"], "unrecognized subcommand 'enabel'"),
+        (&["set", "--user", "mode", "fast"], "mode: `fast`: write auto, shm,"),
+        (&["set", "--user", "nonsense", "1"], "`nonsense`: write ATTRIBUTE=VALUE"),
+        (&["stats", "--pid", "x"], "see smcrctl stats --help"),
         (&["set"], "required arguments were not provided"),
         (&["enable", "--host", "--user"], "cannot be used with"),
     ] {

@@ -59,20 +59,43 @@ fn systemd_is_asked_and_told() {
     assert!(text.contains(&format!("LD_PRELOAD={lib}")), "{text}");
     assert!(text.contains("/usr/lib/other.so"), "{text}");
     let calls = fs::read_to_string(bed.path("bin/calls")).unwrap();
-    assert_eq!(calls.lines().last(), Some("daemon-reload"));
+    assert!(calls.lines().any(|l| l == "daemon-reload"), "{calls}");
     // A second time gives the same file.
     run(&["enable-unit", "redis"]).success();
     assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
     write(&bed.path("bin/broken"), "");
+    // What systemd was not told is not done.
     run(&["disable-unit", "redis"])
         .code(1)
-        .stderr(contains("daemon-reload failed: no bus"));
-    assert!(!drop_in(&bed).exists());
+        .stderr(contains("daemon-reload failed, so nothing is changed: no bus"));
+    assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
+    run(&["enable-unit", "--profile", "cpu", "redis"]).code(1);
+    assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
     run(&["enable-unit", "--user", "redis"]).code(1);
     let user = bed.path("home/.config/systemd/user/redis.service.d/50-smcr.conf");
+    assert!(!user.parent().unwrap().exists());
+    fs::remove_file(bed.path("bin/broken")).unwrap();
+    run(&["enable-unit", "--user", "redis"]).success();
     assert!(user.exists());
     let calls = fs::read_to_string(bed.path("bin/calls")).unwrap();
-    assert_eq!(calls.lines().last(), Some("--user daemon-reload"));
+    assert!(calls.lines().any(|l| l == "--user daemon-reload"), "{calls}");
+    run(&["disable-unit", "redis"]).success();
+    assert!(!drop_in(&bed).parent().unwrap().exists());
+}
+
+/// A unit that systemd does not know, or no systemd: one line, and no drop-in.
+#[test]
+fn units_that_are_not_there() {
+    let bed = Bed::new();
+    let path = systemctl(&bed, &[("LoadState", "not-found")]);
+    let enable = |path: &str, told: &'static str| {
+        let mut command = bed.smcrctl(&["enable-unit", "redis"]);
+        command.env("PATH", path).env("SMCR_LIB", harmless());
+        command.assert().code(1).stderr(contains(told));
+        assert!(!drop_in(&bed).parent().unwrap().exists());
+    };
+    enable(&path, "no unit redis.service; systemctl list-unit-files");
+    enable("/nonexistent", "systemd does not answer about redis.service; use --no-reload");
 }
 
 #[test]
