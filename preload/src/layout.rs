@@ -22,7 +22,11 @@ pub struct Dir {
     pub producer_cpu: AtomicU32,
     /// Tick at which the producer last rang the consumer, for its statistics.
     pub rung_at: AtomicU64,
-    _p0: [AtomicU64; 4],
+    /// Over a link: position behind an urgent byte; 0 none.
+    pub urgent: AtomicU64,
+    /// Over a link: the urgent byte that has arrived, with [`oob`] bits.
+    pub oob: AtomicU32,
+    _p0: [AtomicU32; 5],
     /// Bytes ever taken out. Release by the consumer, Acquire by the producer.
     pub tail: AtomicU64,
     /// CPU that the consumer last ran on.
@@ -97,6 +101,12 @@ pub mod ctl {
     pub const PINNED: u32 = 4;
     /// The producer has taken the request and is about to switch; the consumer can't take it back.
     pub const TAKEN: u32 = 8;
+}
+
+/// Bits of [`Dir::oob`] above the byte.
+pub mod oob {
+    /// Nobody has fetched it.
+    pub const UNREAD: u32 = 0x100;
 }
 
 /// Values of [`Dir::bell`] and [`Dir::space`] besides the names of waiters; `engine::bell` says what they

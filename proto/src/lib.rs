@@ -11,7 +11,8 @@
 //! - [`reason`]: the numbered reasons why a connection is on TCP;
 //! - [`rendezvous`]: the messages by which two processes of one host find and prove each other;
 //! - [`cursor`]: arithmetic of the shared-memory rings, and the check of what a peer claims;
-//! - [`smc`]: SMC-R, spoken between hosts over RDMA: messages and state machines.
+//! - [`smc`]: SMC-R, spoken between hosts over RDMA: messages and state machines;
+//! - [`way_back`]: how two libsmcr leave a link for TCP.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -23,3 +24,4 @@ pub mod page;
 pub mod reason;
 pub mod rendezvous;
 pub mod smc;
+pub mod way_back;

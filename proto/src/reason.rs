@@ -124,6 +124,10 @@ reasons! {
     Mode = 40, "mode", "mode=rdma leaves shared memory out, and no RDMA path is known", "smcrctl set mode=auto";
     /// A full ring that nobody read.
     NotRead = 41, "not-read", "the peer left the ring full and unread; memory is tried again", "nothing: a reader that keeps up gets it back to memory";
+    /// A dead RDMA link.
+    LinkLost = 42, "link-lost", "the RDMA link broke; the connection went on over TCP", "look at the RDMA port and at UDP port 4791 between the hosts; new connections try RDMA again";
+    /// A waiter that the library cannot see, over RDMA.
+    UnseenWaiter = 43, "unseen-waiter", "a waiter that the library cannot see waits for a connection over RDMA", "nothing: RDMA is for programs whose waits the library sees";
     /// SMC diagnosis: out of memory.
     SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
     /// SMC diagnosis: no Confirm Link.

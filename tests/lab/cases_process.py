@@ -39,8 +39,8 @@ def programs_started_beside_a_connection_do_not_disturb_it(lab):
 
 
 @case
-def exec_with_a_connection_resets_it(lab):
-    text, _ = forking(lab, "exec", 5503, "smcr", "unread")
+def exec_with_a_connection_to_a_kernel_resets_it(lab):
+    text, _ = forking(lab, "exec", 5503, "kernel", "unread")
     if not re.search("ECONN|EPIPE", text):
         raise Failed(text)
     return text.splitlines()[0]

@@ -1,7 +1,11 @@
-"""A server under the library that forks, execs or starts programs: forking.py fork|system|exec ADDRESS PORT."""
+"""A server under the library that forks, execs or starts programs, or gives a connection away:
+
+    forking.py fork|system|exec|cat|pass ADDRESS PORT
+"""
 import os
 import signal
 import socket
+import subprocess
 import sys
 
 import peer
@@ -27,6 +31,21 @@ while True:
             os.system("true")
             sock.sendall(data)
             left -= len(data)
+        sock.close()
+    elif what == "cat":                  # the program goes on as another one, which answers
+        peer.line(sock)
+        sock.sendall(b"r")
+        for n in (0, 1):
+            os.dup2(sock.fileno(), n)
+        os.execve("/bin/cat", ["cat"], {"PATH": "/bin"})
+    elif what == "pass":                 # another process without the library gets the descriptor, and answers
+        peer.line(sock)
+        sock.sendall(b"r")
+        ours, theirs = socket.socketpair()
+        code = ("import socket,sys; u = socket.socket(fileno=0); fd = socket.recv_fds(u, 1, 1)[1][0]; s = socket.socket(fileno=fd)\n"
+                "while data := s.recv(65536): s.sendall(data)")
+        subprocess.Popen(["/usr/bin/python3", "-c", code], stdin=theirs, env={"PATH": "/bin"}, close_fds=True)
+        socket.send_fds(ours, [b"x"], [sock.fileno()])
         sock.close()
     else:
         peer.line(sock)

@@ -24,8 +24,8 @@ def add(name, function):
 
 
 class Lab:
-    def __init__(self, guests):
-        self.guests, self.a, self.b, self.servers = guests, guests.a, guests.b, {}
+    def __init__(self, guests, log=""):
+        self.guests, self.a, self.b, self.servers, self.log = guests, guests.a, guests.b, {}, log
 
     def set_up(self):
         """Both guests at once: the library in its place, the option's programs, one user EID everywhere."""
@@ -39,6 +39,8 @@ class Lab:
 
     def env(self, kind, **more):
         env = {"kernel": {"AF": "43"}, "smcr": {"LD_PRELOAD": LIB}, "tcp": {}}[kind]
+        if self.log and kind == "smcr":
+            env = {**env, "SMCR_LOG": self.log, "SMCR_LOG_FILE": f"/lab/log.{len(self.a.jobs) + len(self.b.jobs)}"}
         return {**env, **more}
 
     def server(self, kind, guest=None):

@@ -159,6 +159,9 @@ def serve_one(sock):
         sock.sendall(b"k")
     elif op == "source":
         put(sock, n)
+    elif op == "both":                   # n bytes each way at once
+        both(sock, n)
+        line(sock)
     elif op == "half":                   # to the client's end, then n bytes back
         at = 0
         while data := sock.recv(65536):
@@ -171,6 +174,11 @@ def serve_one(sock):
     elif op == "report":                 # how the connection ends, told to the next client that asks
         sock.sendall(b"r")
         ENDS.append(until_end(sock))
+    elif op == "late":                   # to the client's end, a pause, then n bytes
+        while sock.recv(65536):
+            pass
+        time.sleep(12)
+        put(sock, n)
     elif op == "ends":
         sock.sendall(json.dumps(ENDS).encode() + b"\n")
     elif op == "unread":                 # ends with bytes unread: a reset, for TCP
@@ -440,6 +448,73 @@ def pings(address, port, n, seconds):
         worst, count = max(worst, time.monotonic() - began), count + 1
     show(sock)
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
+
+
+def survive(address, port, n, idle):
+    """n bytes each way at once, beside idle connections and one that is half closed, while something happens to the link. A line
+    on stdin says that it has; then every connection is used once more."""
+    n, idle = int(n), int(idle)
+    rest = [connect(address, port, {"op": "echo", "n": 5000, "rounds": 2}) for _ in range(idle)]
+    for sock in rest:
+        put(sock, 5000)
+        take(sock, 5000)
+    half = connect(address, port, {"op": "late", "n": 300000})
+    half.shutdown(socket.SHUT_WR)
+    busy = connect(address, port, {"op": "both", "n": n})
+    blocked = []
+    reader = threading.Thread(target=lambda: blocked.append(rest[0].recv(1)), daemon=True)
+    reader.start()
+    print("up", flush=True)
+    began = time.monotonic()
+    if n:
+        both(busy, n)
+    busy.sendall(b"{}\n")
+    print(f"busy done after {time.monotonic() - began:.1f} s", flush=True)
+    sys.stdin.readline()
+    put(rest[0], 5000, 5000)
+    reader.join(PATIENCE)
+    if blocked != [bytes(pattern(5000, 1))]:
+        raise ValueError(f"the one that waited got {blocked}")
+    take(rest[0], 4999, 5001)
+    for sock in rest[1:]:
+        put(sock, 5000, 5000)
+        take(sock, 5000, 5000)
+    for sock in rest:
+        if sock.recv(1):
+            raise ValueError("more than was sent")
+    take(half, 300000)
+    if half.recv(1) or busy.recv(1):
+        raise ValueError("more than was sent")
+    return f"{n} bytes each way, {idle} idle connections, one half closed"
+
+
+def after(address, port, n):
+    """The server gives the connection to another program, or waits in its own way: it answers all the same."""
+    n = int(n)
+    sock = connect(address, port, {})
+    if sock.recv(1) != b"r":
+        raise EOFError("no answer")
+    both(sock, n)
+    sock.shutdown(socket.SHUT_WR)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+    return f"{n} bytes echoed"
+
+
+def echoed(address, port, n):
+    """A server that echoes and knows no requests: ping-pong, a pause, a stream, the end."""
+    n = int(n)
+    sock = opened()
+    named("connect", sock, address, port)
+    for i in range(50):
+        put(sock, 64, i * 64)
+        take(sock, 64, i * 64)
+    time.sleep(1)
+    both(sock, n)
+    sock.shutdown(socket.SHUT_WR)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+    return f"50 pings and {n} bytes echoed"
 
 
 def fast(address, port, n):

@@ -25,6 +25,7 @@ import cases_streams  # noqa: E402, F401, I001
 import cases_ends  # noqa: E402, F401
 import cases_programs  # noqa: E402, F401
 import cases_process  # noqa: E402, F401
+import cases_way_back  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 
 
@@ -42,7 +43,8 @@ def boot(out=None, bench=False, **more):
     kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shim = os.path.join(cache, "smcrun.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
-    files.append(shim)
+    files += [shim, os.path.join(cache, "echo_many")]
+    subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/../c/echo_many.c", "-lpthread"], check=True)
     if bench:
         files.append(os.path.join(cache, "bench"))
         subprocess.run(["cc", "-O2", "-o", files[-1], f"{HERE}/bench.c", "-lpthread"], check=True)
@@ -56,15 +58,17 @@ def main():
     parse.add_argument("--list", action="store_true")
     parse.add_argument("--out", help="keep consoles and logs in this directory")
     parse.add_argument("--log", default="", help="SMCR_LOG for programs under the library; needs --out")
+    parse.add_argument("--times", type=int, default=1, help="run the cases so often")
     args = parse.parse_args()
     cases = [c for c in CASES if (not args.k or any(re.search(k, c[0]) for k in args.k))
              and not any(re.search(x, c[0]) for x in args.x)]
     if args.list:
         print("\n".join(name for name, _ in cases))
         return 0
+    cases *= args.times
     began, failed = time.monotonic(), []
     with boot(args.out) as guests:
-        lab = Lab(guests)
+        lab = Lab(guests, args.log)
         lab.set_up()
         print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
         for name, function in cases:

@@ -310,8 +310,7 @@ pub enum Kind {
 /// Whether the kernel's socket must show what the ring holds, to waiters that we never see.
 #[inline]
 pub fn is_public(s: &Sock) -> bool {
-    let f = s.flags.load(Relaxed);
-    f & (flag::SHARED | flag::UNSEEN) != 0 || f & (flag::RAW | flag::SEEN) == flag::RAW
+    s.is_public()
 }
 
 /// Whether a waiter of this kind is the only one there can be now, so that it may be woken alone.

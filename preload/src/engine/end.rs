@@ -185,7 +185,7 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
 /// peer sees what TCP would show, and marks it. The region stays mapped until `unmap`.
 pub fn before_close(s: &Sock, sock: i32) {
     if s.is_linked() {
-        return linked::before_close(s);
+        return linked::before_close(s, sock);
     }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     debt::settle(s, sock);

@@ -72,7 +72,7 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> 
     let _held = s.rx.lock.try_take(&marker)?;
     let dir = s.rx.dir()?;
     let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
-        | s.flags.load(Relaxed) & (flag::FROZEN | flag::PEEK_OFF)
+        | s.flags.load(Relaxed) & (flag::FROZEN | flag::PEEK_OFF | flag::URGENT)
         | s.low_water.load(Relaxed) >> 1;
     if unusual != 0 || !s.rx_in_memory() {
         return None;

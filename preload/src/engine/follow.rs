@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, count, end, shadow, switch};
+use super::{bell, count, end, shadow, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -32,6 +32,7 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
     loop {
         let passed = s.rx.switches.load(Relaxed);
         if s.rx_in_memory() {
+            urgent::pass_over(s, dir);
             let tail = s.rx.cursor.load(Relaxed);
             // Pairs with the Release publish in `tx::fill`: the bytes below head are there.
             let head = dir.head.load(Acquire);
@@ -41,7 +42,7 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
             let Some(n) = cursor::readable(head, tail, size) else { return Source::Broken };
             s.rx.seen.store(head, Relaxed);
             if dir.switch.load(Acquire) == passed {
-                return Source::Ring(if is_frozen(s) { 0 } else { n });
+                return Source::Ring(if is_frozen(s) { 0 } else { urgent::limit(s, dir, n as u64) as usize });
             }
             // The ring may go on behind a stretch of TCP: no further than to the next switch.
             let end = dir.at_ring(passed.wrapping_add(1)).load(Relaxed);
@@ -112,6 +113,7 @@ fn thaw(s: &Sock, dir: &Dir) {
 #[inline]
 pub fn pending(s: &Sock, dir: &Dir) -> bool {
     let in_memory = s.rx_in_memory();
+    urgent::look(s);
     if in_memory && in_ring(s, dir) != 0 || s.rx.end.load(Relaxed) != 0 || is_asked(s) {
         return true;
     }
@@ -142,7 +144,7 @@ pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
         return n;
     }
     if dir.switch.load(Acquire) == passed {
-        return if is_frozen(s) { 0 } else { n };
+        return if is_frozen(s) { 0 } else { urgent::limit(s, dir, n) };
     }
     n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
 }

@@ -45,6 +45,9 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
 /// behind the library's back; they can't be placed in the stream, and dropping them would be worse than
 /// a reset (hazard 16). Called with the receiving lock held.
 fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
+    if s.is_linked() {
+        return; // a handshake's
+    }
     let mut buf = [0u8; 64];
     let Ok(n) = net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return };
     // What was seen above is no payload if no switch is marked now: a mark is stored before the first

@@ -13,7 +13,7 @@ use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::layout::word;
 use crate::link::{cover, lock};
-use crate::sys::{Errno, net};
+use crate::sys::{Errno, fd, net};
 use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
 use crate::transport::waiters::Waiter;
@@ -176,6 +176,17 @@ pub fn kick(s: &Sock) {
     }
 }
 
+/// A send found no room and does not wait, and nobody that we see waits for it.
+#[cold]
+pub fn no_room(s: &Sock) {
+    if let Some(index) = s.link.load(Relaxed).checked_sub(1)
+        && s.can_return()
+        && is_owner(s)
+    {
+        lock::with(|all| all.note_unseen(index, true));
+    }
+}
+
 /// Looks whether something has arrived, if nobody else does.
 #[inline]
 pub fn poll() {
@@ -234,7 +245,10 @@ pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
 }
 
 /// Before the last descriptor is closed: what the peer is to see.
-pub fn before_close(s: &Sock) {
+pub fn before_close(s: &Sock, sock: i32) {
+    if s.can_return() && is_owner(s) {
+        keep_tcp(s, sock);
+    }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
     let mut marks = fin::WRITE | fin::CLOSED;
@@ -243,6 +257,22 @@ pub fn before_close(s: &Sock) {
     }
     dir.fin.fetch_or(marks, Release);
     kick(s);
+}
+
+/// The program closes its descriptor: the link keeps one until the peer has everything, for the way back.
+pub fn keep_tcp(s: &Sock, sock: i32) {
+    let Some(index) = s.link.load(Relaxed).checked_sub(1) else { return };
+    let Ok(own) = fd::dup_from(sock, 3).map(fd::park) else { return };
+    let kept = lock::with(|all| match all.slot(index) {
+        Some(slot) if slot.tcp.is_none() => {
+            slot.tcp = Some(own);
+            true
+        }
+        _ => false,
+    });
+    if kept != Some(true) {
+        fd::close(own);
+    }
 }
 
 /// Nobody of this family uses the connection any more: the link ends it when the peer has everything.

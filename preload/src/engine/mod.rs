@@ -3,7 +3,7 @@
 //! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
 //! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
-//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`stuck`] says when a full ring is given up. [`end`] has the rules of close, shutdown and death;
+//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`stuck`] says when a full ring is given up; [`linked`], [`way_back`] and [`urgent`] are about links. [`end`] has the rules of close, shutdown and death;
 //! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
@@ -27,4 +27,6 @@ pub mod stuck;
 pub mod switch;
 pub mod threads;
 pub mod tx;
+pub mod urgent;
 pub mod wait;
+pub mod way_back;

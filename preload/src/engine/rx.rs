@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, end, fast, kernel, proof, spin, switch, wait};
+use super::{bell, end, fast, kernel, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, Errno, Res, fd, net};
@@ -237,6 +237,7 @@ fn from_ring(
         let off = s.peek_off.load(Relaxed).saturating_sub(1);
         s.peek_off.store(off.saturating_sub(done as u32) + 1, Relaxed);
     }
+    urgent::after_read(s, dir);
     s.count_size(1, done);
     Step::Moved(done)
 }

@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, count, debt, end, follow, proof, shadow};
+use super::{bell, count, debt, end, follow, linked, proof, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -158,7 +158,8 @@ pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> 
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
     if s.is_linked() {
-        return; // nothing that the peer could follow
+        // The peer has to be asked; a kernel has no way back.
+        return if why == Spill::UnseenWriter { linked::no_room(s) };
     }
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
     // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
@@ -308,7 +309,8 @@ pub fn flip_tx(s: &Sock, sock: i32, n: usize) {
 pub fn pin(s: &Sock, sock: i32, why: Reason) {
     s.set(flag::PINNED);
     if s.is_linked() {
-        return; // a handshake that is on its way will be declined
+        // A handshake that is on its way will be declined.
+        return if s.can_return() { s.note(why) };
     }
     s.note(why);
     if let Some(dir) = s.rx.dir() {

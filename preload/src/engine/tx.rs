@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, debt, end, kernel, linked, spin, switch, wait};
+use super::{bell, debt, end, kernel, linked, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -36,6 +36,10 @@ pub enum Step {
 pub trait Source {
     /// Bytes left to send.
     fn left(&self) -> usize;
+    /// Whether the last byte is urgent.
+    fn is_urgent(&self) -> bool {
+        false
+    }
     /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res;
 }
@@ -45,13 +49,15 @@ pub struct FromBufs<'a> {
     bufs: Bufs<'a>,
     /// Bytes taken so far.
     pub done: usize,
+    /// The last one is urgent.
+    pub urgent: bool,
 }
 
 impl<'a> FromBufs<'a> {
     /// All of the buffers from the beginning.
     #[inline]
     pub fn new(bufs: Bufs<'a>) -> FromBufs<'a> {
-        FromBufs { bufs, done: 0 }
+        FromBufs { bufs, done: 0, urgent: false }
     }
 }
 
@@ -59,6 +65,10 @@ impl Source for FromBufs<'_> {
     #[inline]
     fn left(&self) -> usize {
         self.bufs.len() - self.done
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.urgent
     }
 
     #[inline]
@@ -94,10 +104,10 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
                 }
             }
             Step::Full if nonblock => {
-                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN | flag::LINKED) {
+                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN) {
                     // Nobody that we see waits for room, so nobody could be woken (hazard 5).
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
-                    return (0, Step::Kernel);
+                    return (0, if s.tx_in_memory() { Step::Full } else { Step::Kernel });
                 }
                 if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked())
                     && switch::leave_unread(s, sock, dir, true).is_none()
@@ -167,6 +177,9 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         s.tx.looked.fetch_add(1, Relaxed);
         count(Counter::RingFull, 1);
         return Step::Full;
+    }
+    if source.is_urgent() && want <= free {
+        urgent::mark(dir, head + want as u64);
     }
     let moved = fill(s, sock, dir, source, head, want.min(free), size);
     if first {

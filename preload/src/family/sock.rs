@@ -331,6 +331,20 @@ impl Sock {
         self.has(flag::LINKED)
     }
 
+    /// Whether a waiter may exist that we never see.
+    #[inline]
+    pub fn is_public(&self) -> bool {
+        let f = self.flags.load(Relaxed);
+        f & (flag::SHARED | flag::UNSEEN) != 0 || f & (flag::RAW | flag::SEEN) == flag::RAW
+    }
+
+    /// Whether it can leave its link for TCP.
+    #[inline]
+    pub fn can_return(&self) -> bool {
+        const BOTH: u32 = flag::LINKED | flag::RETURNS;
+        self.flags.load(Relaxed) & BOTH == BOTH
+    }
+
     /// Whether sending goes through memory now.
     #[inline]
     pub fn tx_in_memory(&self) -> bool {

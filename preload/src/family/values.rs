@@ -70,11 +70,17 @@ pub mod flag {
     pub const LINKED: u32 = 1 << 24;
     /// Marked, and nobody has looked yet what the handshake has shown.
     pub const UNASKED: u32 = 1 << 25;
+    /// The other end of the link is libsmcr: there is a way back to TCP.
+    pub const RETURNS: u32 = 1 << 26;
+    /// An urgent byte has arrived over the link, and nothing behind it was read.
+    pub const URGENT: u32 = 1 << 27;
+    /// SO_OOBINLINE, as far as an urgent byte over a link is concerned.
+    pub const OOB_INLINE: u32 = 1 << 28;
 
     /// Each has a bit of its own.
     const _: () = {
         let all = [
-            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED,
+            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE,
         ];
         let (mut seen, mut i) = (0, 0);
         while i < all.len() {

@@ -42,12 +42,18 @@ impl State {
         if self.slot(index).is_some_and(|s| s.in_flight > 0) {
             self.poll();
         }
+        if self.slot(index).is_some_and(|s| s.is_asked()) {
+            self.want_back(index);
+        }
         let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
         let Some(slot) = slot else { return };
         let Some(group) = slot.group.and_then(|g| self.groups.get_mut(g)?.as_mut()) else { return };
         let was = slot.stalled;
         let fine = slot.pump(group);
         let (is, group_at) = (slot.stalled, slot.group);
+        if slot.tcp.is_some() && slot.has_said_all() {
+            slot.let_tcp_go();
+        }
         let finished = slot.is_finished(group.over.is_some());
         if is && !was && STALLED.fetch_add(1, Relaxed) == 0 {
             // Completions of messages end sleeps from now on as well; one may have come meanwhile.
@@ -139,6 +145,9 @@ impl State {
             if let Some(slot) = slot.filter(|s| s.group == Some(place)) {
                 let bytes = slot.handle_cdc(&cdc);
                 mark(index);
+                if bytes > 0 {
+                    self.note_unseen(index, false);
+                }
                 if let Some(group) = &mut self.groups[place] {
                     group.bytes[1] += u64::from(bytes);
                 }
@@ -155,7 +164,7 @@ impl State {
     /// Does what has become due; gives when to come again.
     pub fn tick(&mut self) -> Option<Time> {
         let now = now();
-        let mut next: Option<Time> = None;
+        let mut next = self.look_at_unseen();
         for place in 0..self.groups.len() {
             let Some(group) = &mut self.groups[place] else { continue };
             group.tick(&self.devices[group.device], now);
@@ -183,28 +192,26 @@ impl State {
     }
 
     /// The group's machine has run: what it means for the connections.
-    pub(super) fn look_at_group(&mut self, place: usize) {
+    pub fn look_at_group(&mut self, place: usize) {
         let Some(group) = &mut self.groups[place] else { return };
         let withdrawn = std::mem::take(&mut group.withdrawn);
         let over = group.over.is_some();
         if withdrawn.is_empty() && !over {
             return;
         }
-        let mut finished = Vec::new();
-        for slot in self.slots.iter_mut().flatten().filter(|s| s.group == Some(place)) {
-            if !withdrawn.is_empty() {
+        let its: Vec<u32> =
+            self.slots.iter().flatten().filter(|s| s.group == Some(place)).map(|s| s.index).collect();
+        for index in its {
+            if !withdrawn.is_empty() && let Some(slot) = self.slot(index) {
                 slot.withdrawn(&withdrawn);
-                mark(slot.index);
+                mark(index);
             }
-            if over {
+            if over && !self.want_back(index) && let Some(slot) = self.slot(index) {
                 slot.link_down();
                 if slot.is_finished(true) {
-                    finished.push(slot.index);
+                    self.release(index);
                 }
             }
-        }
-        for index in finished {
-            self.release(index);
         }
     }
 

@@ -207,6 +207,10 @@ impl Group {
         if self.over.is_some() {
             return;
         }
+        // Nothing more arrives or goes from here on: what has come is in the queue.
+        if let Some(qp) = &self.qp {
+            qp.fail(device);
+        }
         match &mut self.machine {
             Some(m) => m.handle_link_down(),
             None => self.over = Some(now),

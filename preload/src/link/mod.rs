@@ -10,15 +10,17 @@
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: queue pair, LLC machine, rings;
-//! - [`slot`]: a connection;
+//! - [`slot`]: a connection; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory;
 //! - [`wake`]: this process's own waiters.
 
 mod arrive;
 pub mod cover;
 pub mod group;
+pub mod leave;
 pub mod lock;
 pub mod pool;
 pub mod slot;
 pub mod state;
+mod urgent;
 pub mod wake;

@@ -5,6 +5,7 @@
 //! lock of all links ([`super::state`]). Positions are bytes from the start of the stream, on both sides.
 
 use super::group::Group;
+use super::leave::Leaving;
 use super::pool::Element;
 use super::wake;
 use crate::family::sock::{Sock, flag};
@@ -32,6 +33,8 @@ pub enum Closing {
 pub struct Slot {
     /// Its number.
     pub index: u32,
+    /// Tells it from others that had the number before.
+    pub serial: u32,
     /// The program's record, and its generation: it may be another's by now.
     record: (&'static Sock, u32),
     /// The page with both directions.
@@ -64,15 +67,24 @@ pub struct Slot {
     pub urgent: Option<u64>,
     /// The TCP connection below has ended.
     pub tcp_ended: bool,
+    /// The other end is libsmcr.
+    pub ours: bool,
+    /// Cookie of the TCP connection.
+    pub cookie: u64,
+    /// A descriptor of the TCP connection, since the program has closed its own.
+    pub tcp: Option<i32>,
+    /// The way back to TCP.
+    pub leaving: Leaving,
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
     pub tainted: bool,
 }
 
 impl Slot {
     /// A connection whose sending ring is ready.
-    pub fn new(index: u32, sock: &'static Sock, header: *mut RegionHeader, tx: (Element, u32)) -> Slot {
+    pub fn new(index: u32, serial: u32, sock: &'static Sock, header: *mut RegionHeader, tx: (Element, u32)) -> Slot {
         Slot {
             index,
+            serial,
             record: (sock, sock.generation.load(Relaxed)),
             header,
             tx,
@@ -89,6 +101,10 @@ impl Slot {
             stalled: false,
             urgent: None,
             tcp_ended: false,
+            ours: false,
+            cookie: 0,
+            tcp: None,
+            leaving: Leaving::No,
             tainted: false,
         }
     }
@@ -128,6 +144,9 @@ impl Slot {
     pub fn pump(&mut self, group: &mut Group) -> bool {
         self.stalled = false;
         self.closing = self.closing.max(self.closing());
+        if self.is_leaving() {
+            return true;
+        }
         let Some(conn) = &mut self.conn else { return true };
         // Acquire: the program has copied the bytes out (`engine::rx`).
         // SAFETY: as in `rx_dir`.
@@ -144,6 +163,7 @@ impl Slot {
             // Acquire: the program has copied the bytes in (`engine::tx`).
             let head = out.head.load(Acquire);
             let left = head.wrapping_sub(self.pumped);
+            self.urgent = Some(out.urgent.load(Relaxed)).filter(|at| *at > self.pumped);
             if !group.has_slot() {
                 self.stalled = true;
                 return true;
@@ -161,9 +181,6 @@ impl Slot {
             }
             let bytes: u64 = writes[..n].iter().map(|w| u64::from(w.len)).sum();
             self.pumped += bytes;
-            if self.urgent.is_some_and(|at| self.pumped >= at) {
-                self.urgent = None;
-            }
             let unsendable = conn.write(0, false).is_err();
             if self.pumped == head || unsendable || self.closing == Closing::Abort {
                 match self.closing {
@@ -198,17 +215,23 @@ impl Slot {
                 return 0;
             }
         };
-        let (out, back) = (self.tx_dir(), self.rx_dir());
-        let Some(conn) = &mut self.conn else { return 0 };
-        if update.received > 0 {
+        let (received, read) = (conn.received_bytes().0, conn.sent_bytes().1);
+        let (out, back, shows) = (self.tx_dir(), self.rx_dir(), self.shows());
+        if update.received > 0 && shows {
+            if update.urgent.is_some() {
+                self.note_urgent(received);
+            }
             // Release: the bytes are there; pairs with the Acquire in `engine::rx::follow`.
-            back.head.store(conn.received_bytes().0, Release);
+            back.head.store(received, Release);
+            if update.urgent.is_some() {
+                self.pass_urgent();
+            }
         }
         if update.freed > 0 {
             // Release: pairs with the Acquire in `engine::tx::look_at_tail`.
-            out.tail.store(conn.sent_bytes().1, Release);
+            out.tail.store(read, Release);
         }
-        if update.closing {
+        if update.closing && shows {
             self.note_end();
         }
         if update.received > 0 || update.closing {
@@ -218,6 +241,17 @@ impl Slot {
             wake::writer(out);
         }
         update.received
+    }
+
+    /// Shows the program all that has come.
+    pub(super) fn show_all(&mut self) {
+        let Some(conn) = &self.conn else { return };
+        self.rx_dir().head.store(conn.received_bytes().0, Release); // as in `handle_cdc`
+        if conn.is_eof() {
+            self.note_end();
+        }
+        wake::reader(self.rx_dir(), self.sock());
+        wake::writer(self.tx_dir());
     }
 
     /// Shows the program what the peer's flags say.
@@ -288,6 +322,9 @@ impl Slot {
 
     /// Whether nothing is left to be done for it: ring and number may be given up.
     pub fn is_finished(&self, group_over: bool) -> bool {
+        if matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_)) {
+            return false;
+        }
         let said = self.conn.as_ref().is_none_or(|c| c.is_finished() && self.in_flight == 0);
         let left = self.tx_dir().fin.load(Acquire) & fin::LEFT != 0;
         left && (said || group_over)

@@ -1,6 +1,7 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
 use super::group::Group;
+use super::leave::{Leaving, Unseen};
 use super::lock::{SLOTS, STALLED, USED, mark, now};
 use super::pool::{Headers, Pool};
 use super::slot::{Closing, Slot, token};
@@ -27,10 +28,14 @@ pub struct State {
     pub groups: Vec<Option<Group>>,
     pub(super) slots: Vec<Option<Box<Slot>>>,
     generation: u16,
+    serial: u32,
     headers: Headers,
     send_rings: Pool,
     rooms: Pool,
     peer_id: Option<PeerId>,
+    /// Connections that the service thread is to bring back to TCP.
+    pub leavers: Vec<u32>,
+    pub(super) unseen: Vec<Unseen>,
 }
 
 impl State {
@@ -39,10 +44,13 @@ impl State {
         groups: Vec::new(),
         slots: Vec::new(),
         generation: 0,
+        serial: 0,
         headers: Headers::new(),
         send_rings: Pool::new(0, false),
         rooms: Pool::new(ROOM, false),
         peer_id: None,
+        leavers: Vec::new(),
+        unseen: Vec::new(),
     };
 
     /// This process's name among SMC peers: random, one for each process and start.
@@ -78,7 +86,8 @@ impl State {
             }
         };
         USED.fetch_add(1, Relaxed);
-        let slot = Slot::new(index as u32, sock, header, (ring, size));
+        self.serial = self.serial.wrapping_add(1);
+        let slot = Slot::new(index as u32, self.serial, sock, header, (ring, size));
         Ok(self.slots[index].insert(Box::new(slot)))
     }
 
@@ -171,6 +180,7 @@ impl State {
         if slot.stalled {
             STALLED.fetch_sub(1, Relaxed);
         }
+        slot.let_tcp_go();
         self.part(&mut slot);
         self.send_rings.give_back(slot.tx.0);
         self.headers.give_back(slot.header);
@@ -241,6 +251,10 @@ impl State {
             if first {
                 slot.closing = slot.closing.max(Closing::Close);
                 mark(slot.index);
+            }
+            if slot.is_leaving() {
+                quiet &= slot.leaving == Leaving::Gone;
+                continue;
             }
             let head = slot.tx_dir().head.load(Relaxed);
             let unsendable = slot.conn.as_mut().is_none_or(|c| c.write(0, false).is_err());

@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{debt, end, follow, kernel, switch, wait};
+use crate::engine::{debt, end, follow, kernel, switch, wait, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
 use crate::transport::region::{ctl, fin};
@@ -50,7 +50,7 @@ pub fn usual(s: &Sock, out: bool) -> Option<u32> {
         | to.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED)
         | s.low_water.load(Relaxed) >> 1
         | s.flags.load(Relaxed)
-            & (flag::SHUT_RD | flag::SHUT_WR | flag::PINNED | flag::OWES | flag::FROZEN);
+            & (flag::SHUT_RD | flag::SHUT_WR | flag::PINNED | flag::OWES | flag::FROZEN | flag::URGENT);
     if unusual != 0 {
         return None;
     }
@@ -67,6 +67,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         switch::attend(s, sock);
     }
     let paid = debt::pay(s, sock);
+    urgent::look(s);
     let mut rx_memory = s.rx_in_memory();
     let mut bits = 0;
     let mut ended = Verdict::Open;
@@ -102,7 +103,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         let readable = kernel & IN != 0 && (end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);
         bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
     }
-    bits |= kernel & PRI;
+    bits |= kernel & PRI | if urgent::is_unread(s) { PRI } else { 0 };
     if s.has(flag::PINNED) && ended == Verdict::Open {
         bits |= kernel & ERR; // completions in the error queue
     }

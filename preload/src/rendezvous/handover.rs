@@ -19,7 +19,7 @@ pub const PATIENCE_MS: u64 = 2000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
-    if s.is_linked() {
+    if s.is_linked() && !super::smc::may_return(s) {
         return super::smc::hand_over(s, sock, why);
     }
     if !ask_back(s, sock, why) {
@@ -29,13 +29,18 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     let end = clock::now_ns() + PATIENCE_MS * 1_000_000;
     while follow_back(s, sock) == Back::NotYet {
         if clock::now_ns() > end {
-            return late(s, sock);
+            return too_late(s, sock, why);
         }
         bell::call_peer(s, sock);
         let mut p = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
         let _ = fd::poll(&mut p, 1);
     }
-    !s.rx_in_memory() || late(s, sock)
+    !s.rx_in_memory() || too_late(s, sock, why)
+}
+
+/// As [`late`]; a connection over a link does not survive an exec then.
+fn too_late(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    late(s, sock) || s.is_linked() && super::smc::hand_over(s, sock, why)
 }
 
 /// Notes that the peer did not come; false.
@@ -49,8 +54,8 @@ fn late(s: &Sock, sock: i32) -> bool {
 /// Moves what we send to TCP, for good, and asks the peer for the same. False: nothing is left to
 /// wait for.
 pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
-    if s.is_linked() {
-        return false; // SMC-R has no way back
+    if s.is_linked() && !s.can_return() {
+        return false; // a kernel has no way back
     }
     let Some(dir) = s.rx.dir() else {
         switch::pin(s, sock, why);

@@ -41,6 +41,14 @@ pub fn raise(signal: libc::c_int) {
     };
 }
 
+/// Sends a signal as the kernel does to the owner of a socket (F_SETOWN): a process, or a group below 0.
+pub fn signal_owner(owner: libc::c_int, signal: libc::c_int) {
+    if owner != 0 {
+        // SAFETY: no pointers.
+        let _ = unsafe { call(Sysno::kill, [owner as usize, signal as usize, 0, 0, 0, 0]) };
+    }
+}
+
 static SINGLE: std::sync::atomic::AtomicPtr<u8> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
 
 /// Finds glibc's mark of a process without threads; called by the constructor.

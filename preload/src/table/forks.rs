@@ -65,7 +65,7 @@ pub fn at_exit() {
         // The parent has the link; it must hear that the last one of us is gone.
         for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
             if s.holders.fetch_sub(1, AcqRel) <= 1 {
-                linked::before_close(s);
+                linked::before_close(s, -1);
                 linked::leave(s);
             }
         }

@@ -6,7 +6,7 @@
 use crate::engine::bufs::Bufs;
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{debt, end, fast, rx, switch, tx};
+use crate::engine::{debt, end, fast, rx, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -49,6 +49,7 @@ pub unsafe fn send(
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
     loop {
+        source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
         if s.tx_in_memory() {
             if flags & TCP_ONLY != 0 && source.done == 0 && !s.is_linked() {
                 let why = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy };
@@ -200,6 +201,9 @@ pub unsafe fn recv(
     }
     loop {
         if s.has(flag::CAREFUL) {
+            if flags & libc::MSG_OOB != 0 && s.is_linked() {
+                return take_urgent(s, iov, flags);
+            }
             if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
                 return real();
             }
@@ -229,6 +233,21 @@ pub unsafe fn recv(
             rendezvous::after_op(s, fd);
             return n;
         }
+    }
+}
+
+/// recv(MSG_OOB) over a link.
+#[cold]
+fn take_urgent(s: &Sock, iov: &[libc::iovec], flags: i32) -> isize {
+    let room = iov.iter().find(|v| v.iov_len > 0);
+    match (urgent::take(s, flags & libc::MSG_PEEK != 0), room) {
+        (Ok(byte), Some(v)) => {
+            // SAFETY: the program's buffer, valid for writes as it promised the kernel.
+            unsafe { v.iov_base.cast::<u8>().write(byte) };
+            1
+        }
+        (Ok(_), None) => 0,
+        (Err(e), _) => to_c(Err(e)),
     }
 }
 

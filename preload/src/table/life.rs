@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{end, switch};
+use crate::engine::{end, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -201,6 +201,9 @@ fn release(s: &'static Sock, fd: Option<i32>) {
     process::count(Counter::Tracked, -1);
     let last = holders::leave(s);
     let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
+    if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
+        linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
+    }
     rendezvous::forget(s);
     if !region {
         return finish(s, last);

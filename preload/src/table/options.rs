@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{end, follow, shadow, switch};
+use crate::engine::{end, follow, shadow, switch, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region::fin;
@@ -14,6 +14,7 @@ const TCP_REPAIR: c_int = 19;
 const TCP_INQ: c_int = 36;
 const TCP_MD5SIG: c_int = 14;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+const SIOCATMARK: u64 = 0x8905;
 const SO_ZEROCOPY: c_int = 60;
 const SO_TIMESTAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
@@ -66,6 +67,10 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             Set::Done
         }
         (SOL_SOCKET, libc::SO_PEEK_OFF) => home(Reason::PeekOff),
+        (SOL_SOCKET, libc::SO_OOBINLINE) if s.is_linked() => {
+            urgent::set_inline(s, value.unwrap_or(0) != 0);
+            Set::Kernel
+        }
         (SOL_SOCKET, SO_ZEROCOPY) => pin(Reason::ZeroCopy),
         (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
             // The register that discovery uses is the program's now.
@@ -147,6 +152,7 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
             }
             Some(end::unread(s, sock).map(|n| n as i32))
         }
+        SIOCATMARK if s.is_linked() => Some(Ok(i32::from(urgent::is_at_mark(s)))),
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
         libc::TIOCOUTQ if s.tx_in_memory() => Some(Ok(0)),
         _ => None,

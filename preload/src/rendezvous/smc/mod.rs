@@ -2,11 +2,12 @@
 //!
 //! [`first_use`] is called when a marked connection is used: it puts the connection into memory
 //! (`engine::linked`) and hands the CLC handshake to the [`service`] thread, which runs it
-//! ([`shake`]) while the program goes on. The thread exists from the first such handshake on; it also
+//! ([`shake`]) while the program goes on, and the [`way_back`] to TCP. The thread exists from the first such handshake on; it also
 //! serves LLC and completions while nobody else looks. `docs/decisions/09-rdma.md` says why.
 
 mod service;
 mod shake;
+mod way_back;
 
 use super::learn_names;
 use super::mark::{self, Shown};
@@ -75,15 +76,18 @@ pub fn settle(pending: impl Fn() -> bool) {
         }
         let _ = fd::poll(&mut [], 1);
     }
-    log::warn!(target: "smcr::link", "fork during a handshake that does not end");
+    log::warn!(target: "smcr::link", "a handshake does not end");
 }
 
 /// What was shown is a commitment: CLC follows, if only to say no.
 fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     let refusal = may_link(s, sock).err();
     let size = ring_size();
+    let cookie = net::cookie(sock).unwrap_or(0);
+    s.cookie.store(cookie, Relaxed);
     let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;
+        slot.cookie = cookie;
         let ring = (slot.tx.0.start, slot.tx.1);
         Some(Rings { index: slot.index, header: slot.header, ring, receive: size.bytes() })
     });
@@ -128,14 +132,20 @@ fn give_up(s: &'static Sock, sock: i32, why: Reason) {
     }
 }
 
-/// The connection leaves this process, or the program that has the library. There is no way back from
-/// SMC-R: before exec it is reset; a descriptor that is passed stays this process's to use.
+/// Whether the connection can go back to TCP: the peer is libsmcr. A handshake on its way is waited for.
+pub fn may_return(s: &Sock) -> bool {
+    settle(|| linked::is_pending(s));
+    s.can_return() || !s.is_linked()
+}
+
+/// The connection leaves this process, or the program that has the library. From a kernel there is no way back:
+/// before exec it is reset; a descriptor that is passed stays this process's to use.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     s.note(why);
     if why == Reason::Exec {
         log::warn!(target: "smcr::link", fd = sock, "exec resets a connection over RDMA");
         s.set(flag::LINGER0);
-        linked::before_close(s);
+        linked::before_close(s, sock);
         let _ = net::shutdown(sock, libc::SHUT_RDWR);
     }
     false

@@ -4,6 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::shake::Shake;
+use super::way_back::Leaver;
 use crate::link::cover::{self, Plan};
 use crate::link::lock::{self, now};
 use crate::log;
@@ -23,6 +24,7 @@ struct Node {
 enum Job {
     Shake(Shake),
     Later(Later),
+    Leave(Leaver),
 }
 
 /// An accepted connection that nobody has used yet.
@@ -47,6 +49,11 @@ static WATCH: AtomicI32 = AtomicI32::new(-1);
 /// Hands a handshake to the thread, which is made if there is none.
 pub fn submit(shake: Shake) {
     enqueue(Job::Shake(shake));
+}
+
+/// A connection goes back to TCP.
+pub fn leave(leaver: Leaver) {
+    enqueue(Job::Leave(leaver));
 }
 
 /// The connection was accepted; if nobody uses it soon, its handshake begins all the same.
@@ -94,17 +101,19 @@ fn start() -> bool {
 /// The thread.
 fn serve() {
     let mut shakes: Vec<Shake> = Vec::new();
+    let mut leavers: Vec<Leaver> = Vec::new();
     let mut later: Vec<Later> = Vec::new();
     let mut seen = 0;
     loop {
-        if crate::sys::caught(|| round(&mut shakes, &mut later, &mut seen)).is_none() {
+        if crate::sys::caught(|| round(&mut shakes, &mut leavers, &mut later, &mut seen)).is_none() {
             log::warn!(target: "smcr::link", "the service thread failed; its handshakes are given up");
             shakes.clear();
+            leavers.clear();
         }
     }
 }
 
-fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
+fn round(shakes: &mut Vec<Shake>, leavers: &mut Vec<Leaver>, later: &mut Vec<Later>, seen: &mut u32) {
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -113,6 +122,7 @@ fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
         match taken.job {
             Job::Shake(shake) => shakes.push(shake),
             Job::Later(l) => later.push(l),
+            Job::Leave(l) => leavers.push(l),
         }
     }
     later.retain(|l| {
@@ -137,12 +147,20 @@ fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
             i += 1;
         }
     }
+    let wanted = lock::with(|all| std::mem::take(&mut all.leavers)).unwrap_or_default();
+    leavers.extend(wanted.into_iter().filter_map(Leaver::find));
+    leavers.retain_mut(|l| !l.step());
     let mut fds = vec![entry(EVENT.load(Relaxed), libc::POLLIN), entry(WATCH.load(Relaxed), libc::POLLIN)];
     let first = fds.len();
     for shake in shakes.iter() {
         let wants = shake.wants();
         at = [at, wants.at].into_iter().flatten().min();
         fds.push(entry(if wants.events == 0 { -1 } else { shake.fd }, wants.events));
+    }
+    for leaver in leavers.iter() {
+        let wants = leaver.wants();
+        at = [at, wants.at].into_iter().flatten().min();
+        fds.push(entry(if wants.events == 0 { -1 } else { leaver.fd }, wants.events));
     }
     let plan = if shakes.is_empty() { cover::plan(seen) } else { Plan::Listen };
     if let Plan::Tick(ms) = plan {
@@ -159,7 +177,7 @@ fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
         if listens {
             lock::arm(all);
         }
-        all.poll()
+        all.poll() || !all.leavers.is_empty()
     });
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
         return;
@@ -174,7 +192,7 @@ fn round(shakes: &mut Vec<Shake>, later: &mut Vec<Later>, seen: &mut u32) {
         lock::with(|all| all.mark_all());
     }
     if fds[1].revents != 0 {
-        ended();
+        tcp_events();
     }
     for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
         shake.is_signalled = entry.revents != 0;
@@ -198,21 +216,24 @@ fn entry(fd: i32, events: i16) -> libc::pollfd {
     libc::pollfd { fd, events, revents: 0 }
 }
 
-/// Notes the TCP connection below a link, to hear of its end.
-pub fn watch(tcp: i32, index: u32) {
-    let events = (libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-    let e = libc::epoll_event { events, u64: u64::from(index) };
+/// Notes the TCP connection below a link, to hear of its end, and of what a peer with libsmcr (`speaks`) says there.
+/// Once: afterwards the stream is the program's, or over.
+pub fn watch(tcp: i32, index: u32, serial: u32, speaks: bool) {
+    let said = if speaks { libc::EPOLLIN } else { 0 };
+    let events = (libc::EPOLLRDHUP | said | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
+    let e = libc::epoll_event { events, u64: u64::from(serial) << 32 | u64::from(index) };
     let _ = fd::epoll_ctl(WATCH.load(Relaxed), libc::EPOLL_CTL_ADD, tcp, Some(e));
 }
 
-/// TCP connections have ended: if the peer has not said so by its link, it may be dead.
-fn ended() {
+/// Something happened on TCP connections below links.
+fn tcp_events() {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     // SAFETY: the array has 32 entries.
     let n = unsafe { fd::epoll_wait(WATCH.load(Relaxed), events.as_mut_ptr(), 32, 0) }.unwrap_or(0);
     lock::with(|all| {
         for e in &events[..n.min(32)] {
-            all.probe(e.u64 as u32);
+            let ended = e.events & !(libc::EPOLLIN as u32) != 0;
+            all.tcp_event(e.u64 as u32, (e.u64 >> 32) as u32, e.events & libc::EPOLLIN as u32 != 0, ended);
         }
     });
 }

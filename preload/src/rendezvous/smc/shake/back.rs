@@ -2,9 +2,13 @@
 
 use super::{Machine, Shake};
 use crate::engine::linked;
+use crate::family::sock::{Sock, flag};
 use crate::layout::fin;
+use crate::link::leave::Leaving;
 use crate::link::{lock, wake};
 use crate::log;
+use crate::rendezvous::smc::service;
+use crate::rendezvous::smc::way_back::Leaver;
 use crate::sys::{Errno, fd, net};
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::handshake::Params;
@@ -18,24 +22,68 @@ impl Shake {
     }
 
     pub(super) fn link(&mut self, params: &Params) {
+        let ours = self.is_ours();
         let agreed = lock::with(|all| {
             let slot = all.slot(self.index)?;
             slot.conn.as_mut()?.activate(&params.peer).ok()?;
             slot.active = true;
-            Some(())
+            slot.ours = ours;
+            Some(slot.serial)
         });
-        if agreed.flatten().is_none() {
+        let serial = agreed.flatten();
+        if serial.is_none() {
             let _ = net::disconnect(self.fd);
         }
         if let Some(s) = self.sock() {
-            s.tx.kernel.store(self.sent, Relaxed);
-            s.rx.kernel.store(self.received, Relaxed);
+            self.note_kernel(s);
+            if ours {
+                s.set(flag::RETURNS);
+            }
             linked::agreed(s);
         }
         log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
-        crate::rendezvous::smc::service::watch(self.fd, self.index);
+        service::watch(self.fd, self.index, serial.unwrap_or(0), ours);
+        // The group may have ended meanwhile.
+        let place = self.group;
+        lock::with(|all| place.map(|place| all.look_at_group(place)));
         fd::close(self.fd);
         lock::kick(self.index);
+    }
+
+    fn note_kernel(&self, s: &Sock) {
+        s.tx.kernel.store(self.sent, Relaxed);
+        s.rx.kernel.store(self.received, Relaxed);
+    }
+
+    /// Between two libsmcr, Confirm is sent and there is no link: the other end may think that there is one, so both say how
+    /// far they have come, as with a link that dies later. True: that goes on.
+    pub(super) fn come_back(&mut self) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let (made, place) = (self.made, self.group);
+        let serial = lock::with(|all| {
+            let slot = all.slot(self.index)?;
+            (slot.ours, slot.leaving) = (true, Leaving::Wanted);
+            let serial = slot.serial;
+            if let Some(place) = place.filter(|_| made) {
+                all.end_group(place);
+            }
+            Some(serial)
+        });
+        let Some(serial) = serial.flatten() else { return false };
+        log::info!(target: "smcr::link", fd = self.fd, "no link came up: on over TCP");
+        if let Some(s) = self.sock() {
+            s.note(Reason::SmcTimeoutConfirmLink);
+            s.set(flag::RETURNS);
+            let out = self.out.len() as u64;
+            self.sent += out;
+            self.note_kernel(s);
+        }
+        self.machine = Machine::Over;
+        service::leave(Leaver::new(self.index, serial, self.fd, std::mem::take(&mut self.out)));
+        self.gone = true;
+        true
     }
 
     /// The connection stays on TCP.

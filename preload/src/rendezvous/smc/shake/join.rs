@@ -127,6 +127,9 @@ impl Shake {
 
     fn link_failed(&mut self, code: Diagnosis) {
         self.awaits_link = false;
+        if self.come_back() {
+            return;
+        }
         match &mut self.machine {
             Machine::Client(m) => m.link_failed(now(), code),
             Machine::Server(m) => m.link_failed(now(), code),

@@ -60,6 +60,8 @@ pub struct Shake {
     pub is_signalled: bool,
     /// A greeting may still come, late, before anything else.
     late: bool,
+    /// The connection is on its way back to TCP, by somebody else.
+    gone: bool,
 }
 
 // One at a time in a list of a few.
@@ -112,6 +114,7 @@ impl Shake {
             receives: false,
             is_signalled: true,
             late: false,
+            gone: false,
         }
     }
 
@@ -135,7 +138,7 @@ impl Shake {
         self.look_at_link();
         self.events();
         self.write();
-        self.finish()
+        self.gone || self.finish()
     }
 
     /// Whether a step may get it further: something happened, its time has come, or it waits for what
@@ -150,6 +153,7 @@ impl Shake {
     pub fn wants(&self) -> Wants {
         let mut events = 0;
         let (want, at) = match &self.machine {
+            Machine::Client(_) | Machine::Server(_) if self.awaits_link && self.is_ours() => (true, None),
             Machine::Client(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Greeting(until) => (true, Some(*until)),
@@ -177,6 +181,10 @@ impl Shake {
         Wants { events, at }
     }
 
+    fn is_ours(&self) -> bool {
+        matches!(self.peer, Peer::Ours { .. })
+    }
+
     fn is_client(&self) -> bool {
         self.s.role.load(Relaxed) == role::CLIENT
     }
@@ -195,7 +203,7 @@ impl Shake {
                 self.refusal = Some((Reason::SmcNoRdma, Diagnosis::NO_SMCR_DEVICE));
             }
         }
-        let ours = matches!(self.peer, Peer::Ours { .. });
+        let ours = self.is_ours();
         if self.is_client() {
             if ours {
                 self.machine = Machine::Greeting(now() + GREETING);
@@ -244,6 +252,9 @@ impl Shake {
     /// Takes what belongs to the handshake from the stream, and nothing else.
     fn read(&mut self) {
         loop {
+            if self.awaits_link && self.is_ours() {
+                return self.hear_in_between();
+            }
             let want = match &self.machine {
                 Machine::Client(m) => m.want(),
                 Machine::Server(m) => m.want(),
@@ -281,10 +292,25 @@ impl Shake {
         }
     }
 
+    /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
+    fn hear_in_between(&mut self) {
+        let mut first = [0];
+        match (net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT), &mut self.machine) {
+            (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => {}
+            (Ok(n), _) if n > 0 => {
+                self.awaits_link = false;
+                self.come_back();
+            }
+            (_, Machine::Client(m)) => m.handle_eof(),
+            (_, Machine::Server(m)) => m.handle_eof(),
+            _ => {}
+        }
+    }
+
     /// Whether a client with libsmcr has begun with something else than CLC.
     fn is_plain(&self) -> bool {
         let fresh = matches!(self.machine, Machine::Server(_)) && self.received == 0;
-        if !fresh || !matches!(self.peer, Peer::Ours { .. }) {
+        if !fresh || !self.is_ours() {
             return false;
         }
         let mut first = SMCR;
@@ -373,7 +399,7 @@ impl Shake {
             }
             // It was not greeted in time, and has nothing to say.
             Some(Outcome::Fail(Failure::Timeout))
-                if self.received == 0 && matches!(self.peer, Peer::Ours { .. }) =>
+                if self.received == 0 && self.is_ours() =>
             {
                 self.fall_back(Reason::PeerSilent);
             }

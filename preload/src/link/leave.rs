@@ -1,0 +1,231 @@
+//! A connection leaves its link: the link's part of the way back to TCP.
+//!
+//! Only between two libsmcr. [`State::want_back`] is called where a link has broken, where the peer has spoken
+//! over TCP, and where the program's end asks for TCP (`ctl::RETURN`); the service thread then goes the way
+//! (`rendezvous::smc::way_back`). What an end has stated is final: what the link brings after that is not
+//! shown to the program, because the peer sends it again. Unless TCP ends before the peer has said where it stands:
+//! then it knew of nothing when it closed, and what came by the link is what there is.
+
+use super::lock::{self, mark, now};
+use super::slot::{Closing, Slot};
+use super::state::State;
+use crate::family::sock::flag;
+use crate::layout::{ctl, fin};
+use crate::sys::fd;
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::Time;
+use smcr_proto::smc::conn;
+use std::sync::atomic::Ordering::*;
+
+/// How far a connection has left its link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// It has not.
+    No,
+    /// It is to.
+    Wanted,
+    /// The peer is being told that this much of its stream has been received.
+    Stated(u64),
+    /// It is on TCP.
+    Gone,
+}
+
+/// How long a waiter that may be one that we never see is left alone.
+const UNSEEN: Time = Time::from_millis(20);
+
+/// Something that a waiter may wait for which we never see.
+#[derive(Clone, Copy)]
+pub struct Unseen {
+    index: u32,
+    /// It waits for room; else for bytes that have arrived.
+    writes: bool,
+    /// How far the program had come.
+    at: u64,
+    since: Time,
+}
+
+impl Slot {
+    /// Whether it is on its way back, or there.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving != Leaving::No
+    }
+
+    /// Whether what arrives may be shown to the program.
+    pub(super) fn shows(&self) -> bool {
+        matches!(self.leaving, Leaving::No | Leaving::Wanted)
+    }
+
+    /// Whether the program's end asks for TCP.
+    pub(super) fn is_asked(&self) -> bool {
+        self.leaving == Leaving::No && self.rx_dir().ctl.load(Acquire) & ctl::RETURN != 0
+    }
+
+    /// Whether the peer has been told of the end, and has everything.
+    pub fn has_said_all(&self) -> bool {
+        let said = self.conn.as_ref().is_none_or(|c| {
+            !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
+        });
+        self.closing >= Closing::Close && said && self.in_flight == 0
+    }
+
+    /// The descriptor of the TCP connection that was kept when the program closed its own is not needed.
+    pub(super) fn let_tcp_go(&mut self) {
+        if let Some(tcp) = self.tcp.take() {
+            fd::close(tcp);
+        }
+    }
+
+    /// What a waiter that we never see may wait for now; how far the program has come with it.
+    fn unseen(&self, writes: bool) -> Option<u64> {
+        let s = self.sock().filter(|s| self.leaving == Leaving::No && s.can_return())?;
+        if writes {
+            return (!s.has(flag::SEEN)).then(|| self.tx_dir().head.load(Relaxed));
+        }
+        let (tail, head) = (self.rx_dir().tail.load(Relaxed), self.rx_dir().head.load(Relaxed));
+        (s.is_public() && tail != head).then_some(tail)
+    }
+}
+
+impl State {
+    /// The connection is to leave its link for TCP. False: there is no way back (a kernel is the peer, or the
+    /// peer has closed, or TCP has ended).
+    pub fn want_back(&mut self, index: u32) -> bool {
+        let Some(slot) = self.slot(index) else { return false };
+        if slot.is_leaving() {
+            return true;
+        }
+        let closed = slot.rx_dir().fin.load(Relaxed) & fin::CLOSED != 0;
+        let gone = slot.sock().is_none() && slot.tcp.is_none();
+        if !slot.ours || !slot.active || closed || slot.tcp_ended || gone {
+            return false;
+        }
+        slot.leaving = Leaving::Wanted;
+        self.leavers.push(index);
+        let _ = fd::event_set(lock::service());
+        true
+    }
+
+    /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link
+    /// after this. None: messages are still on their way.
+    pub fn state_back(&mut self, index: u32) -> Option<u64> {
+        self.poll(); // what has arrived counts
+        let group = self.slots.get(index as usize)?.as_ref()?.group;
+        let over = group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
+        let slot = self.slot(index)?;
+        if let Leaving::Stated(at) = slot.leaving {
+            return Some(at);
+        }
+        if slot.in_flight > 0 && !over {
+            return None;
+        }
+        let back = slot.rx_dir();
+        let asked = back.ctl.fetch_update(AcqRel, Acquire, |c| {
+            (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)
+        });
+        let at = if asked.is_ok() { back.frozen.load(Relaxed) } else { back.head.load(Relaxed) };
+        slot.leaving = Leaving::Stated(at);
+        Some(at)
+    }
+
+    /// What this end has handed to the link, and what the peer is known to have taken of it.
+    pub fn sent_by_link(&mut self, index: u32) -> (u64, u64) {
+        self.slot(index).map_or((0, 0), |s| {
+            (s.pumped, s.conn.as_ref().map_or(0, |c| c.sent_bytes().1))
+        })
+    }
+
+    /// TCP has ended before the peer said where it stands: it goes on as it was, as far as it still does.
+    pub fn cancel_back(&mut self, index: u32) {
+        let Some(slot) = self.slot(index) else { return };
+        slot.leaving = Leaving::No;
+        slot.tcp_ended = true;
+        slot.rx_dir().ctl.fetch_and(!(ctl::TAKEN | ctl::RETURN), AcqRel);
+        if let Some(s) = slot.sock() {
+            s.clear(flag::FROZEN);
+        }
+        slot.show_all();
+        let over = slot.group.is_none_or(|g| {
+            self.groups.get(g).and_then(Option::as_ref).is_none_or(|g| g.over.is_some())
+        });
+        if over {
+            if let Some(slot) = self.slot(index) {
+                slot.link_down();
+                if slot.is_finished(true) {
+                    self.release(index);
+                }
+            }
+        } else {
+            self.probe(index);
+            mark(index);
+        }
+    }
+
+    /// The peer says what cannot be right: the connection is reset.
+    pub fn break_back(&mut self, index: u32) {
+        let Some(slot) = self.slot(index) else { return };
+        slot.tainted = true;
+        slot.broken(None);
+        self.left(index);
+    }
+
+    /// The connection is on TCP.
+    pub fn left(&mut self, index: u32) {
+        let Some(slot) = self.slot(index) else { return };
+        slot.leaving = Leaving::Gone;
+        slot.conn = None;
+        slot.let_tcp_go();
+        mark(index);
+        if slot.is_finished(false) {
+            self.release(index);
+        }
+    }
+
+    /// Waiters that may be unseen: where nothing has moved for a moment the connection leaves, and the kernel shows
+    /// them what there is. Gives when to come again.
+    pub(super) fn look_at_unseen(&mut self) -> Option<Time> {
+        let now = now();
+        let mut i = 0;
+        while let Some(&u) = self.unseen.get(i) {
+            match self.slot(u.index).and_then(|s| s.unseen(u.writes)) {
+                Some(at) if at != u.at && !u.writes => {
+                    self.unseen[i] = Unseen { at, since: now, ..u };
+                    i += 1;
+                }
+                Some(at) if at == u.at && u.since + UNSEEN > now => i += 1,
+                other => {
+                    self.unseen.swap_remove(i);
+                    if other == Some(u.at) {
+                        let why = if u.writes { Reason::UnseenWriter } else { Reason::UnseenWaiter };
+                        if let Some(s) = self.slot(u.index).and_then(|s| s.sock()) {
+                            s.note(why);
+                        }
+                        self.want_back(u.index);
+                    }
+                }
+            }
+        }
+        self.unseen.iter().map(|u| u.since + UNSEEN).min()
+    }
+
+    /// Something came, or there is no room, and the waiter may be one that we never see.
+    pub fn note_unseen(&mut self, index: u32, writes: bool) {
+        let Some(at) = self.slot(index).and_then(|s| s.unseen(writes)) else { return };
+        if !self.unseen.iter().any(|u| u.index == index && u.writes == writes) {
+            self.unseen.push(Unseen { index, writes, at, since: now() });
+            let _ = fd::event_set(lock::service());
+        }
+    }
+
+    /// Something happened on the TCP connection below a connection over a link.
+    pub fn tcp_event(&mut self, index: u32, serial: u32, readable: bool, ended: bool) {
+        if self.slot(index).is_none_or(|s| s.serial != serial) {
+            return; // another connection's by now
+        }
+        // After the handshake a peer says one thing only, and does not end before it has its answer.
+        if ended {
+            self.probe(index);
+        } else if readable {
+            self.want_back(index);
+        }
+    }
+}

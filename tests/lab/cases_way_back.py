@@ -1,0 +1,101 @@
+"""Between two libsmcr: a link that dies, a drain, an exec or a passed descriptor brings connections back to TCP, and no
+byte of them is lost."""
+import re
+import time
+
+from guests import HERE, Failed
+from lab import LIB, case, payload, said
+
+CUT = "nft add rule inet lab cut udp dport 4791 drop"
+MEND = "nft flush chain inet lab cut"
+FORKING = f"/usr/bin/python3 {HERE}/forking.py"
+
+
+def on_rdma(lab, to):
+    with lab.traffic() as traffic:
+        lab.client("smcr", to, "one", 65537, PATIENCE=40).done(45)
+    return traffic.went_over_rdma(400_000)
+
+
+def survives(lab, n, idle, happens, patience=100):
+    """Traffic in both directions while something happens to the link; its text and what went where."""
+    lab.restart()
+    to = lab.server("smcr")
+    with lab.traffic() as traffic:
+        job = lab.client("smcr", to, "survive", n, idle, PATIENCE=patience)
+        job.expect("up", 30)
+        time.sleep(0.7)
+        if not lab.b.run("smcrctl linkgroup").count("rxe0"):
+            raise Failed("no link group: " + job.tail())
+        happens()
+        if n:
+            job.expect("busy done", patience)
+        time.sleep(0.3)
+        job.guest.say(id=job.number, input="go\n")
+        time.sleep(0.2)
+        shown = lab.b.run("smcrctl sock || true")
+        text = job.done(patience)
+    if traffic.tcp < n // 4:
+        raise Failed(f"not over TCP at the end: {traffic}")
+    busy = re.findall(r"busy done after [\d.]+ s", text)
+    return to, f"{said(text)}; {busy[0] if busy else ''}; {traffic}", shown
+
+
+@case
+def way_back_the_link_dies_under_load(lab):
+    try:
+        to, text, shown = survives(lab, 24 << 20, 20, lambda: lab.a.run(CUT))
+        if "link-lost" not in shown:
+            raise Failed(f"no reason: {shown}")
+    finally:
+        lab.a.run(MEND)
+    return f"{text}; then {on_rdma(lab, to)}"
+
+
+@case
+def way_back_the_link_of_idle_connections_dies(lab):
+    try:
+        to, text, _ = survives(lab, 0, 50, lambda: lab.a.run(CUT))
+    finally:
+        lab.a.run(MEND)
+    return f"{text}; then {on_rdma(lab, to)}"
+
+
+@case
+def way_back_drain_of_one_end_under_load(lab):
+    to, text, shown = survives(lab, 16 << 20, 10, lambda: lab.b.run("smcrctl drain"))
+    return f"{text}; then {on_rdma(lab, to)}"
+
+
+def forked(lab, what, port, client="smcr"):
+    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", LD_PRELOAD=LIB).expect("serving", 30)
+    try:
+        return lab.client(client, f"{lab.a.ip} {port}", "after", 3_000_000, PATIENCE=40).done(45)
+    finally:
+        job.kill()
+
+
+@case
+def way_back_exec_with_a_connection(lab):
+    """A program without the library inherits the connection as its stdin and stdout."""
+    text = forked(lab, "cat", 5510)
+    return f"{said(text)}, {payload(text):,} B"
+
+
+@case
+def way_back_a_descriptor_is_passed_to_a_program_without_the_library(lab):
+    text = forked(lab, "pass", 5511)
+    return f"{said(text)}, {payload(text):,} B"
+
+
+@case
+def way_back_a_waiter_that_the_library_does_not_see(lab):
+    """An echo server whose epoll_wait is a bare system call."""
+    job = lab.a.start(f"exec /lab/echo_many raw 5512 {lab.a.ip}", **lab.env("smcr"))
+    time.sleep(1)
+    try:
+        with lab.traffic() as traffic:
+            text = lab.client("smcr", f"{lab.a.ip} 5512", "echoed", 2_000_000, PATIENCE=40).done(45)
+        return f"{said(text)}; {traffic}"
+    finally:
+        job.kill()
