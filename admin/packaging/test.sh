@@ -8,7 +8,7 @@ if [ "${SMCR_DEB_INSIDE:-}" != 1 ]; then
 fi
 
 work=$(mktemp -d)
-trap 'umount -lR "$work" 2>/dev/null; rm -rf "$work" 2>/dev/null || true' EXIT
+trap 'umount -lR "$work" 2>/dev/null; rmdir "$work" 2>/dev/null' EXIT
 mount -t tmpfs tmpfs "$work"
 mkdir "$work/upper" "$work/work" "$work/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root"
@@ -32,7 +32,7 @@ step "installed $(inside dpkg-query -W smcr)"
 [ -z "$(inside dpkg -V smcr)" ]
 step "files are as packed"
 inside smcrctl --version
-inside smcrctl check >"$work/check" || true
+inside smcrctl check >"$work/check" || { echo "check finds this bad:"; cat "$work/check"; exit 1; }
 grep -q 'ok .*library.*loads' "$work/check" || { cat "$work/check"; exit 1; }
 step "check finds and loads the library"
 inside test -e /etc/systemd/system/multi-user.target.wants/smcr.service
