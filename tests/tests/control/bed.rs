@@ -41,6 +41,13 @@ impl Bed {
         Ok(Bed { net: Net::new()?, dir })
     }
 
+    /// The same with a page that its programs find when they start.
+    pub fn enabled() -> Result<Bed> {
+        let bed = Bed::new()?;
+        bed.ok(&["enable", "--user"])?;
+        Ok(bed)
+    }
+
     pub fn page(&self) -> PathBuf {
         self.dir.path().join("run/smcr/control")
     }

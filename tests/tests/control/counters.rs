@@ -79,8 +79,7 @@ fn sizes_and_ends() -> Result<()> {
 /// Children of a server are killed, and their records given to the next ones: what they counted stays.
 #[test]
 fn killed_children_stay_in_the_totals() -> Result<()> {
-    let bed = Bed::new()?;
-    bed.ok(&["enable", "--user"])?;
+    let bed = Bed::enabled()?;
     let server = bed.forking_server()?;
     let client = bed.client(&[])?;
     let pids = || -> Result<Vec<i32>> {

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, ensure};
 use smcr_tests::apps::noise;
-use smcr_tests::process::{eventually, flipping};
+use smcr_tests::process::{Running, eventually, flipping};
 
-use crate::bed::Bed;
+use crate::bed::{Bed, Client};
 
 /// Media and reasons of all connection ends.
 fn shown(bed: &Bed) -> Result<Vec<(String, String)>> {
@@ -12,7 +12,17 @@ fn shown(bed: &Bed) -> Result<Vec<(String, String)>> {
     Ok(bed.socks()?.iter().map(|s| (text(&s["mode"]), text(&s["reason"]["name"]))).collect())
 }
 
-fn wait_for_rounds(client: &crate::bed::Client, name: &str, more: u64) -> Result<()> {
+/// A server, and a client whose connections of these names and ports are in memory.
+fn connected<'a>(bed: &'a Bed, connections: &[(&str, u16)]) -> Result<(Running<'a>, Client<'a>)> {
+    let (server, client) = (bed.server(&[])?, bed.client(&[])?);
+    for (name, port) in connections {
+        client.open(name, *port)?;
+        client.moves_to_memory(name)?;
+    }
+    Ok((server, client))
+}
+
+fn wait_for_rounds(client: &Client, name: &str, more: u64) -> Result<()> {
     let rounds = |answer: String| answer.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0u64);
     let from = rounds(client.tell(&format!("rounds {name}"))?);
     eventually("rounds", || Ok(rounds(client.tell(&format!("rounds {name}"))?) >= from + more))
@@ -22,16 +32,11 @@ fn wait_for_rounds(client: &crate::bed::Client, name: &str, more: u64) -> Result
 #[test]
 fn all_while_busy() -> Result<()> {
     for round in 0..3 {
-        let bed = Bed::new()?;
-        if round > 0 {
-            bed.ok(&["enable", "--user"])?;
-        }
-        let _server = bed.server(&[])?;
-        let client = bed.client(&[])?;
+        // In the first round the request itself makes the page.
+        let bed = if round > 0 { Bed::enabled()? } else { Bed::new()? };
         let names = ["a", "b", "c", "d"];
+        let (_server, client) = connected(&bed, &names.map(|name| (name, 7000)))?;
         for (i, name) in names.iter().enumerate() {
-            client.open(name, 7000)?;
-            client.moves_to_memory(name)?;
             client.tell(&format!("start {name} {}", [10, 3000, 30_000, 120_000][i]))?;
         }
         wait_for_rounds(&client, "a", 500)?;
@@ -60,13 +65,9 @@ fn all_while_busy() -> Result<()> {
 /// Only one end is asked, or only one port.
 #[test]
 fn one_process_or_port() -> Result<()> {
-    let bed = Bed::new()?;
-    bed.ok(&["enable", "--user"])?;
-    let server = bed.server(&[])?;
-    let client = bed.client(&[])?;
-    for (name, port) in [("a", 7000), ("b", 7001)] {
-        client.open(name, port)?;
-        client.moves_to_memory(name)?;
+    let bed = Bed::enabled()?;
+    let (server, client) = connected(&bed, &[("a", 7000), ("b", 7001)])?;
+    for name in ["a", "b"] {
         client.tell(&format!("start {name}"))?;
     }
     bed.ok(&["drain", "port:7001", "--user"])?;
@@ -89,12 +90,8 @@ fn one_process_or_port() -> Result<()> {
 fn asleep() -> Result<()> {
     for how in ["recv", "poll", "epoll"] {
         for both in [false, true] {
-            let bed = Bed::new()?;
-            bed.ok(&["enable", "--user"])?;
-            let server = bed.server(&[])?;
-            let client = bed.client(&[])?;
-            client.open("a", 7000)?;
-            client.moves_to_memory("a")?;
+            let bed = Bed::enabled()?;
+            let (server, client) = connected(&bed, &[("a", 7000)])?;
             client.tell(&format!("sleep a 10000 {how}"))?;
             settled(&[server.pid(), client.program.pid()])?;
             let target = if both { "all".into() } else { format!("pid:{}", server.pid()) };
@@ -137,12 +134,8 @@ fn settled(pids: &[i32]) -> Result<()> {
 /// The client does not look at its connection at all: it is said, and done when it does.
 #[test]
 fn busy_elsewhere() -> Result<()> {
-    let bed = Bed::new()?;
-    bed.ok(&["enable", "--user"])?;
-    let server = bed.server(&[])?;
-    let client = bed.client(&[])?;
-    client.open("a", 7000)?;
-    client.moves_to_memory("a")?;
+    let bed = Bed::enabled()?;
+    let (server, client) = connected(&bed, &[("a", 7000)])?;
     let target = format!("pid:{}", server.pid());
     let ended = bed.ctl(&["drain", &target, "--user", "--timeout", "1"])?;
     if !flipping() {
@@ -160,12 +153,8 @@ fn busy_elsewhere() -> Result<()> {
 #[test]
 fn unread_data() -> Result<()> {
     for ended in [false, true] {
-        let bed = Bed::new()?;
-        bed.ok(&["enable", "--user"])?;
-        let _server = bed.server(&[])?;
-        let client = bed.client(&[])?;
-        client.open("a", 7000)?;
-        client.moves_to_memory("a")?;
+        let bed = Bed::enabled()?;
+        let (_server, client) = connected(&bed, &[("a", 7000)])?;
         client.tell("put a 30000")?;
         if ended {
             client.tell("end a")?;

@@ -7,10 +7,7 @@ use crate::bed::{Bed, PORTS};
 
 /// The page is there before the programs, or comes later: they look for it.
 fn switched_live(early: bool) -> Result<()> {
-    let bed = Bed::new()?;
-    if early {
-        bed.ok(&["enable", "--user"])?;
-    }
+    let bed = if early { Bed::enabled()? } else { Bed::new()? };
     let _server = bed.server(&[])?;
     let client = bed.client(&[])?;
     client.open("a", PORTS[0])?;
@@ -45,8 +42,7 @@ fn a_page_made_after_the_start() -> Result<()> {
 
 #[test]
 fn port_ranges() -> Result<()> {
-    let bed = Bed::new()?;
-    bed.ok(&["enable", "--user"])?;
+    let bed = Bed::enabled()?;
     let _server = bed.server(&[])?;
     let client = bed.client(&[])?;
     bed.ok(&["port-range", "add", "7001", "--user"])?;
