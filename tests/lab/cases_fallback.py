@@ -62,6 +62,9 @@ for name, wrap in [("no device", NO_DEVICE), ("no permission", NO_PERMISSION), (
         add(f"fallback: {name}, smcr client without -> {peer}", special_client(peer, wrap))
 add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", SMCR_MODE="shm"))
 add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", SMCR_MODE="shm"))
+for peer in ("kernel", "smcr"):
+    add(f"fallback: max_memory used up, {peer} -> smcr", special_server(peer, "", SMCR_MAX_MEMORY="0"))
+    add(f"fallback: max_memory used up, smcr -> {peer}", special_client(peer, "", SMCR_MAX_MEMORY="0"))
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
 
 

@@ -132,8 +132,14 @@ pub fn decide_connect(sock: i32, peer: &net::Addr) -> Result<(), Reason> {
         let bound = net::local_addr(sock).ok().filter(|a| a.ip != [0; 16]);
         let local = if asks { bound.or_else(|| net::source_for(peer)) } else { bound };
         let (local, peer_ip) = (local.unwrap_or_default().folded().ip(), peer.ip());
-        decide_flow(policy, proto::decide, Role::Client, local, peer_ip, peer.port)
+        decide_flow(policy, proto::decide, Role::Client, local, peer_ip, peer.port)?;
+        has_room()
     })
+}
+
+/// Whether links may use more memory. In shared memory each connection asks for itself.
+fn has_room() -> Result<(), Reason> {
+    if process::memory() < config::max_memory() { Ok(()) } else { Err(Reason::MaxMemory) }
 }
 
 /// Whether connections of a listener may go through RDMA: no only if none of them may.
@@ -150,7 +156,7 @@ fn about_rdma(f: impl FnOnce(&Policy) -> Result<(), Reason>) -> Result<(), Reaso
         return Err(Reason::Seccomp);
     }
     with_policy(|policy| match policy {
-        None => Ok(()),
+        None => has_room(),
         Some(policy) if policy.mode == Mode::Shm => Err(Reason::PeerRemote),
         Some(policy) => f(policy),
     })
@@ -162,7 +168,8 @@ pub fn decide_link(s: &Sock) -> Result<(), Reason> {
         let is_client = s.role.load(Relaxed) == role::CLIENT;
         let role = if is_client { Role::Client } else { Role::Server };
         let port = s.names[if is_client { 2 } else { 1 }].load(Relaxed);
-        decide_flow(policy, proto::decide, role, address(s, &s.local), address(s, &s.remote), port)
+        decide_flow(policy, proto::decide, role, address(s, &s.local), address(s, &s.remote), port)?;
+        has_room()
     })
 }
 

@@ -5,6 +5,7 @@
 //! another's; send rings lie in slabs of the process that only this end reads. Slabs are shared with
 //! forked children (`mem::map_for_device`) and live as long as their pool.
 
+use crate::config;
 use crate::family::process;
 use crate::layout::{HEADER, RegionHeader};
 use crate::sys::{Errno, Res, mem};
@@ -72,7 +73,14 @@ impl Pool {
         if let Some(slab) = self.slabs.iter().position(|s| !s.free.is_empty()) {
             return self.take_from(slab);
         }
-        let count = self.slabs.last().map_or(FIRST, |s| (s.count * 2).min(MOST));
+        let wanted = self.slabs.last().map_or(FIRST, |s| (s.count * 2).min(MOST));
+        let room = config::max_memory().saturating_sub(process::memory());
+        // Without a ring that the peer writes into a connection stays on TCP; the others it needs to say so.
+        let least = usize::from(!self.remote);
+        let count = fitting(wanted, self.element, room).max(least);
+        if count == 0 {
+            return Err(Errno(libc::ENOBUFS));
+        }
         let len = count * self.element;
         let start = mem::map_for_device(len)?;
         process::note_memory(len as i64);
@@ -125,6 +133,12 @@ impl Pool {
     }
 }
 
+/// How many elements of those wanted there is room for below `max_memory`.
+fn fitting(wanted: usize, element: usize, room: u64) -> usize {
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    room.checked_div(element).unwrap_or(0).min(wanted)
+}
+
 /// Header pages.
 pub struct Headers {
     free: Vec<*mut RegionHeader>,
@@ -175,6 +189,14 @@ mod tests {
         assert_eq!(pool.slabs.len(), 2, "a second slab when the first is used up");
         pool.give_back(taken[1]);
         assert_eq!(pool.take().unwrap(), taken[1]);
+    }
+
+    #[test]
+    fn a_slab_is_no_larger_than_the_limit_allows() {
+        assert_eq!(fitting(8, 4096, u64::MAX), 8);
+        assert_eq!(fitting(8, 4096, 5 * 4096 + 1), 5);
+        assert_eq!(fitting(8, 4096, 4095), 0);
+        assert_eq!(fitting(8, 0, 4096), 0);
     }
 
     #[test]

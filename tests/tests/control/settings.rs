@@ -1,7 +1,7 @@
 //! Settings that change while both ends run: they hold for the next connections.
 
 use anyhow::{Result, ensure};
-use smcr_tests::process::eventually;
+use smcr_tests::process::{eventually, flipping};
 
 use crate::bed::{Bed, PORTS};
 
@@ -83,7 +83,10 @@ fn addresses_and_modes() -> Result<()> {
 /// Rules see the program's file name and its role; one side's rule is enough.
 #[test]
 fn rules() -> Result<()> {
-    for rule in ["program=python3*", "role=client", "role=server", "role=server port=7000"] {
+    // SAFETY: geteuid(2) has no pointers.
+    let uid = format!("uid={}", unsafe { libc::geteuid() });
+    let all = ["program=python3*", "role=client", "role=server", "role=server port=7000", "addr=127.0.0.0/8", &uid];
+    for rule in all {
         let bed = Bed::new()?;
         let words = ["rule", "add", "--user", "use=tcp"].into_iter().chain(rule.split(' '));
         bed.ok(&words.collect::<Vec<_>>())?;
@@ -92,7 +95,10 @@ fn rules() -> Result<()> {
         client.open("a", 7000)?;
         client.stays_on_tcp("a")?;
         bed.ok(&["rule", "del", "1", "--user"])?;
-        bed.ok(&["rule", "add", "--user", "use=tcp", "program=redis*"])?;
+        for other in ["program=redis*", "uid=12345", "addr=10.0.0.0/8", "port=7001", "role=client uid=12345"] {
+            let words = ["rule", "add", "--user", "use=tcp"].into_iter().chain(other.split(' '));
+            bed.ok(&words.collect::<Vec<_>>())?;
+        }
         client.open("b", 7000)?;
         client.moves_to_memory("b")?;
         let shown = bed.socks()?;
@@ -132,6 +138,35 @@ fn memory_limit() -> Result<()> {
         client.tell("talk b 500 100")?;
         Ok(client.moves_to_memory("b").is_ok())
     })
+}
+
+/// However many connections there are and however much they carry: no process maps more than it may.
+#[test]
+fn memory_stays_below_the_limit() -> Result<()> {
+    let bed = Bed::new()?;
+    bed.ok(&["set", "--user", "max_memory=3"])?;
+    let server = bed.server(&[])?;
+    let client = bed.client(&[])?;
+    let names: Vec<String> = (0..12).map(|i| format!("c{i}")).collect();
+    for name in &names {
+        client.open(name, 7000)?;
+        // Rings grow where they are found full.
+        client.tell(&format!("talk {name} 4 500000"))?;
+    }
+    let mut in_memory = 0;
+    for pid in [server.pid(), client.program.pid()] {
+        let text = bed.ok(&["stats", "-a", "--json", "-p", &pid.to_string()])?;
+        let stats: serde_json::Value = serde_json::from_str(&text)?;
+        let memory = stats["totals"]["memory"].as_u64();
+        ensure!(memory > Some(0) && memory <= Some(3 << 20), "{memory:?}: {text}");
+        in_memory += stats["sockets"]["mode"]["shm"].as_u64().unwrap_or(0);
+    }
+    ensure!(in_memory > 0 && in_memory < 12 || flipping(), "{in_memory} ends in memory");
+    ensure!(client.reasons()?.contains(&"max-memory".to_string()), "{:?}", client.reasons()?);
+    // A running process gets more at once.
+    bed.ok(&["set", "--user", "max_memory=100"])?;
+    client.open("more", 7000)?;
+    client.moves_to_memory("more")
 }
 
 #[test]

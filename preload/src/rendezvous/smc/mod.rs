@@ -99,7 +99,10 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     // The handshake has a descriptor of its own: the program may close its one meanwhile.
     let own = fd::dup_from(sock, 3).map(fd::park);
     let Ok(own) = own else { return give_up(s, sock, Reason::NoResources) };
-    let refusal = refusal.map(|why| (why, Diagnosis::NO_SMCR_DEVICE));
+    let refusal = refusal.map(|why| match why {
+        Reason::MaxMemory => (why, Diagnosis::MEMORY),
+        _ => (why, Diagnosis::NO_SMCR_DEVICE),
+    });
     service::submit(Shake::new(s, own, rings.index, size, peer, refusal));
 }
 

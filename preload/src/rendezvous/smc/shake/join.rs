@@ -82,7 +82,8 @@ impl Shake {
         self.group = Some(place);
         let end = all.give_ring(self.index, place).map_err(|e| {
             log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
-            Diagnosis::REGISTER_BUFFER
+            // ENOBUFS is what the pool says at `max_memory`.
+            if e.0 == libc::ENOBUFS { Diagnosis::MEMORY } else { Diagnosis::REGISTER_BUFFER }
         });
         if let Some(slot) = all.slot(self.index) {
             slot.joined = !self.made;
