@@ -146,6 +146,8 @@ fn peer_address(peer: &str) -> anyhow::Result<SocketAddr> {
 fn listen(at: SocketAddr, library: &Path) -> anyhow::Result<()> {
     let mut server = Server::start(at, Some(library))?;
     out::print(&format!("listening at {}; stop with Ctrl-C\n", server.at))?;
+    // A wait would close it, and with it end the process that we wait for.
+    let _input = server.child.stdin.take();
     server.child.wait()?;
     bail!("the serving process ended")
 }

@@ -71,8 +71,8 @@ pub fn run(places: &Places, args: &CheckArgs) -> anyhow::Result<()> {
 fn check_program(path: &std::path::Path) -> anyhow::Result<Vec<Finding>> {
     let report = program::inspect(path)?;
     let mut findings = Vec::new();
-    for why in &report.obstacles {
-        findings.push(Finding::new(Grade::Bad, "program", why.as_str()));
+    for obstacle in &report.obstacles {
+        findings.push(Finding::new(Grade::Bad, "program", obstacle.why).mend(obstacle.mend));
     }
     if report.obstacles.is_empty() {
         let text = format!("{} can have the library", report.file.display());

@@ -195,7 +195,7 @@ fn why_no_page(pid: u32, host: &Host) -> String {
     let exe = format!("/proc/{pid}/exe");
     let report = program::inspect(Path::new(&exe));
     match report.as_ref().map(|r| r.obstacles.first()) {
-        Ok(Some(why)) => text += &format!("  it cannot: {why}\n"),
+        Ok(Some(o)) => text += &format!("  it cannot: {}\n  what to change: {}\n", o.why, o.mend),
         _ => {
             text += "  what to change: start it with smcrctl run, or its unit with smcrctl enable-unit\n"
         }

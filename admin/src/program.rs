@@ -18,11 +18,45 @@ const MOST_INTERPRETERS: usize = 4;
 pub struct Report {
     /// The file that the kernel will load in the end.
     pub file: PathBuf,
-    /// Why the library cannot be in it or will do nothing, in a sentence; empty = it can.
-    pub obstacles: Vec<String>,
+    /// Why the library cannot be in it or will do nothing; empty = it can.
+    pub obstacles: Vec<Obstacle>,
     /// What else a user should know.
     pub remarks: Vec<String>,
 }
+
+/// Something in the way, in a sentence, and what to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    pub why: &'static str,
+    pub mend: &'static str,
+}
+
+const BITS: Obstacle =
+    Obstacle { why: "it is a 32-bit program, the library has 64 bits", mend: "use a 64-bit build of it" };
+const MACHINE: Obstacle = Obstacle {
+    why: "it is a program of another machine type than the library",
+    mend: "use a build for this machine type",
+};
+const GO: Obstacle = Obstacle {
+    why: "it is a Go program, which calls the kernel directly",
+    mend: "nothing: its connections stay on TCP, and so does the other end of each",
+};
+const STATIC: Obstacle = Obstacle {
+    why: "it is statically linked, so nothing can be loaded into it",
+    mend: "use a dynamically linked build of it",
+};
+const MUSL: Obstacle = Obstacle {
+    why: "it is a musl program, which cannot load a library made for glibc",
+    mend: "use a build for glibc (in containers an image that is not Alpine)",
+};
+const SETUID: Obstacle = Obstacle {
+    why: "it is setuid or setgid, and the loader ignores LD_PRELOAD then",
+    mend: "start it as the user that it belongs to",
+};
+const CAPABLE: Obstacle = Obstacle {
+    why: "it has file capabilities, and the loader ignores LD_PRELOAD then",
+    mend: "start it as root, or from a systemd unit with AmbientCapabilities= instead",
+};
 
 /// Finds a program as a shell would.
 pub fn resolve(name: &Path) -> anyhow::Result<PathBuf> {
@@ -105,7 +139,7 @@ fn inspect_file(path: PathBuf, mut remarks: Vec<String>) -> anyhow::Result<Repor
             }
         }
         Ok(FileKind::Elf32) => {
-            obstacles.push("it is a 32-bit program, the library has 64 bits".into())
+            obstacles.push(BITS)
         }
         _ => bail!(
             "{} is not an ELF program or script; name a program",
@@ -114,7 +148,7 @@ fn inspect_file(path: PathBuf, mut remarks: Vec<String>) -> anyhow::Result<Repor
     }
     match privilege(&path)? {
         Privilege::None => {}
-        Privilege::Gained(why) => obstacles.push(why.into()),
+        Privilege::Gained(obstacle) => obstacles.push(obstacle),
         Privilege::OfOthers => remarks.push(
             "it is setuid, setgid or has file capabilities: the library is left out when another user starts it"
                 .into(),
@@ -153,23 +187,21 @@ fn elf_kind<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) -> objec
 }
 
 impl ElfKind {
-    fn obstacle(&self) -> Option<String> {
+    fn obstacle(&self) -> Option<Obstacle> {
         let own = if cfg!(target_arch = "x86_64") {
             elf::EM_X86_64
         } else {
             elf::EM_AARCH64
         };
         if self.machine != own {
-            return Some("it is a program of another machine type than the library".into());
+            return Some(MACHINE);
         }
         if self.go {
-            return Some("it is a Go program, which calls the kernel directly".into());
+            return Some(GO);
         }
         match self.loader.as_deref() {
-            None => Some("it is statically linked, so nothing can be loaded into it".into()),
-            Some(loader) if loader.contains("ld-musl") => {
-                Some("it is a musl program, which cannot load a library made for glibc".into())
-            }
+            None => Some(STATIC),
+            Some(loader) if loader.contains("ld-musl") => Some(MUSL),
             Some(_) => None,
         }
     }
@@ -197,7 +229,7 @@ fn look_at_calls(data: &ReadCache<File>, remarks: &mut Vec<String>) {
 enum Privilege {
     None,
     /// We would gain rights by starting it; then the loader ignores LD_PRELOAD with a path.
-    Gained(&'static str),
+    Gained(Obstacle),
     /// Others would gain rights, we have them already.
     OfOthers,
 }
@@ -210,9 +242,9 @@ fn privilege(path: &Path) -> anyhow::Result<Privilege> {
     let caps = matches!(xattr::get(path, "security.capability"), Ok(Some(_)));
     Ok(
         if (setuid && meta.uid() != uid.as_raw()) || (setgid && meta.gid() != gid.as_raw()) {
-            Privilege::Gained("it is setuid or setgid, and the loader ignores LD_PRELOAD then")
+            Privilege::Gained(SETUID)
         } else if caps && !uid.is_root() {
-            Privilege::Gained("it has file capabilities, and the loader ignores LD_PRELOAD then")
+            Privilege::Gained(CAPABLE)
         } else if setuid || setgid || caps {
             Privilege::OfOthers
         } else {
@@ -225,7 +257,7 @@ fn privilege(path: &Path) -> anyhow::Result<Privilege> {
 mod tests {
     use super::*;
 
-    fn kind(loader: Option<&str>, go: bool) -> Option<String> {
+    fn kind(loader: Option<&str>, go: bool) -> Option<&'static str> {
         let machine = if cfg!(target_arch = "x86_64") {
             elf::EM_X86_64
         } else {
@@ -238,6 +270,7 @@ mod tests {
             go,
         }
         .obstacle()
+        .map(|o| o.why)
     }
 
     #[test]

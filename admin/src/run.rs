@@ -38,7 +38,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn refused(path: &Path) -> anyhow::Result<()> {
     let report = program::inspect(path)?;
     match report.obstacles.first() {
-        Some(why) => bail!("{} cannot be accelerated: {why}", report.file.display()),
+        Some(o) => bail!("{} cannot be accelerated: {}; {}", report.file.display(), o.why, o.mend),
         None => Ok(()),
     }
 }

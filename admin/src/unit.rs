@@ -135,7 +135,7 @@ fn warn_about_program(args: &UnitArgs, unit: &str) -> anyhow::Result<()> {
     };
     match program::inspect(Path::new(path)) {
         Ok(report) => match report.obstacles.first() {
-            Some(why) => bail!("{} cannot be accelerated: {why}", report.file.display()),
+            Some(o) => bail!("{} cannot be accelerated: {}; {}", report.file.display(), o.why, o.mend),
             None => Ok(()),
         },
         Err(error) => {

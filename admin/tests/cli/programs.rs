@@ -1,6 +1,7 @@
 //! Starting programs, looking at them, and generated files.
 
 use std::fs;
+use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 
 use predicates::prelude::PredicateBooleanExt;
@@ -89,7 +90,7 @@ fn run_refuses_what_cannot_have_it() {
     bed.smcrctl(&["check", "--program", musl.to_str().unwrap()])
         .assert()
         .code(1)
-        .stdout(contains("musl"));
+        .stdout(contains("musl").and(contains("what to change: use a build for glibc")));
     assert!(
         bed.fails(&["run", "--", "/nonexistent"], 1)
             .contains("check the path")
@@ -107,6 +108,37 @@ fn run_refuses_what_cannot_have_it() {
         .stderr(contains(
             "SMCR_LIB names /nonexistent.so, which is not a file",
         ));
+}
+
+/// One bench listens, another measures against it, with progress apart from the result.
+#[test]
+fn bench_between_two() {
+    let (bed, lib) = (Bed::new(), harmless());
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_smcrctl"))
+        .args(["bench", "--listen", "127.0.0.1:0"])
+        .env("SMCR_LIB", &lib)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(server.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    let at = line.split([' ', ';']).nth(2).unwrap_or_default().to_string();
+    let mut command = bed.smcrctl(&["bench", "--time", "0.1", "--json", &at]);
+    let measured = command.env("SMCR_LIB", &lib).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let told = String::from_utf8_lossy(&measured.stderr);
+    assert!(measured.status.success() && told.is_empty(), "{line}: {told}");
+    let all: serde_json::Value = serde_json::from_slice(&measured.stdout).unwrap();
+    for (i, kind) in ["ping", "stream"].iter().enumerate() {
+        assert_eq!(all[i]["tcp"]["kind"], *kind, "{all}");
+        assert!(all[i]["smcr"]["per_second"].as_f64() > Some(0.0), "{all}");
+    }
+    // Nobody listens there any more.
+    let mut command = bed.smcrctl(&["bench", "--time", "0.1", &at]);
+    command.env("SMCR_LIB", &lib).assert().code(1).stderr(contains("start smcrctl bench --listen there"));
 }
 
 #[test]
