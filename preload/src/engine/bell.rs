@@ -29,7 +29,7 @@ use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
 use smcr_proto::cursor;
-use std::sync::atomic::{AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{Ordering::*, fence};
 
 pub use crate::layout::word::{ARMED, EACH, LINK, RINGING, RUNG};
 
@@ -64,7 +64,7 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
         super::linked::kick(s);
     } else if let Some(w) = Waiter::of_word(word) {
         let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
-        if ring_waiter(peer, w, &s.tx.rung, Some(dir)) == Rang::Unknown {
+        if ring_waiter(peer, w, Some(dir)) == Rang::Unknown {
             ring_tcp(s, dir, sock);
         }
     } else if word == EACH {
@@ -86,7 +86,7 @@ enum Rang {
     Unknown,
 }
 
-fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32, data: Option<&Dir>) -> Rang {
+fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
     let sleep = peer.sleep_word(w).or_else(|| {
         // The page may lie unread in the channel.
         crate::transport::channel::drain(peer);
@@ -95,19 +95,20 @@ fn ring_waiter(peer: &Peer, w: Waiter, rung: &AtomicU32, data: Option<&Dir>) -> 
     match sleep {
         Some(sleep) if sleep & 1 == 0 => Rang::Done,
         Some(sleep) => {
-            // The waiter's number is mixed in: another waiter's sleep may carry the same count.
-            let this = sleep ^ (w.word() << 8);
-            if rung.swap(this, Relaxed) == this {
+            // Whichever connection it was for: it looks at all of them when it wakes.
+            if peer.is_rung(w, sleep) {
                 return Rang::Done;
             }
             if let Some(dir) = data {
                 dir.rung_at.store(clock::ticks(), Relaxed);
             }
             if peer.ring(w) || (crate::transport::channel::drain(peer) && peer.ring(w)) {
+                // After the ring: a thread that finds the note must not rely on one that fails. Two that
+                // ring at once do no harm.
+                peer.note_rung(w, sleep);
                 count(Counter::EventWakes, 1);
                 return Rang::Done;
             }
-            rung.store(0, Relaxed);
             Rang::Unknown
         }
         None => Rang::Unknown,
@@ -154,7 +155,7 @@ fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
     let (Some(w), Some(peer)) = (Waiter::of_word(word), peers::get(s.peer.load(Relaxed))) else {
         return;
     };
-    ring_waiter(peer, w, &s.rx.rung, None);
+    ring_waiter(peer, w, None);
 }
 
 /// Wakes the peer without data, so that it looks at what we ask of it.
@@ -167,7 +168,7 @@ pub fn call_peer(s: &Sock, sock: i32) {
     }
     let waiter = Waiter::of_word(from.space.load(Relaxed));
     if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {
-        ring_waiter(peer, w, &s.rx.rung, None);
+        ring_waiter(peer, w, None);
     }
 }
 

@@ -31,9 +31,7 @@ pub struct Half {
     pub base: AtomicU64,
     /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
     pub gate: AtomicU32,
-    /// Sending: last sleep of the peer's waiter that was rung. Receiving: last sleep of the peer's
-    /// writer that was rung.
-    pub rung: AtomicU32,
+    _gap: AtomicU32,
     /// Operations until the next attempt to switch.
     pub hold: AtomicU32,
     /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
@@ -71,7 +69,6 @@ impl Half {
             &self.in_kernel,
             &self.switches,
             &self.gate,
-            &self.rung,
             &self.hold,
             &self.end,
             &self.size,

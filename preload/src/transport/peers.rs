@@ -30,6 +30,8 @@ pub struct Peer {
     told: [AtomicU32; waiters::SLOTS],
     /// The tick by which it was told.
     told_at: [AtomicU64; waiters::SLOTS],
+    /// The sleep of each of the peer's waiters that this process rang last; 0 = none (a sleep is odd).
+    rung: [AtomicU32; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
     readable: AtomicU32,
     /// The peer knows our sleep page.
@@ -54,6 +56,7 @@ const FREE: Peer = Peer {
     bells: AtomicPtr::new(std::ptr::null_mut()),
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
     told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
+    rung: [const { AtomicU32::new(0) }; waiters::SLOTS],
     readable: AtomicU32::new(0),
     introduced: AtomicU32::new(0),
     reading: AtomicU32::new(0),
@@ -100,7 +103,7 @@ pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
         p.name.store(name, Relaxed);
         p.pid.store(pid, Relaxed);
         p.uid.store(uid, Relaxed);
-        for t in &p.told {
+        for t in p.told.iter().chain(&p.rung) {
             t.store(0, Relaxed);
         }
         p.introduced.store(0, Relaxed);
@@ -287,6 +290,17 @@ impl Peer {
         // SAFETY: the slot is below SLOTS, so the word lies inside the mapping of LEN bytes, which is
         // unmapped only with the last reference.
         Some(unsafe { &*p.add(w.slot() * waiters::STRIDE).cast::<AtomicU32>() }.load(Relaxed))
+    }
+
+    /// Whether this sleep of a waiter of the peer was rung already.
+    #[inline]
+    pub fn is_rung(&self, w: Waiter, sleep: u32) -> bool {
+        self.rung[w.slot()].load(Relaxed) == sleep
+    }
+
+    /// Notes that this sleep was rung.
+    pub fn note_rung(&self, w: Waiter, sleep: u32) {
+        self.rung[w.slot()].store(sleep, Relaxed);
     }
 
     /// Rings the eventfd of a waiter of the peer; false if it is not known.
