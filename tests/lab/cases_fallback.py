@@ -129,3 +129,23 @@ def fallback_we_decline_a_kernel_s_buffer_of_2_MiB(lab):
         finally:
             job.kill()
     return set_for(lab, lab.a, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536", run)
+
+
+@case
+def fallback_a_server_that_is_slow_to_accept(lab):
+    """A kernel's connect() fails 6 s after a handshake that nobody answers: those that wait are declined in time."""
+    job = lab.a.start(f"exec {PEER} slowly {lab.a.ip} 5011 18", **lab.env("smcr"))
+    job.expect("serving", 30)
+    try:
+        clients = [lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env(kind, PATIENCE=40)) for kind in ("kernel", "tcp", "kernel", "smcr")]
+        with lab.traffic() as traffic:
+            texts = [client.done(45) for client in clients]
+        if modes(texts[0]) != ["TCP"] or modes(texts[2]) != ["TCP"]:
+            raise Failed(f"the kernel's diagnosis: {texts}")
+        kernel = [line for line in texts[0].splitlines() if line.startswith("diag")]
+        # Those that come when it accepts are served as ever.
+        with lab.traffic() as later:
+            text = lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env("kernel", PATIENCE=40)).done(45)
+        return f"4 clients, {traffic}; {' '.join(kernel)}; then {later.went_over_rdma(payload(text))}"
+    finally:
+        job.kill()

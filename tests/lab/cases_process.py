@@ -11,7 +11,7 @@ FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
 
 def forking(lab, what, port, client, operation, *rest, connections=1):
-    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", LD_PRELOAD=LIB).expect("serving", 30)
+    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", **lab.env("smcr")).expect("serving", 30)
     try:
         with lab.traffic() as traffic:
             text = lab.client(client, f"{lab.a.ip} {port}", operation, *rest, PATIENCE=60).done(65)

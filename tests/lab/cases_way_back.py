@@ -4,7 +4,7 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import LIB, case, payload, said
+from lab import case, payload, said
 
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
 MEND = "nft flush chain inet lab cut"
@@ -68,7 +68,7 @@ def way_back_drain_of_one_end_under_load(lab):
 
 
 def forked(lab, what, port, client="smcr"):
-    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", LD_PRELOAD=LIB).expect("serving", 30)
+    job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", **lab.env("smcr")).expect("serving", 30)
     try:
         return lab.client(client, f"{lab.a.ip} {port}", "after", 3_000_000, PATIENCE=40).done(45)
     finally:

@@ -33,7 +33,7 @@ class Lab:
                 f"{KERNEL} ueid-add {EID} && {KERNEL} pnet-add LABNET eth0 rxe0 1 && "
                 f"smcrctl enable && smcrctl ueid add {EID}")
         for job in [guest.start(text) for guest in (self.a, self.b)]:
-            job.done(60)
+            job.done(180)
 
     # --- programs ---
 

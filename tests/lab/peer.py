@@ -205,12 +205,13 @@ def serve_one(sock):
 ENDS = []
 
 
-def serve(address, port):
+def serve(address, port, asleep=0):
     listener = opened()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     named("bind", listener, address, int(port))
     listener.listen(256)
     print("serving", flush=True)
+    time.sleep(float(asleep))
 
     def one(sock):
         try:
@@ -541,8 +542,8 @@ def show(*socks):
 
 
 def main(operation, address, port, *rest):
-    if operation == "serve":
-        serve(address, port)
+    if operation in ("serve", "slowly"):
+        serve(address, port, *rest)
     signal.alarm(PATIENCE)  # a hang is a failure of this case, and no more
     print("ok", globals()[operation](address, int(port), *rest), flush=True)
     print("payload", sum(PAYLOAD), flush=True)

@@ -4,6 +4,7 @@
 use super::{guarded, hooks};
 use crate::engine::{self, end, switch};
 use crate::family::sock::flag;
+use crate::rendezvous::smc::backlog;
 use crate::sys::net::Addr;
 use crate::table::{life, options};
 use crate::{config, real, table};
@@ -38,23 +39,19 @@ hooks! {
         // SAFETY: the program's arguments.
         let r = unsafe { real::listen(fd, backlog) };
         if r == 0 && let Some(s) = s {
-            life::on_listen(s);
+            guarded(|| life::on_listen(s, fd));
         }
         r
     }
 
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
         // SAFETY: the program's arguments.
-        let new = unsafe { real::accept(fd, addr, len) };
-        accepted(fd, new, 0);
-        new
+        unsafe { accept_with(fd, addr, len, 0, || real::accept(fd, addr, len)) }
     }
 
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the program's arguments.
-        let new = unsafe { real::accept4(fd, addr, len, flags) };
-        accepted(fd, new, flags);
-        new
+        unsafe { accept_with(fd, addr, len, flags, || real::accept4(fd, addr, len, flags)) }
     }
 
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
@@ -162,6 +159,37 @@ unsafe fn peer(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
     }
     // SAFETY: the program gave `len` bytes.
     Addr::parse(unsafe { std::slice::from_raw_parts(addr.cast(), (len as usize).min(LONGEST)) })
+}
+
+/// accept(2) or accept4(2): `real` makes the program's call, with these arguments.
+///
+/// # Safety
+/// The address and its length must be valid or null, as the program promised the kernel.
+unsafe fn accept_with(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let Some(listener) = table::sock(fd).filter(|l| backlog::enter(l)) else {
+        let new = real();
+        accepted(fd, new, flags);
+        return new;
+    };
+    // SAFETY: the program's length, null where it wants no address.
+    let room = if addr.is_null() || len.is_null() { 0 } else { unsafe { *len } };
+    let new = real();
+    let e = crate::sys::errno();
+    let mut kept = None;
+    guarded(|| kept = backlog::leave(listener, new));
+    if kept.is_some() && room > 0 {
+        // SAFETY: as above; another connection has the number now.
+        unsafe {
+            *len = room;
+            crate::sys::net::peer_name(new, addr.cast(), len);
+        }
+    }
+    accepted(fd, new, flags);
+    if let (Some(clc), Some(s)) = (kept, table::sock(new)) {
+        backlog::was_declined(s, clc);
+    }
+    crate::sys::set_errno(e);
+    new
 }
 
 fn accepted(listener: c_int, new: c_int, flags: c_int) {

@@ -86,7 +86,7 @@ impl State {
             }
         };
         USED.fetch_add(1, Relaxed);
-        self.serial = self.serial.wrapping_add(1);
+        self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
         let slot = Slot::new(index as u32, self.serial, sock, header, (ring, size));
         Ok(self.slots[index].insert(Box::new(slot)))
     }

@@ -235,3 +235,89 @@ pub fn forget(s: &Sock) {
         let _ = LISTENERS.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family;
+
+    fn address(ip: [u8; 4], port: u16) -> net::Addr {
+        let mut raw = [0u8; 16];
+        raw[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        raw[2..4].copy_from_slice(&port.to_be_bytes());
+        raw[4..8].copy_from_slice(&ip);
+        net::Addr::parse(&raw).unwrap()
+    }
+
+    fn record() -> &'static Sock {
+        let s = family::take_sock().unwrap();
+        s.reset();
+        s
+    }
+
+    #[test]
+    fn other_hosts_over_ipv4_are_candidates() {
+        assert!(is_candidate(&address([10, 77, 0, 1], 80)));
+        for (ip, port) in [([127, 0, 0, 1], 80), ([127, 9, 9, 9], 80), ([0, 0, 0, 0], 80), ([10, 77, 0, 1], 0)] {
+            assert!(!is_candidate(&address(ip, port)), "{ip:?}:{port}");
+        }
+        let mut raw = [0u8; 28];
+        raw[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        raw[2..4].copy_from_slice(&80u16.to_be_bytes());
+        raw[8..10].copy_from_slice(&[0x20, 0x01]);
+        let six = net::Addr::parse(&raw).unwrap();
+        assert!(!is_candidate(&six.folded()));
+        raw[8..10].copy_from_slice(&[0, 0]);
+        raw[18..24].copy_from_slice(&[0xff, 0xff, 10, 77, 0, 1]);
+        assert!(is_candidate(&net::Addr::parse(&raw).unwrap().folded()), "IPv4 in the form of IPv6");
+    }
+
+    #[test]
+    fn what_is_marked_pinned_or_inherited_is_not_marked_again() {
+        let s = record();
+        assert!(may_mark(s));
+        for f in [flag::MARKED, flag::PINNED, flag::FORKED] {
+            s.set(f);
+            assert!(!may_mark(s), "{f:#x}");
+            s.clear(f);
+        }
+    }
+
+    #[test]
+    fn an_accepted_socket_has_what_its_listener_showed() {
+        let (listener, s) = (record(), record());
+        for marked in [true, false] {
+            listener.put(flag::MARKED, marked);
+            accepted(listener, s);
+            assert_eq!(s.has(flag::MARKED), marked);
+        }
+    }
+
+    #[test]
+    fn without_the_programs_nobody_is_there() {
+        let sock = net::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        let s = record();
+        assert_eq!(ask(s, sock), Shown::Unmarked);
+        assert_eq!(s.reason.load(Relaxed), 0, "nothing was asked");
+        s.set(flag::MARKED);
+        assert_eq!(ask(s, sock), Shown::Nobody);
+        assert_eq!(s.reason.load(Relaxed), Reason::SmcPeerNoSmc.code());
+        fd::close(sock);
+        assert_eq!(ask(s, sock), Shown::Nobody, "asked once");
+    }
+
+    #[test]
+    fn a_listener_is_counted_until_it_ends() {
+        let s = record();
+        LISTENERS.store(1, Relaxed);
+        s.set(flag::MARKED);
+        s.role.store(role::CLIENT, Relaxed);
+        forget(s);
+        assert!(has_listeners(), "a connection is none");
+        s.role.store(role::LISTENER, Relaxed);
+        forget(s);
+        assert!(!has_listeners());
+        forget(s);
+        assert!(!has_listeners(), "never below none");
+    }
+}

@@ -34,6 +34,12 @@ pub fn dup_from(fd: c_int, min: c_int) -> Res<c_int> {
     fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as c_int)
 }
 
+/// `dup3`: `new` becomes a duplicate of `old`; what it was is closed.
+pub fn dup3(old: c_int, new: c_int, flags: c_int) -> Res {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::dup3, [old as usize, new as usize, flags as usize, 0, 0, 0]) }
+}
+
 /// close(2); the result does not matter to any caller.
 pub fn close(fd: c_int) {
     // SAFETY: close takes no pointer.

@@ -157,6 +157,15 @@ pub fn local_addr(fd: c_int) -> Res<Addr> {
     name(Sysno::getsockname, fd)
 }
 
+/// getpeername(2) into the program's memory.
+///
+/// # Safety
+/// `len` must be valid, and `addr` for writes of as many bytes as it says.
+pub unsafe fn peer_name(fd: c_int, addr: *mut u8, len: *mut libc::socklen_t) {
+    // SAFETY: by the contract.
+    let _ = unsafe { call(Sysno::getpeername, [fd as usize, addr as usize, len as usize, 0, 0, 0]) };
+}
+
 /// getpeername(2).
 pub fn peer_addr(fd: c_int) -> Res<Addr> {
     name(Sysno::getpeername, fd)

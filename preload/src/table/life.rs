@@ -87,9 +87,12 @@ pub fn before_listen(s: &Sock, fd: i32) {
 }
 
 /// listen(2) succeeded.
-pub fn on_listen(s: &Sock) {
-    s.role.store(role::LISTENER, Relaxed);
+pub fn on_listen(s: &'static Sock, fd: i32) {
+    let first = s.role.swap(role::LISTENER, Relaxed) != role::LISTENER;
     s.set_state(State::Listening);
+    if first && s.has(flag::MARKED) {
+        rendezvous::smc::watch_listener(s, fd);
+    }
 }
 
 /// connect(2) succeeded or is under way.
@@ -118,6 +121,7 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
         s.role.store(role::SERVER, Relaxed);
         s.note(Reason::NotWorthIt);
         if let Some(l) = listener {
+            l.tries.fetch_add(1, Relaxed); // of a listener: connections accepted
             mark::accepted(l, s);
             if s.has(flag::MARKED) {
                 // The process that uses it makes the link: an accepted socket may go to a child.

@@ -5,6 +5,7 @@
 //! ([`shake`]) while the program goes on, and the [`way_back`] to TCP. The thread exists from the first such handshake on; it also
 //! serves LLC and completions while nobody else looks. `docs/decisions/09-rdma.md` says why.
 
+pub mod backlog;
 mod service;
 mod shake;
 mod way_back;
@@ -26,7 +27,7 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::{PeerId, RmbeSize};
 use std::sync::atomic::Ordering::*;
 
-pub use service::{at_exit, descriptors, moved, owns};
+pub use service::{at_exit, descriptors, moved, owns, watch_listener};
 
 /// Whether RDMA can be used at all: asked before anything is marked.
 pub fn is_usable() -> bool {
@@ -157,5 +158,6 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
 /// A forked child has no link of its own and no service thread.
 pub fn forget_in_child() {
     lock::forget_in_child();
+    backlog::forget_in_child();
     service::forget_in_child();
 }

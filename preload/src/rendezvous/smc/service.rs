@@ -1,8 +1,9 @@
 //! The service thread: handshakes, LLC and its deadlines, completions while nobody polls.
 //!
-//! Made by the first handshake of the process, with all signals blocked; it sleeps in poll(2) and costs
+//! Made by the first handshake or marked listener of the process, with all signals blocked; it sleeps in poll(2) and costs
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
+use super::backlog::{self, Listener};
 use super::shake::Shake;
 use super::way_back::Leaver;
 use crate::link::cover::{self, Plan};
@@ -25,6 +26,7 @@ enum Job {
     Shake(Shake),
     Later(Later),
     Leave(Leaver),
+    Listen(Listener),
 }
 
 /// An accepted connection that nobody has used yet.
@@ -49,6 +51,11 @@ static WATCH: AtomicI32 = AtomicI32::new(-1);
 /// Hands a handshake to the thread, which is made if there is none.
 pub fn submit(shake: Shake) {
     enqueue(Job::Shake(shake));
+}
+
+/// A listener is marked: what waits there for too long is looked after ([`backlog`]).
+pub fn watch_listener(s: &'static Sock, fd: i32) {
+    enqueue(Job::Listen(Listener::new(s, fd)));
 }
 
 /// A connection goes back to TCP.
@@ -98,22 +105,30 @@ fn start() -> bool {
     })
 }
 
+/// What the thread has to do.
+#[derive(Default)]
+struct Work {
+    shakes: Vec<Shake>,
+    leavers: Vec<Leaver>,
+    later: Vec<Later>,
+    listeners: Vec<Listener>,
+    /// Activity of listening threads that was seen ([`cover::plan`]).
+    seen: u32,
+}
+
 /// The thread.
 fn serve() {
-    let mut shakes: Vec<Shake> = Vec::new();
-    let mut leavers: Vec<Leaver> = Vec::new();
-    let mut later: Vec<Later> = Vec::new();
-    let mut seen = 0;
+    let mut work = Work::default();
     loop {
-        if crate::sys::caught(|| round(&mut shakes, &mut leavers, &mut later, &mut seen)).is_none() {
+        if crate::sys::caught(|| round(&mut work)).is_none() {
             log::warn!(target: "smcr::link", "the service thread failed; its handshakes are given up");
-            shakes.clear();
-            leavers.clear();
+            work = Work::default();
         }
     }
 }
 
-fn round(shakes: &mut Vec<Shake>, leavers: &mut Vec<Leaver>, later: &mut Vec<Later>, seen: &mut u32) {
+fn round(work: &mut Work) {
+    let Work { shakes, leavers, later, listeners, seen } = work;
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -123,6 +138,10 @@ fn round(shakes: &mut Vec<Shake>, leavers: &mut Vec<Leaver>, later: &mut Vec<Lat
             Job::Shake(shake) => shakes.push(shake),
             Job::Later(l) => later.push(l),
             Job::Leave(l) => leavers.push(l),
+            Job::Listen(l) => {
+                hear(l.fd, libc::EPOLL_CTL_ADD);
+                listeners.push(l);
+            }
         }
     }
     later.retain(|l| {
@@ -137,7 +156,14 @@ fn round(shakes: &mut Vec<Shake>, leavers: &mut Vec<Leaver>, later: &mut Vec<Lat
         all.poll();
         all.tick()
     });
-    let first_later = later.iter().map(|l| l.at).min();
+    listeners.retain_mut(|l| {
+        let there = l.timeout().is_none_or(|at| at > now()) || l.is_there();
+        if there && l.look() {
+            hear(l.fd, libc::EPOLL_CTL_MOD);
+        }
+        there
+    });
+    let first_later = later.iter().map(|l| l.at).chain(listeners.iter().filter_map(Listener::timeout)).min();
     let mut at = [next.flatten(), first_later].into_iter().flatten().min();
     let (mut i, time) = (0, now());
     while i < shakes.len() {
@@ -192,7 +218,7 @@ fn round(shakes: &mut Vec<Shake>, leavers: &mut Vec<Leaver>, later: &mut Vec<Lat
         lock::with(|all| all.mark_all());
     }
     if fds[1].revents != 0 {
-        tcp_events();
+        tcp_events(listeners);
     }
     for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
         shake.is_signalled = entry.revents != 0;
@@ -221,17 +247,33 @@ fn entry(fd: i32, events: i16) -> libc::pollfd {
 pub fn watch(tcp: i32, index: u32, serial: u32, speaks: bool) {
     let said = if speaks { libc::EPOLLIN } else { 0 };
     let events = (libc::EPOLLRDHUP | said | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
-    let e = libc::epoll_event { events, u64: u64::from(serial) << 32 | u64::from(index) };
+    let e = libc::epoll_event { events, u64: u64::from(serial & SERIAL) << 32 | u64::from(index) };
     let _ = fd::epoll_ctl(WATCH.load(Relaxed), libc::EPOLL_CTL_ADD, tcp, Some(e));
 }
 
-/// Something happened on TCP connections below links.
-fn tcp_events() {
+/// Bits of a serial number that the data of [`WATCH`] has.
+const SERIAL: u32 = u32::MAX >> 1;
+/// Bit of the data of [`WATCH`] for a listener, beside its number.
+const LISTENER: u64 = 1 << 63;
+
+/// Asks to hear of the next connection of a listener.
+fn hear(listener: i32, op: i32) {
+    let events = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
+    let e = libc::epoll_event { events, u64: LISTENER | listener as u64 };
+    let _ = fd::epoll_ctl(WATCH.load(Relaxed), op, listener, Some(e));
+}
+
+/// Something happened on TCP connections below links, or on listeners.
+fn tcp_events(listeners: &mut [Listener]) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     // SAFETY: the array has 32 entries.
     let n = unsafe { fd::epoll_wait(WATCH.load(Relaxed), events.as_mut_ptr(), 32, 0) }.unwrap_or(0);
+    for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER != 0) {
+        let number = (e.u64 & !LISTENER) as i32;
+        listeners.iter_mut().filter(|l| l.fd == number).for_each(Listener::heard);
+    }
     lock::with(|all| {
-        for e in &events[..n.min(32)] {
+        for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER == 0) {
             let ended = e.events & !(libc::EPOLLIN as u32) != 0;
             all.tcp_event(e.u64 as u32, (e.u64 >> 32) as u32, e.events & libc::EPOLLIN as u32 != 0, ended);
         }
@@ -293,6 +335,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     }
     add(EVENT.load(Relaxed));
     add(WATCH.load(Relaxed));
+    backlog::descriptors(&mut *add);
     lock::with(|all| {
         for d in &all.devices {
             d.descriptors().into_iter().for_each(&mut *add);
@@ -304,5 +347,6 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 pub fn moved(old: i32, new: i32) -> bool {
     EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+        || backlog::moved(old, new)
         || lock::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)
 }

@@ -215,7 +215,7 @@ impl Shake {
         if ours {
             self.out.extend_from_slice(&HELLO);
         }
-        let (peer_id, host) = (own_id(), host());
+        let (peer_id, host) = names();
         let offer = match self.refusal {
             Some((_, code)) => Err(code),
             None => Ok(Offer { v1: None, v2: Some((control::user_eids(), LIMITS)) }),
@@ -224,7 +224,7 @@ impl Shake {
     }
 
     fn propose(&mut self) {
-        let (peer_id, host) = (own_id(), host());
+        let (peer_id, host) = names();
         let machine = match (self.refusal, &self.port) {
             (None, Some(port)) => {
                 let offer = OfferV2 {
@@ -420,6 +420,11 @@ fn push(out: &mut Vec<u8>, frame: Option<Frame>) {
     if let Some(frame) = frame {
         out.extend_from_slice(&frame);
     }
+}
+
+/// What this process says of itself.
+pub fn names() -> (PeerId, Host) {
+    (own_id(), host())
 }
 
 fn own_id() -> PeerId {

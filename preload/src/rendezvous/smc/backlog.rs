@@ -1,0 +1,307 @@
+//! Connections that a server is slow to accept: a kernel's client among them is declined in time.
+//!
+//! A kernel's connect() waits for the server's CLC message, and fails after 6 s; TCP's would have succeeded. So where a
+//! connection has lain in a listener's queue for [`PATIENCE`], the service thread takes it, declines, and keeps it for
+//! the program's accept(). That the listener stays readable for whoever waits for it, another connection
+//! takes its place in the queue: one of our own to the same listener. accept() knows it by its address, and gives the program the
+//! one that it stands for.
+//!
+//! Only where this process alone has the listener: others could not be given what is kept here. The queue
+//! is looked at when something has come, and then after [`PATIENCE`]: a busy server costs one look in that time, an idle one
+//! none.
+
+use crate::family::sock::{Sock, flag};
+use crate::link::lock::now;
+use crate::log;
+use crate::sys::{Errno, Sysno, fd, net};
+use smcr_proto::handshake::{LEVEL, Peer, VERDICT, Verdict};
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::Time;
+use smcr_proto::smc::diagnosis::Diagnosis;
+use smcr_proto::smc::handshake::server::Server;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+/// How long a connection may wait for accept(). A look that just misses it comes again after the same time, and 6 s are
+/// the client's.
+const PATIENCE: Time = Time::from_millis(2400);
+/// How long a client's Proposal is waited for: it is on its way since the handshake.
+const PROPOSAL_MS: i32 = 200;
+/// Most connections that are kept.
+const MOST: usize = 64;
+
+/// A connection that is kept, and the one that stands for it in the queue.
+struct Kept {
+    /// Address and port of our own connection; 0 free.
+    key: AtomicU64,
+    ours: AtomicI32,
+    taken: AtomicI32,
+    /// Bytes of CLC received and sent.
+    clc: AtomicU64,
+}
+
+static KEPT: [Kept; MOST] = [const {
+    Kept { key: AtomicU64::new(0), ours: AtomicI32::new(-1), taken: AtomicI32::new(-1), clc: AtomicU64::new(0) }
+}; MOST];
+/// Connections that are kept.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Listeners that are watched.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
+/// The service thread is at a queue.
+static TAKING: AtomicU32 = AtomicU32::new(0);
+
+/// A listener.
+pub struct Listener {
+    s: &'static Sock,
+    generation: u32,
+    cookie: u64,
+    /// Its number in the program.
+    pub fd: i32,
+    /// When to look, and which connection has been waiting since long before, counted from the first.
+    due: Option<(Time, u32)>,
+}
+
+/// Before accept(2) of a listener: one load where nothing is watched. True: [`leave`] must follow.
+#[inline]
+pub fn enter(listener: &Sock) -> bool {
+    WATCHED.load(Relaxed) != 0 && enter_slowly(listener)
+}
+
+#[cold]
+fn enter_slowly(listener: &Sock) -> bool {
+    loop {
+        // SeqCst on both sides (here and in `take_some`): either we see TAKING, or the other side sees us.
+        listener.rx.in_kernel.fetch_add(1, SeqCst);
+        if TAKING.load(SeqCst) == 0 {
+            return true;
+        }
+        listener.rx.in_kernel.fetch_sub(1, SeqCst);
+        let _ = fd::poll(&mut [], 1);
+    }
+}
+
+/// accept(2) gave `new`, or failed. Some: it stood for another one, which has this number now; bytes of CLC that it has
+/// received and sent.
+pub fn leave(listener: &Sock, new: i32) -> Option<[u64; 2]> {
+    listener.rx.in_kernel.fetch_sub(1, SeqCst);
+    if new < 0 || COUNT.load(Relaxed) == 0 {
+        return None;
+    }
+    let key = key(&net::peer_addr(new).ok()?)?;
+    let kept = KEPT.iter().find(|k| k.key.load(Acquire) == key)?;
+    let (taken, ours, clc) = (kept.taken.load(Relaxed), kept.ours.load(Relaxed), kept.clc.load(Relaxed));
+    // The new number's flags are as accept4 was told.
+    let flags = fd::fcntl(new, libc::F_GETFD, 0).unwrap_or(0);
+    let status = fd::status_flags(new).unwrap_or(0);
+    let cloexec = if flags as i32 & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+    fd::dup3(taken, new, cloexec).ok()?;
+    let _ = fd::fcntl(new, libc::F_SETFL, status as usize);
+    fd::close(taken);
+    fd::close(ours);
+    kept.key.store(0, Release);
+    COUNT.fetch_sub(1, Relaxed);
+    Some([clc & u64::from(u32::MAX), clc >> 32])
+}
+
+/// Descriptors that are kept here.
+pub fn descriptors(add: &mut impl FnMut(i32)) {
+    for k in KEPT.iter().filter(|k| k.key.load(Acquire) != 0) {
+        add(k.ours.load(Relaxed));
+        add(k.taken.load(Relaxed));
+    }
+}
+
+/// A descriptor of ours has another number now; false if it is none of these.
+pub fn moved(old: i32, new: i32) -> bool {
+    KEPT.iter().filter(|k| k.key.load(Acquire) != 0).any(|k| {
+        k.ours.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+            || k.taken.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+    })
+}
+
+/// A forked child watches nothing; the parent keeps what is kept.
+pub fn forget_in_child() {
+    for k in &KEPT {
+        if k.key.swap(0, Relaxed) != 0 {
+            fd::close(k.ours.load(Relaxed));
+            fd::close(k.taken.load(Relaxed));
+        }
+    }
+    for word in [&COUNT, &WATCHED, &TAKING] {
+        word.store(0, Relaxed);
+    }
+}
+
+impl Listener {
+    /// A marked listener of this process.
+    pub fn new(s: &'static Sock, sock: i32) -> Listener {
+        WATCHED.fetch_add(1, Relaxed);
+        let (generation, cookie) = (s.generation.load(Relaxed), net::cookie(sock).unwrap_or(0));
+        Listener { s, generation, cookie, fd: sock, due: None }
+    }
+
+    /// Whether it is still the one that was marked.
+    pub fn is_there(&self) -> bool {
+        let same = self.s.generation.load(Relaxed) == self.generation
+            && self.s.has(flag::MARKED)
+            && net::cookie(self.fd) == Ok(self.cookie);
+        if !same {
+            WATCHED.fetch_sub(1, Relaxed);
+        }
+        same
+    }
+
+    /// Something has come.
+    pub fn heard(&mut self) {
+        let arrived = self.accepted().wrapping_add(self.waiting());
+        self.due = Some((now() + PATIENCE, arrived));
+    }
+
+    /// When to come again.
+    pub fn timeout(&self) -> Option<Time> {
+        self.due.map(|d| d.0)
+    }
+
+    /// Looks, if it is time; true: the queue is empty, and the next arrival is to be heard of.
+    pub fn look(&mut self) -> bool {
+        let Some((_, arrived)) = self.due.filter(|d| d.0 <= now()) else { return false };
+        let late = arrived.wrapping_sub(self.accepted());
+        if late as i32 > 0 && self.s.holders.load(Relaxed) == 1 {
+            self.take_some(late.min(self.waiting()));
+        }
+        if self.waiting() == 0 {
+            self.due = None;
+            return true;
+        }
+        self.heard();
+        false
+    }
+
+    fn accepted(&self) -> u32 {
+        self.s.tries.load(Relaxed)
+    }
+
+    /// Connections in the queue.
+    fn waiting(&self) -> u32 {
+        const UNACKED: usize = 6;
+        net::get_opt::<[u32; 8]>(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO).map_or(0, |info| info[UNACKED])
+    }
+
+    fn take_some(&self, late: u32) {
+        TAKING.store(1, SeqCst); // pairs with `enter`
+        for _ in 0..late {
+            // A blocking accept() must find something, and nobody else may take it.
+            let ready = fd::poll_now(self.fd, libc::POLLIN) & libc::POLLIN != 0;
+            if self.s.rx.in_kernel.load(SeqCst) != 0 || !ready || !self.take_one() {
+                break;
+            }
+        }
+        TAKING.store(0, SeqCst);
+    }
+
+    fn take_one(&self) -> bool {
+        let Some((ours, own)) = self.stand_in() else { return false };
+        let Ok(taken) = net::accept(self.fd) else {
+            fd::close(ours);
+            return false;
+        };
+        let known = net::peer_addr(taken).ok().and_then(|a| key(&a));
+        if let Some(old) = known.and_then(|k| KEPT.iter().find(|kept| kept.key.load(Relaxed) == k)) {
+            // One of our own, which has waited as long: a new one in its place.
+            fd::close(taken);
+            fd::close(old.ours.swap(ours, Relaxed));
+            old.key.store(own, Release);
+            return true;
+        }
+        let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else { return false };
+        let clc = decline(taken);
+        log::info!(target: "smcr::link", declined = clc.is_some(), "a connection waits for accept() for long");
+        free.taken.store(fd::park(taken), Relaxed);
+        free.ours.store(ours, Relaxed);
+        free.clc.store(clc.unwrap_or(0), Relaxed);
+        COUNT.fetch_add(1, Relaxed);
+        free.key.store(own, Release);
+        true
+    }
+
+    /// A connection of our own to the listener.
+    fn stand_in(&self) -> Option<(i32, u64)> {
+        if KEPT.iter().all(|k| k.key.load(Relaxed) != 0) {
+            return None;
+        }
+        let local = net::local_addr(self.fd).ok()?.folded();
+        let any = local.ip.iter().all(|b| *b == 0);
+        let ip = match i32::from(local.family) {
+            libc::AF_INET if !any => [local.ip[0], local.ip[1], local.ip[2], local.ip[3]],
+            libc::AF_INET | libc::AF_INET6 if any => [127, 0, 0, 1],
+            _ => return None,
+        };
+        let mut raw = [0u8; 16];
+        raw[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        raw[2..4].copy_from_slice(&local.port.to_be_bytes());
+        raw[4..8].copy_from_slice(&ip);
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let ours = net::socket(libc::AF_INET, kind, 0).ok().map(fd::park)?;
+        let made = matches!(net::with_addr(Sysno::connect, ours, &raw), Ok(_) | Err(Errno(libc::EINPROGRESS)));
+        match net::local_addr(ours).ok().and_then(|a| key(&a)).filter(|_| made) {
+            Some(own) => Some((ours, own)),
+            None => {
+                fd::close(ours);
+                None
+            }
+        }
+    }
+}
+
+/// Declines where the client is a kernel; bytes of CLC received, and sent (upper half). None: nothing to be declined.
+fn decline(sock: i32) -> Option<u64> {
+    let verdict = Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0));
+    if verdict.peer() != Some(Peer::Smc) {
+        return None;
+    }
+    let (id, host) = super::shake::names();
+    let mut machine = Server::new(now(), id, Err(Diagnosis::MEMORY), host);
+    let (mut received, mut sent) = (0u64, 0u64);
+    while machine.outcome().is_none() {
+        if let Some(frame) = machine.poll_transmit() {
+            sent += net::send_slice(sock, &frame, libc::MSG_DONTWAIT).unwrap_or(0) as u64;
+            continue;
+        }
+        let mut buf = [0u8; 1024];
+        let want = machine.want().min(buf.len());
+        if want == 0 {
+            break;
+        }
+        match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
+            Ok(n) if n > 0 => {
+                received += n as u64;
+                machine.handle_bytes(&buf[..n]);
+            }
+            Err(Errno(libc::EAGAIN)) => {
+                let mut fds = [libc::pollfd { fd: sock, events: libc::POLLIN, revents: 0 }];
+                if fd::poll(&mut fds, PROPOSAL_MS).unwrap_or(0) == 0 {
+                    machine.handle_eof();
+                }
+            }
+            _ => machine.handle_eof(),
+        }
+    }
+    Some(received | sent << 32)
+}
+
+/// A connection that was declined in the queue has been accepted.
+pub fn was_declined(s: &Sock, clc: [u64; 2]) {
+    if clc[1] > 0 {
+        s.rx.kernel.store(clc[0], Relaxed);
+        s.tx.kernel.store(clc[1], Relaxed);
+        s.set(flag::NOBODY);
+        s.clear(flag::UNASKED);
+        s.note(Reason::SmcDeclined);
+    }
+}
+
+/// Address and port as one number; IPv4 alone.
+fn key(addr: &net::Addr) -> Option<u64> {
+    let a = (*addr).folded();
+    let ip = u32::from_be_bytes([a.ip[0], a.ip[1], a.ip[2], a.ip[3]]);
+    (i32::from(a.family) == libc::AF_INET && a.port != 0).then(|| 1 << 63 | u64::from(ip) << 16 | u64::from(a.port))
+}
