@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use anyhow::bail;
 use nix::fcntl::OFlag;
-use smcr_proto::control::list::glob;
+use smcr_proto::control::rule::glob;
 use smcr_proto::page::{MEMFD_NAME, State};
 
 use crate::cli::Who;

@@ -23,9 +23,11 @@
 pub mod drain;
 pub mod fault;
 mod image;
+pub mod layer;
 pub mod list;
 pub mod policy;
 pub mod profile;
+pub mod rule;
 mod show;
 #[cfg(test)]
 mod tests;
@@ -36,12 +38,11 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub use drain::{Drains, Target};
 pub use fault::TextError;
-pub use list::{Eid, PortRange, Prefix, Role, Rule};
-pub use policy::{
-    Attribute, Flow, Layer, Mode, PeerUid, Policy, decide, decide_listener, decide_peer, origin, resolve,
-    resolve_into,
-};
+pub use layer::{Attribute, Layer, origin, resolve, resolve_into};
+pub use list::{Eid, PortRange, Prefix};
+pub use policy::{Flow, Mode, PeerUid, Policy, decide, decide_listener, decide_peer};
 pub use profile::{PROFILES, Profile};
+pub use rule::{Role, Rule};
 
 /// First 8 bytes of the page.
 pub const MAGIC: [u8; 8] = *b"SMCRCTL\0";

@@ -5,7 +5,7 @@ import time
 
 from cases_streams import PAIRS
 from guests import Failed
-from lab import EID, add, all_smcr, case, said
+from lab import EID, LIB, add, all_smcr, case, said
 
 OURS = [pair for pair in PAIRS if "smcr" in pair]
 
@@ -108,6 +108,18 @@ def smcrctl_shows_link_groups_sockets_devices_and_EIDs(lab):
         device, eid = lab.a.run("smcrctl device"), lab.a.run("smcrctl ueid show")
         if "rxe0" not in device or "ffff:0a4d:0001" not in device or EID not in eid:
             raise Failed(f"{device} {eid}")
+        stats = json.loads(lab.b.run("smcrctl stats -a --json"))
+        rdma = next(t for t in stats["transports"] if t["name"] == "rdma")
+        ports = stats["devices"]
+        if not rdma["now"] or not rdma["bytes_sent"] or not ports or not ports[0]["bytes_sent"]:
+            raise Failed(f"stats: {rdma} {ports}")
+        text = lab.b.run("smcrctl stats -a -d")
+        if not re.search(r"\n +[0-9a-f]{8} +(CLNT|SERV) +rxe0 ", text) or not re.search(r"\n +rxe0 +1 +1 ", text):
+            raise Failed(text)
+        found = lab.a.run("smcrctl check", SMCR_LIB=LIB)
+        for line in ("ok +verbs", "ok +gid", "ok +uverbs", "ok +rdma", "ok +smc option"):
+            if not re.search(f"(?m)^{line} ", found):
+                raise Failed(f"{line}: {found}")
         if "EID" not in lab.a.run("smcrctl explain 03030008"):
             raise Failed("no sentence for 03030008")
         return f"one group, queue pairs {a['qpn']} and {b['qpn']}, EID {a['eid']}"

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use smcr_proto::control::{self, Flow, list::Role};
+use smcr_proto::control::{self, Flow, Role};
 use smcr_proto::reason::Reason;
 
 use super::{Finding, Grade};

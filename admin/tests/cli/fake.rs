@@ -10,6 +10,8 @@ use smcr_proto::page::{Counter, State, process, socket};
 use crate::page::{Page, Sizes, start_of};
 
 const SIZES: Sizes = Sizes { processes: 4, sockets: 16, socket: socket::LEN };
+/// As the first library made them: nothing behind the public part.
+const FIRST_SIZES: Sizes = Sizes { socket: socket::PUBLIC_LEN, ..SIZES };
 
 /// The descriptor of `sleep` that is a connection.
 pub const FD: i32 = 1;
@@ -26,7 +28,15 @@ pub struct Fake {
 impl Fake {
     /// A process with one record for itself, and none yet for its connection.
     pub fn start() -> Fake {
-        let page = Page::new(SIZES);
+        Fake::with(Page::new(SIZES))
+    }
+
+    /// The same with a library of before.
+    pub fn of_the_first_library() -> Fake {
+        Fake::with(Page::new(FIRST_SIZES))
+    }
+
+    fn with(page: Page) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
@@ -92,7 +102,9 @@ impl Fake {
             (socket::TX_SIZES, 3),
             (socket::RX_SIZES, 2),
         ] {
-            self.put(at + field, &n.to_le_bytes());
+            if field < self.page.sizes.socket {
+                self.put(at + field, &n.to_le_bytes());
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Sizes {
 
 pub struct Page {
     pub file: File,
-    sizes: Sizes,
+    pub sizes: Sizes,
 }
 
 impl Page {

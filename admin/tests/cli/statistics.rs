@@ -107,6 +107,23 @@ fn transports_link_groups_and_devices() {
     assert_eq!(all["transports"][1]["bytes_sent"], 1000, "{all}");
 }
 
+/// What an older library does not show is 0 or left out, and the rest is right.
+#[test]
+fn pages_of_an_older_library() {
+    let (bed, fake) = (Bed::new(), Fake::of_the_first_library());
+    fake.page.word(header::LINK_OFF, 0);
+    fake.page.word(header::LINK_CAP, 0);
+    fake.connection(State::Accelerated, 0, [1, 1]);
+    fake.count(Counter::Sockets, 3);
+    let pid = fake.pid().to_string();
+    let all = json(&bed, &["stats", "-a", "-p", &pid, "--json"]);
+    assert_eq!(all["totals"]["sockets"], 3, "{all}");
+    assert_eq!(all["totals"]["mem_tx_bytes"], 1000, "{all}");
+    assert_eq!(all["totals"]["tx_64"], 0, "{all}");
+    assert_eq!(all["linkgroups"].as_array().map(Vec::len), Some(0), "{all}");
+    assert_eq!(json(&bed, &["sock", "-p", &pid, "--json"]).as_array().map(Vec::len), Some(1));
+}
+
 /// Who is gone has nothing now, and what it counted is still in the totals.
 #[test]
 fn processes_that_have_ended() {

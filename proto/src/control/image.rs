@@ -3,8 +3,10 @@
 use core::net::IpAddr;
 
 use super::drain::{Drains, Target};
-use super::list::{EID_LEN, Eid, List, PROGRAM_LEN, PortRange, Prefix, Role, Rule, Use};
-use super::policy::{Attribute, Mode, PeerUid, Policy};
+use super::layer::Attribute;
+use super::list::{EID_LEN, Eid, List, PortRange, Prefix};
+use super::policy::{Mode, PeerUid, Policy};
+use super::rule::{PROGRAM_LEN, Role, Rule, Use};
 use super::text::{MAX_MEMORY_MAX, SPIN_US_MAX, SWITCH_BYTES_MAX, SWITCH_OPS_MAX};
 use super::{LEN, MAGIC, Page, PageError, VERSION, offset};
 
@@ -12,7 +14,7 @@ const ANY_UID: u32 = u32::MAX;
 
 /// Offsets in a rule.
 mod in_rule {
-    use super::super::list::PROGRAM_LEN;
+    use super::super::rule::PROGRAM_LEN;
 
     pub const ORDER: usize = PROGRAM_LEN;
     pub const ROLE: usize = ORDER + 1;

@@ -3,7 +3,8 @@
 //! `smcrctl run --profile` puts one into the environment of a program, `smcrctl set profile=` into
 //! a page. A profile changes only what it names.
 
-use super::policy::{Attribute, Layer, Policy};
+use super::layer::{Attribute, Layer};
+use super::policy::Policy;
 
 /// A named table of values.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,10 @@
 
 use core::fmt;
 
-use super::list::{Eid, PortRange, Prefix, Role, Rule, Use};
-use super::policy::{Attribute, Mode, PeerUid, Policy};
+use super::layer::Attribute;
+use super::list::{Eid, PortRange, Prefix};
+use super::policy::{Mode, PeerUid, Policy};
+use super::rule::{Role, Rule, Use};
 
 impl Policy {
     /// One attribute as text that [`Policy::parse`] reads back.

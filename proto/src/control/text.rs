@@ -6,11 +6,10 @@
 use core::net::IpAddr;
 
 use super::fault::{Fault, TextError};
-use super::list::{
-    EID_CAP, EID_LEN, Eid, Eids, LIST_CAP, PROGRAM_LEN, PortRange, Ports, Prefix, Prefixes, Role,
-    Rule, Rules, Use,
-};
-use super::policy::{Attribute, Layer, Mode, PeerUid, Policy};
+use super::layer::{Attribute, Layer};
+use super::list::{EID_CAP, EID_LEN, Eid, Eids, LIST_CAP, PortRange, Ports, Prefix, Prefixes, Rules};
+use super::policy::{Mode, PeerUid, Policy};
+use super::rule::{PROGRAM_LEN, Role, Rule, Use};
 
 /// Largest value of `spin_us`.
 pub const SPIN_US_MAX: u32 = 100_000;

@@ -4,5 +4,6 @@
 mod bed;
 mod counters;
 mod drain;
+mod others;
 mod settings;
 mod strict;
