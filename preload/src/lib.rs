@@ -39,6 +39,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     engine::spin::start();
     rendezvous::start();
     control::on_drain(table::drain::drain);
+    engine::inside::on_left(table::life::leave);
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
 }

@@ -364,6 +364,41 @@ static void rested_b(void) {
     }
 }
 
+/* One direction is on TCP, since this end has shut down its sending: each arrival is an edge of its own,
+ * also where nobody looked in between. */
+static void edge_half_closed_a(void) {
+    int fd = conn(), ep = epoll_create1(0), good = 1;
+    struct epoll_event e = {EPOLLIN | EPOLLET, {.fd = fd}};
+    char some[64];
+    nonblocking(fd, 1);
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    R(epoll_wait(ep, &e, 1, 20));
+    R(shutdown(fd, SHUT_WR));
+    meet();
+    for (int i = 0; i < 10; i++) {
+        meet_settled();
+        good = good && epoll_wait(ep, &e, 1, 3000) == 1;
+        ssize_t n, all = 0;
+        while ((n = recv(fd, some, sizeof some, 0)) > 0)
+            all += n;
+        good = good && all == 100 && n < 0 && errno == EAGAIN;
+        meet();
+    }
+    say("an event for each: %d", good);
+}
+static void edge_half_closed_b(void) {
+    int fd = conn();
+    char some[100];
+    meet();
+    R(recv(fd, some, 1, 0));
+    for (int i = 0; i < 10; i++) {
+        fill(some, sizeof some, i, 1);
+        put(fd, some, sizeof some);
+        meet_settled();
+        meet();
+    }
+}
+
 const struct test tests[] = {{"changed_while_waiting", changed_a, changed_b, 0},
                              {"nested", nested_a, nested_b, 0},
                              {"mixture", mixture_a, mixture_b, 0},
@@ -372,4 +407,5 @@ const struct test tests[] = {{"changed_while_waiting", changed_a, changed_b, 0},
                              {"many", many_a, many_b, COLD},
                              {"inherited", inherited_a, inherited_b, 0},
                              {"rested", rested_a, rested_b, 0},
+                             {"edge_half_closed", edge_half_closed_a, edge_half_closed_b, 0},
                              {0}};

@@ -6,14 +6,19 @@
 //! - [`dump`]: what a hung process was doing;
 //! - [`twice`]: small programs run natively and under the library, and compared;
 //! - [`share`]: how much of a workload's payload stayed off TCP;
-//! - [`apps`]: redis, nginx and the others, started in a namespace.
+//! - [`apps`]: redis, nginx and the others, started in a namespace;
+//! - [`mill`]: streams on several connections, whose ends are killed; [`census`]: what is left then;
+//! - [`dice`]: random numbers that a seed repeats.
 //!
 //! A test never asserts a time, and where acceleration is expected it asserts the share of the
 //! payload that left TCP: a test that passes because everything fell back is a defect.
 
 pub mod apps;
+pub mod census;
+pub mod dice;
 pub mod dump;
 pub mod library;
+pub mod mill;
 pub mod net;
 pub mod process;
 pub mod share;

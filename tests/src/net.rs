@@ -140,6 +140,23 @@ impl Net {
         Ok(false)
     }
 
+    /// A file of /proc/PID, as a process in this namespace sees it.
+    pub fn read(&self, name: &str) -> Result<String> {
+        Ok(fs::read_to_string(format!("/proc/{}/{name}", self.holder.id()))?)
+    }
+
+    /// Connections of an IPv4 port that have not ended at this side, accepted or not.
+    pub fn in_use(&self, port: u16) -> Result<usize> {
+        let wanted = format!(":{port:04X}");
+        let text = self.read("net/tcp")?;
+        let open = |line: &&str| {
+            let f: Vec<_> = line.split_whitespace().collect();
+            // ESTABLISHED and CLOSE_WAIT.
+            f.len() > 4 && f[1].ends_with(&wanted) && ["01", "08"].contains(&f[3])
+        };
+        Ok(text.lines().skip(1).filter(open).count())
+    }
+
     /// The processes that are in this namespace, the holder left out.
     pub fn pids(&self) -> Vec<i32> {
         let Ok(dir) = fs::read_dir("/proc") else {

@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "streams",
     "addresses",
     "sandbox",
+    "limits",
 ];
 /// Scripts in `py/`.
 const SCRIPTS: &[&str] = &["echo.py"];

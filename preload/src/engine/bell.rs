@@ -120,14 +120,17 @@ fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
     let gate = &s.tx.gate;
     dir.rung_at.store(clock::ticks(), Relaxed);
     // AcqRel pairs with `switch`, which closes the gate and waits for the bells on their way.
-    if gate.fetch_add(1, AcqRel) & CLOSED == 0
-        && net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) == Ok(1)
-    {
-        s.tx.kernel.fetch_add(1, Relaxed);
-        s.bells_tx.fetch_add(1, Relaxed);
-        count(Counter::BellsTx, 1);
-        // After the send: the consumer never expects a byte that was not sent.
-        dir.bells.fetch_add(1, Release);
+    if gate.fetch_add(1, AcqRel) & CLOSED == 0 {
+        match net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) {
+            Ok(_) => {
+                s.tx.kernel.fetch_add(1, Relaxed);
+                s.bells_tx.fetch_add(1, Relaxed);
+                count(Counter::BellsTx, 1);
+                // After the send: the consumer never expects a byte that was not sent.
+                dir.bells.fetch_add(1, Release);
+            }
+            Err(e) => end::took(s, e),
+        }
     }
     gate.fetch_sub(1, AcqRel);
 }
@@ -220,14 +223,7 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
             Ok(0) => return end::found(s, end::FIN),
             Ok(n) => note_taken(s, n),
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
-            // The error was taken here: the program gets it from SO_ERROR or its next call.
-            Err(e) => {
-                end::found(s, end::RST);
-                if !end::is_reset_for_bell(s, dir) {
-                    s.error.store(e.0 as u32, Relaxed);
-                }
-                return;
-            }
+            Err(e) => return end::took(s, e),
         }
     }
 }
@@ -262,6 +258,14 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
 /// Lets the other end know a waiter; false if that can't be done. A link knows all of its process.
 pub fn tell(s: &Sock, w: Waiter) -> bool {
     s.is_linked() || peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w))
+}
+
+/// How many ns a waiter that the other end was told may sleep by its name for room.
+pub fn trust(s: &Sock, w: Waiter) -> u64 {
+    /// The message may lie in the channel because there is no descriptor left to take it with.
+    const IN_DOUBT: u64 = 2_000_000;
+    let sure = peers::get(s.peer.load(Relaxed)).is_none_or(|p| p.has_taken(w));
+    if sure { u64::MAX } else { IN_DOUBT }
 }
 
 /// Before this process forks: its child can't read the channel, so a producer must not sleep by the name

@@ -61,7 +61,10 @@ pub fn pay_locked(s: &Sock, sock: i32) -> bool {
                 s.tx.tcp.fetch_add(n as u64, Relaxed);
             }
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return false,
-            Err(_) => break, // the connection is dead; the error shows at the next call
+            Err(e) => {
+                end::took(s, e); // the connection is dead
+                break;
+            }
         }
     }
     s.clear(flag::OWES);

@@ -5,7 +5,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, debt, follow, linked, proof, rx::Step, shadow};
+use super::{bell, debt, follow, inside, linked, proof, rx::Step, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -33,10 +33,23 @@ pub fn found(s: &Sock, what: u32) {
     s.rx.end.store(new, Relaxed);
 }
 
+/// A call of ours took the error of the kernel's socket, which tells it once: the program gets it from
+/// its next call.
+pub fn took(s: &Sock, e: Errno) {
+    if matches!(e.0, libc::EAGAIN | libc::EINTR | libc::EPIPE) {
+        return; // none, or one that stays
+    }
+    found(s, RST);
+    if !s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir)) {
+        let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
+    }
+}
+
 /// The reset is the kernel's answer to a doorbell that a dead peer left unread: TCP would have shown
-/// its end only.
+/// its end only. Not while we receive through TCP: there a reset may have destroyed what was on its way.
 pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
-    s.rx.end.load(Relaxed) == RST
+    s.rx_in_memory()
+        && s.rx.end.load(Relaxed) == RST
         && dir.fin.load(Acquire) & (fin::RESET | fin::LINGER0) == 0
         && left_nothing(s)
         && !was_ours(s)
@@ -147,9 +160,13 @@ fn was_ours(s: &Sock) -> bool {
     s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 
-/// Whether the peer had read all that we put into its ring.
+/// Whether the peer had read all that we left in its ring: after a way back, what lies before the mark.
 fn ring_was_read(s: &Sock) -> bool {
-    s.tx.dir().is_none_or(|d| d.tail.load(Acquire) == s.tx.cursor.load(Relaxed))
+    let made = s.tx.switches.load(Relaxed);
+    s.tx.dir().is_none_or(|d| {
+        let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { s.tx.cursor.load(Relaxed) };
+        d.tail.load(Acquire) == to
+    })
 }
 
 /// Whether the peer had read all that we put into its ring, and nothing of ours went through TCP
@@ -189,6 +206,7 @@ pub fn before_close(s: &Sock, sock: i32) {
     }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     debt::settle(s, sock);
+    take_proof(s, sock, back);
     let mut marks = fin::WRITE | fin::CLOSED;
     if s.has(flag::LINGER0) {
         marks |= fin::LINGER0;
@@ -222,6 +240,31 @@ pub fn before_close(s: &Sock, sock: i32) {
     }
 }
 
+/// Before the kernel closes it unseen, at an exit or exec: what the library has put into the stream does
+/// not count as unread, or the kernel would make a reset of the end, which destroys what is still to be
+/// delivered (hazard 8).
+pub fn before_unseen_close(s: &Sock, sock: i32) {
+    let Some(back) = s.rx.dir().filter(|_| !s.is_linked()) else { return };
+    take_proof(s, sock, back);
+    let marker = Marker::new();
+    if s.rx_in_memory()
+        && let Some(_held) = s.rx.lock.try_take(&marker)
+    {
+        bell::drain(s, back, sock);
+    }
+}
+
+/// A switch of the peer that nobody has followed yet, with the proof in the stream.
+fn take_proof(s: &Sock, sock: i32, back: &Dir) {
+    let marker = Marker::new();
+    if !s.rx_in_memory()
+        && back.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+        && let Some(_held) = s.rx.lock.try_take(&marker)
+    {
+        let _ = follow::follow(s, sock, back);
+    }
+}
+
 /// Before the kernel resets the connection for the program: the peer must not take it for an orderly end.
 pub fn before_reset(s: &Sock, sock: i32) {
     if let Some(dir) = s.tx.dir() {
@@ -243,7 +286,7 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
     let (m1, m2) = (Marker::new(), Marker::new());
     let Some(_tx) = s.tx.lock.try_take(&m1) else { return false };
     let Some(_rx) = s.rx.lock.try_take(&m2) else { return false };
-    if s.users.load(Acquire) != 0 {
+    if inside::count(s) != 0 {
         return false;
     }
     if s.link.load(Acquire) != 0 {

@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, count, end, shadow, switch, urgent};
+use super::{bell, count, end, kernel, shadow, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -244,6 +244,8 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
     s.rx_medium.store(medium::SHM, Release);
     changes::note(s);
     dir.passed.store(passed + 1, Release);
+    // While the stream was on TCP its end was not looked for, and an epoll set was told of it then.
+    kernel::look_at_kernel_for_sender(s, sock, dir);
     if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
         process::count(Counter::Accelerated, 1);
     }

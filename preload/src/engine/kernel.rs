@@ -45,11 +45,14 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
 /// behind the library's back; they can't be placed in the stream, and dropping them would be worse than
 /// a reset (hazard 16). Called with the receiving lock held.
 fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
-    if s.is_linked() {
-        return; // a handshake's
+    if s.is_linked() || !s.rx_in_memory() {
+        return; // a handshake's, or payload
     }
     let mut buf = [0u8; 64];
-    let Ok(n) = net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return };
+    let n = match net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(n) => n,
+        Err(e) => return end::took(s, e),
+    };
     // What was seen above is no payload if no switch is marked now: a mark is stored before the first
     // byte that follows it is sent. And it rang for nothing that is still to be read.
     if n == 0

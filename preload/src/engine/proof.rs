@@ -3,6 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
+use super::end;
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
@@ -26,13 +27,19 @@ pub fn send(s: &Sock, sock: i32) -> Result<(), Errno> {
                 sent += n;
                 s.tx.kernel.fetch_add(n as u64, Relaxed);
             }
-            Err(e) if sent == 0 && e.0 != libc::EINTR => return Err(e),
+            Err(e) if sent == 0 && e.0 != libc::EINTR => {
+                end::took(s, e);
+                return Err(e);
+            }
             // Cut in the middle: the rest must follow, the stream has no other way.
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
                 let _ = crate::sys::fd::poll_now(sock, libc::POLLOUT);
                 crate::sys::proc::yield_now();
             }
-            Err(_) => break, // the connection is dead; the error shows at the next call
+            Err(e) => {
+                end::took(s, e); // the connection is dead
+                break;
+            }
         }
     }
     Ok(())
@@ -58,6 +65,9 @@ pub fn look_ahead(s: &Sock, sock: i32, dir: &Dir) -> bool {
     }
     let want = left + PROOF as usize;
     let got = net::recv_slice(sock, &mut buf[..want], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    if let Err(e) = got {
+        end::took(s, e);
+    }
     let right = got == Ok(want) && buf[left..want] == nonce_bytes(s);
     if right {
         s.step.store(step::PROVED, Release);
@@ -107,7 +117,10 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
     let mut got = [0u8; PROOF as usize];
     let n = match net::recv_slice(sock, &mut got, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
         Ok(n) => n,
-        Err(_) => return Proof::Missing,
+        Err(e) => {
+            end::took(s, e);
+            return Proof::Missing;
+        }
     };
     if got[..n] != want[..n] {
         process::count(Counter::ProofFailures, 1);

@@ -295,10 +295,7 @@ fn from_tcp(
         Ok(0) => {
             let mut b = [0u8; 2048];
             match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-                Ok(0) => {
-                    end::found(s, end::FIN);
-                    return Step::End;
-                }
+                Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => n,
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
                 Err(e) => return Step::Failed(e),
@@ -352,6 +349,20 @@ fn from_tcp(
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
         Err(e) => Step::Failed(e),
     }
+}
+
+/// The kernel's stream has ended. What the dead end left unread in the ring, and an error that a call of
+/// ours has taken, make a reset of it.
+#[cold]
+fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
+    end::found(s, end::FIN);
+    match s.error.swap(0, Relaxed) {
+        0 => {}
+        e => return Step::Failed(Errno(e as i32)),
+    }
+    // Behind a link the kernel alone knows.
+    let dir = dir.filter(|_| s.region().is_some());
+    dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
 }
 
 /// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved.

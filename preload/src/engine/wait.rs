@@ -5,7 +5,7 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, end, follow, kernel, linked, signals, spin, switch};
+use super::{debt, end, follow, inside, kernel, linked, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
@@ -154,7 +154,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         true => None,
         false => match switch::leave_unread(s, sock, dir, false) {
             None => return Ok(()),
-            at_most => at_most,
+            at_most => at_most.map(|ns| ns.min(bell::trust(s, me))),
         },
     };
     s.writers.fetch_add(1, AcqRel);
@@ -218,7 +218,8 @@ pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> O
     if s.is_linked() {
         return None;
     }
-    switch::leave_unread(s, sock, dir, reads)
+    let trust = me.map_or(u64::MAX, |w| bell::trust(s, w));
+    Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
 }
 
 /// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
@@ -294,7 +295,7 @@ fn sleep(
         libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
     ];
     count(Counter::Sleeps, 1);
-    s.users.fetch_add(1, AcqRel);
+    inside::enter(s, &fds);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
     let (limit, left) = (left, [left, short, at_most].into_iter().flatten().min());
     let ts = left.map(|ns| libc::timespec {
@@ -302,11 +303,11 @@ fn sleep(
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: array and timespec live through the call; no mask. A thread cancelled in here never
-    // returns: `users` then stays up, which keeps the region mapped until the process ends.
+    // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
+    // jumps out of a handler, never returns: `inside` notices.
     let n = unsafe { real::ppoll(fds.as_mut_ptr(), 3, tsp, std::ptr::null()) };
     let e = crate::sys::errno();
-    s.users.fetch_sub(1, AcqRel);
+    inside::leave(s);
     if let Some(w) = me {
         w.wake_up();
         if fds[1].revents != 0 {
@@ -382,6 +383,7 @@ pub fn thread_waiter() -> Option<Waiter> {
 
 /// The thread ends: its waiter is free again.
 pub fn thread_ends() {
+    inside::thread_ends();
     cover::thread_ends();
     spin::tell();
     if let Some(w) = WAITER.take()

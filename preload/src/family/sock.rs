@@ -100,8 +100,7 @@ pub struct Sock {
     pub send_timeout: AtomicU64,
     /// SO_RCVLOWAT of the program.
     pub low_water: AtomicU32,
-    /// Threads of the family that sleep or work with the region without a lock.
-    pub users: AtomicU32,
+    _gap4: AtomicU32,
     /// SO_ERROR that the program has not fetched.
     pub error: AtomicU32,
     /// SO_RCVBUF and SO_SNDBUF of the program where it set them, else 0.
@@ -186,7 +185,6 @@ impl Sock {
             &self.stepping,
             &self.tries,
             &self.peer,
-            &self.users,
             &self.error,
             &self.buffer_limit,
             &self.writers,

@@ -89,7 +89,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             }
         }
     }
-    let tx_memory = s.tx_in_memory();
+    let mut tx_memory = s.tx_in_memory();
     let linked = s.is_linked();
     let closed = linked && s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::CLOSED != 0);
     if tx_memory && let Some(dir) = s.tx.dir() && (closed || wait::has_room(s, dir)) {
@@ -98,6 +98,17 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     let mut kernel = 0;
     if !rx_memory || !tx_memory || switched || ended == Verdict::Reset || s.has(flag::PINNED) && !linked {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
+    }
+    if !rx_memory && !linked && kernel & (RDHUP | HUP) != 0 && !s.has(flag::SHUT_RD) {
+        // No wakes come from that side any more: what we send goes through TCP (hazard 4).
+        if tx_memory {
+            switch::spill(s, sock, switch::Spill::HalfClosed);
+            tx_memory = s.tx_in_memory();
+        }
+        if let Some(dir) = s.rx.dir().filter(|_| !switched && desc::unread(sock) == Ok(0)) {
+            end::found(s, end::FIN);
+            ended = end::verdict(s, dir);
+        }
     }
     if !rx_memory {
         let readable = kernel & IN != 0 && (end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);

@@ -193,6 +193,10 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
                 ours = true;
                 if mb.ours && !mb.ghost {
                     kernel_event(mb.fd, e.events);
+                    if e.events & level::IN != 0 && has_payload(mb.fd) {
+                        // An edge of its own, also where nobody looked between two of them.
+                        inner.member_mut(m).seen_bits &= !(level::IN | level::NORMS.0);
+                    }
                     inner.heat(m);
                 }
             } else {
@@ -245,6 +249,14 @@ fn is_only_proof(fd: i32, events: u32) -> bool {
     let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
     follow::progress(s, fd);
     level::level(s, fd, false) & level::IN == 0
+}
+
+/// Whether what comes through the kernel is for the program: not only doorbells.
+fn has_payload(fd: i32) -> bool {
+    table::sock(fd).is_some_and(|s| {
+        let switch = s.rx.dir().map_or(0, |d| d.switch.load(Acquire));
+        !s.rx_in_memory() || switch != s.rx.switches.load(Relaxed)
+    })
 }
 
 /// The kernel's socket of a member in memory has something: a doorbell, or the end.

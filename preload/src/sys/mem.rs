@@ -13,7 +13,10 @@ const SIZE_SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL
 /// A memfd of `len` bytes whose size nobody can change any more.
 pub fn memfd(name: &CStr, len: usize) -> Res<c_int> {
     let fd = memfd_unsealed(name, len)?;
-    seal(fd, SIZE_SEALS)?;
+    if let Err(e) = seal(fd, SIZE_SEALS) {
+        super::fd::close(fd);
+        return Err(e);
+    }
     Ok(fd)
 }
 
@@ -35,6 +38,10 @@ pub fn memfd_for_readers(name: &CStr, len: usize) -> Res<(c_int, *mut u8)> {
 }
 
 fn memfd_unsealed(name: &CStr, len: usize) -> Res<c_int> {
+    // A memfd is a file: beyond RLIMIT_FSIZE its growth would raise SIGXFSZ, which ends the program.
+    if super::proc::limit(libc::RLIMIT_FSIZE as usize).is_some_and(|most| most < len as u64) {
+        return Err(Errno(libc::EFBIG));
+    }
     let flags = (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize;
     // SAFETY: the name is NUL-terminated.
     let fd = unsafe { call(Sysno::memfd_create, [name.as_ptr() as usize, flags, 0, 0, 0, 0]) }?;

@@ -298,7 +298,8 @@ pub fn send_with_fds(sock: c_int, data: &[u8], fds: &[c_int]) -> Res {
     unsafe { sendmsg(sock, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
 }
 
-/// Receives a message and its descriptors (close-on-exec) from a Unix socket, without waiting.
+/// Receives a message and its descriptors (close-on-exec) from a Unix socket, without waiting. EMFILE:
+/// there is no room for its descriptors now, and it stays where it is.
 pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -> Res<(usize, usize)> {
     let mut control = [0u64; 8];
     let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
@@ -310,7 +311,7 @@ pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -
     // SAFETY: only computes.
     msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<c_int>()) as u32) } as usize;
     // SAFETY: header, data and control buffer live until the call returns.
-    let n = unsafe { recvmsg(sock, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
+    let n = unsafe { recvmsg(sock, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
     let mut got = 0;
     // SAFETY: the kernel wrote well-formed headers into the control buffer; the walk stays inside.
     unsafe {
@@ -331,6 +332,16 @@ pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -
             }
             c = libc::CMSG_NXTHDR(&msg, c);
         }
+    }
+    if msg.msg_flags & libc::MSG_CTRUNC != 0 && got < MAX_FDS {
+        for fd in &fds[..got] {
+            super::fd::close(*fd);
+        }
+        return Err(Errno(libc::EMFILE));
+    }
+    if n > 0 {
+        // Its descriptors are here; this takes the message itself.
+        let _ = recv_slice(sock, &mut [0u8; 1], libc::MSG_DONTWAIT);
     }
     Ok((n, got))
 }

@@ -81,6 +81,15 @@ pub fn kernel_release() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// The soft limit of a resource; None: no limit, or not known.
+pub fn limit(resource: usize) -> Option<u64> {
+    let mut l = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let args = [0, resource, 0, std::ptr::from_mut(&mut l) as usize, 0, 0];
+    // SAFETY: the kernel writes one struct of this layout.
+    unsafe { call(Sysno::prlimit64, args) }.ok()?;
+    (l.rlim_cur != libc::RLIM64_INFINITY).then_some(l.rlim_cur)
+}
+
 /// sched_yield(2).
 pub fn yield_now() {
     // SAFETY: no pointers.

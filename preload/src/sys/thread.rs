@@ -81,6 +81,15 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     }
 }
 
+/// Whether the calling thread runs on its alternate signal stack now.
+pub fn is_on_alternate_stack() -> bool {
+    let mut now = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    let args = [0, std::ptr::from_mut(&mut now) as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes one struct of this layout.
+    let _ = unsafe { super::call(super::Sysno::sigaltstack, args) };
+    now.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// fence(SeqCst) as the hot path wants it: on x86-64 a locked instruction on the own stack, which
 /// orders as mfence does at half its price.
 #[inline(always)]

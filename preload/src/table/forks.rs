@@ -4,8 +4,8 @@
 
 use super::life::{REFS, held};
 use super::{Entry, range, take};
-use crate::engine::{bell, linked};
-use crate::family::sock::{flag, role};
+use crate::engine::{bell, end, inside, linked};
+use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, mark};
 use crate::table::set;
@@ -50,6 +50,7 @@ pub fn in_child() {
     peers::forget_in_child();
     rendezvous::forget_in_child();
     set::forget_in_child();
+    inside::forget_in_child();
     if let Some(base) = family::base() {
         process::register(base);
         for s in held() {
@@ -71,6 +72,20 @@ pub fn at_exit() {
         }
     }
     rendezvous::smc::at_exit();
+    if family::base().is_some() && !process::is_vfork_child() {
+        for (fd, e) in range(0, u32::MAX) {
+            if let Entry::Sock(s) = e {
+                closes_unseen(s, fd);
+            }
+        }
+    }
+}
+
+/// The kernel will close it with the process, or at an exec.
+fn closes_unseen(s: &'static Sock, fd: i32) {
+    if s.region().is_some() && s.holders.load(Relaxed) <= 1 {
+        end::before_unseen_close(s, fd);
+    }
 }
 
 /// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
@@ -91,6 +106,8 @@ pub fn before_exec() {
             // The kernel closes it: those that have it too need not share it any longer.
             LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
             holders::leave(s);
+        } else {
+            closes_unseen(s, fd);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{end, linked, switch};
+use crate::engine::{end, inside, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -213,7 +213,7 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         return finish(s, last);
     }
     if last && let Some(fd) = fd {
-        if s.users.load(Acquire) != 0 && keep_open(s, fd) {
+        if inside::count(s) != 0 && keep_open(s, fd) {
             return; // a thread is in a call on it, which goes on as in the kernel
         }
         end::before_close(s, fd);
@@ -240,7 +240,7 @@ fn keep_open(s: &Sock, fd: i32) -> bool {
 /// A call on a socket that was closed meanwhile is over: the last one closes it.
 #[cold]
 pub fn leave(s: &'static Sock) {
-    if s.users.load(Acquire) != 0 {
+    if !s.has(flag::ENDED) || inside::count(s) != 0 {
         return;
     }
     let fd = s.after_close.swap(0, AcqRel) - 1;

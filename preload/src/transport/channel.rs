@@ -77,7 +77,8 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
             }
             Ok(v) => v,
             Err(e) if e.0 == libc::EINTR => continue,
-            Err(e) if e.0 == libc::EAGAIN => return Heard::Nothing,
+            // Without room for descriptors it waits in the channel.
+            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EMFILE => return Heard::Nothing,
             Err(_) => return Heard::Gone,
         };
         let parsed = Message::parse(&buf[..n]);

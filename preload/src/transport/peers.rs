@@ -32,6 +32,8 @@ pub struct Peer {
     told_at: [AtomicU64; waiters::SLOTS],
     /// The sleep of each of the peer's waiters that this process rang last; 0 = none (a sleep is odd).
     rung: [AtomicU32; waiters::SLOTS],
+    /// Waiters of ours that it has taken (generation + 1).
+    taken: [AtomicU32; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
     readable: AtomicU32,
     /// The peer knows our sleep page.
@@ -57,6 +59,7 @@ const FREE: Peer = Peer {
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
     told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
     rung: [const { AtomicU32::new(0) }; waiters::SLOTS],
+    taken: [const { AtomicU32::new(0) }; waiters::SLOTS],
     readable: AtomicU32::new(0),
     introduced: AtomicU32::new(0),
     reading: AtomicU32::new(0),
@@ -103,7 +106,7 @@ pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
         p.name.store(name, Relaxed);
         p.pid.store(pid, Relaxed);
         p.uid.store(uid, Relaxed);
-        for t in p.told.iter().chain(&p.rung) {
+        for t in p.told.iter().chain(&p.rung).chain(&p.taken) {
             t.store(0, Relaxed);
         }
         p.introduced.store(0, Relaxed);
@@ -330,6 +333,16 @@ impl Peer {
             told.store(w.generation() + 1, Relaxed);
         }
         sent
+    }
+
+    /// Whether the peer has surely taken the eventfd of a waiter that it was told: its channel is empty. A
+    /// message for which there is no room in its table of descriptors stays there.
+    pub fn has_taken(&self, w: Waiter) -> bool {
+        let taken = &self.taken[w.slot()];
+        if taken.load(Relaxed) != w.generation() + 1 && sys::fd::unacked(self.channel()) == Ok(0) {
+            taken.store(w.generation() + 1, Relaxed);
+        }
+        taken.load(Relaxed) == w.generation() + 1
     }
 
     /// Whether a waiter that was told had been told before that tick.

@@ -1,0 +1,125 @@
+//! Which threads of this process are in a call on a connection, asleep and without a lock: while one is,
+//! the region stays mapped, and close() leaves the socket open for it, as the kernel does.
+//!
+//! A thread may leave such a call without returning: cancelled, or by siglongjmp out of a handler. So
+//! each thread remembers where on its stack its calls are. What lies below the stack pointer is over;
+//! on an alternate signal stack nobody can tell, and it is looked at again at the next call. The end of
+//! the thread ends them all.
+
+use crate::family::sock::Sock;
+use crate::family::{self, SOCK_CAP};
+use crate::sys::thread;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// Calls of one thread that can be told apart: one, and those of handlers that interrupted it.
+const DEPTH: usize = 4;
+
+/// Threads of this process in calls on a record.
+static USERS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+
+/// One call.
+struct Call {
+    /// Index of the record + 1; 0 = free.
+    sock: Cell<u32>,
+    generation: Cell<u32>,
+    /// Where on the stack it is.
+    at: Cell<usize>,
+}
+
+thread_local! {
+    static CALLS: [Call; DEPTH] = const {
+        [const { Call { sock: Cell::new(0), generation: Cell::new(0), at: Cell::new(0) } }; DEPTH]
+    };
+}
+
+/// The calling thread is about to sleep on a connection. `frame`: something on its stack that lives as
+/// long as the call.
+pub fn enter<T>(s: &Sock, frame: &T) {
+    forget_abandoned();
+    let index = family::index_of(s);
+    USERS[index as usize].fetch_add(1, AcqRel);
+    CALLS.with(|calls| {
+        if let Some(c) = calls.iter().find(|c| c.sock.get() == 0) {
+            c.sock.set(index + 1);
+            c.generation.set(s.generation.load(Relaxed));
+            c.at.set(std::ptr::from_ref(frame) as usize);
+        }
+    });
+}
+
+/// It is awake again.
+pub fn leave(s: &Sock) {
+    let index = family::index_of(s);
+    CALLS.with(|calls| {
+        if let Some(c) = calls.iter().rev().find(|c| c.sock.get() == index + 1) {
+            c.sock.set(0);
+        }
+    });
+    one_less(index);
+}
+
+/// Threads of this process in calls on it.
+pub fn count(s: &Sock) -> u32 {
+    forget_abandoned();
+    USERS[family::index_of(s) as usize].load(Acquire)
+}
+
+/// Calls of this thread that siglongjmp has left.
+#[inline(never)]
+fn forget_abandoned() {
+    let here = 0u8;
+    let here = std::ptr::from_ref(&here) as usize;
+    CALLS.with(|calls| {
+        let is_over = |c: &&Call| c.sock.get() != 0 && c.at.get() < here;
+        if !calls.iter().any(|c| is_over(&c)) || thread::is_on_alternate_stack() {
+            return;
+        }
+        for c in calls.iter().filter(is_over) {
+            forget(c);
+        }
+    });
+}
+
+/// The calling thread ends.
+pub fn thread_ends() {
+    CALLS.with(|calls| calls.iter().filter(|c| c.sock.get() != 0).for_each(forget));
+}
+
+fn forget(c: &Call) {
+    let index = c.sock.replace(0) - 1;
+    one_less(index);
+    let Some(base) = family::base() else { return };
+    let s = family::sock(base, index);
+    let f = LEFT.load(Acquire);
+    if s.generation.load(Relaxed) == c.generation.get() && !f.is_null() {
+        // SAFETY: only `on_left` stores here, and only functions of this type.
+        let f = unsafe { std::mem::transmute::<*mut (), fn(&'static Sock)>(f) };
+        f(s);
+    }
+}
+
+fn one_less(index: u32) {
+    let _ = USERS[index as usize].fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
+}
+
+static LEFT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Who is told that a call was left that way. Called by the constructor.
+pub fn on_left(f: fn(&'static Sock)) {
+    LEFT.store(f as *mut (), Release);
+}
+
+/// A forked child has one thread, whose own calls alone go on.
+pub fn forget_in_child() {
+    for users in &USERS[..family::high() as usize] {
+        if users.load(Relaxed) != 0 {
+            users.store(0, Relaxed);
+        }
+    }
+    CALLS.with(|calls| {
+        for c in calls.iter().filter(|c| c.sock.get() != 0) {
+            USERS[c.sock.get() as usize - 1].fetch_add(1, Relaxed);
+        }
+    });
+}

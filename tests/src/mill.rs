@@ -1,0 +1,335 @@
+//! Owns: the mill (`c/mill.c`) from the outside: its two ends, its board, its deaths, and what a
+//! survivor must have seen.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::apps::PORT;
+use crate::dump;
+use crate::net::Net;
+use crate::process::{Load, Program, Running};
+use crate::twice::compile_with;
+
+/// The ways to wait; each takes other paths through the library.
+pub const MODES: [&str; 5] = ["threads", "level", "edge", "raw", "poll"];
+
+/// How long a survivor may take until all of its connections have ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After that connections are past the proof, or stay on TCP for good.
+const SETTLED: Duration = Duration::from_millis(250);
+
+/// More than the largest segment on loopback.
+const SEGMENT: u64 = 70_000;
+const HEADER: u64 = 128;
+const SIDE: u64 = 48;
+const END: u32 = 1;
+const ERROR: u32 = 1000;
+
+/// The two ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    Client,
+    Server,
+}
+
+impl Who {
+    pub fn other(self) -> Who {
+        match self {
+            Who::Client => Who::Server,
+            Who::Server => Who::Client,
+        }
+    }
+}
+
+/// One end of one connection, as it stands on the board.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Side {
+    pub sent: u64,
+    pub offered: u64,
+    pub got: u64,
+    pub asked: u64,
+    pub wrong: u32,
+    pub in_end: u32,
+    pub out_end: u32,
+    pub phase: u32,
+}
+
+/// Both ends of all connections.
+pub type Lines = Vec<[Side; 2]>;
+
+/// A way to die.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    Kill,
+    StopAndKill,
+    Terminate,
+    /// `_exit` in a signal handler.
+    ExitInHandler,
+    /// `exit` in the main thread while the others are in calls.
+    Exit,
+    /// A crash, and another in the handler.
+    CrashInHandler,
+    /// exec in a signal handler; half of the connections are inherited.
+    Exec,
+}
+
+impl Death {
+    pub const ALL: [Death; 7] = [
+        Death::Kill,
+        Death::StopAndKill,
+        Death::Terminate,
+        Death::ExitInHandler,
+        Death::Exit,
+        Death::CrashInHandler,
+        Death::Exec,
+    ];
+
+    fn signals(self) -> &'static [Signal] {
+        match self {
+            Death::Kill => &[Signal::SIGKILL],
+            Death::StopAndKill => &[Signal::SIGSTOP, Signal::SIGKILL],
+            Death::Terminate => &[Signal::SIGTERM],
+            Death::ExitInHandler => &[Signal::SIGUSR1],
+            Death::Exit => &[Signal::SIGUSR2],
+            Death::CrashInHandler => &[Signal::SIGSEGV],
+            Death::Exec => &[Signal::SIGHUP],
+        }
+    }
+}
+
+/// How the mill is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub client: (Load, String),
+    pub server: (Load, String),
+    pub lines: usize,
+    pub seed: u64,
+    /// More of the environment, for both.
+    pub env: Vec<(String, String)>,
+}
+
+/// A mill at work.
+pub struct Mill<'a> {
+    net: &'a Net,
+    plan: Plan,
+    dir: TempDir,
+    board: File,
+    client: Option<Running<'a>>,
+    server: Option<Running<'a>>,
+    round: u32,
+    begun: Instant,
+}
+
+impl<'a> Mill<'a> {
+    pub fn new(net: &'a Net, plan: Plan) -> Result<Mill<'a>> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("board");
+        std::fs::write(&path, vec![0u8; 16384])?;
+        let board = File::options().read(true).write(true).open(&path)?;
+        Ok(Mill { net, plan, dir, board, client: None, server: None, round: 0, begun: Instant::now() })
+    }
+
+    fn word(&self, index: u64) -> Result<u32> {
+        let mut b = [0; 4];
+        self.board.read_exact_at(&mut b, index * 4)?;
+        Ok(u32::from_ne_bytes(b))
+    }
+
+    fn put(&self, index: u64, value: u32) -> Result<()> {
+        Ok(self.board.write_all_at(&value.to_ne_bytes(), index * 4)?)
+    }
+
+    /// The board now.
+    pub fn lines(&self) -> Result<Lines> {
+        let mut raw = vec![0u8; self.plan.lines * 2 * SIDE as usize];
+        self.board.read_exact_at(&mut raw, HEADER)?;
+        let side = |b: &[u8]| {
+            let long = |i: usize| u64::from_ne_bytes(b[i * 8..i * 8 + 8].try_into().expect("eight"));
+            let word = |i: usize| u32::from_ne_bytes(b[32 + i * 4..36 + i * 4].try_into().expect("four"));
+            Side {
+                sent: long(0),
+                offered: long(1),
+                got: long(2),
+                asked: long(3),
+                wrong: word(0),
+                in_end: word(1),
+                out_end: word(2),
+                phase: word(3),
+            }
+        };
+        Ok(raw.chunks_exact(2 * SIDE as usize)
+            .map(|l| [side(&l[..SIDE as usize]), side(&l[SIDE as usize..])])
+            .collect())
+    }
+
+    /// Bytes that were got by both ends, on all lines.
+    pub fn moved(&self) -> Result<u64> {
+        Ok(self.lines()?.iter().flatten().map(|s| s.got).sum())
+    }
+
+    pub fn running(&mut self, who: Who) -> &mut Option<Running<'a>> {
+        match who {
+            Who::Client => &mut self.client,
+            Who::Server => &mut self.server,
+        }
+    }
+
+    pub fn pid(&self, who: Who) -> Result<i32> {
+        let end = if who == Who::Client { &self.client } else { &self.server };
+        end.as_ref().map(Running::pid).context("not running")
+    }
+
+    fn start(&self, who: Who) -> Result<Running<'a>> {
+        let files = ["mill.c", "mill_threads.c", "mill_events.c"];
+        let program = compile_with("cc", "mill", &files, &["-O1", "-g", "-pthread"])?;
+        let (load, mode) = if who == Who::Client { &self.plan.client } else { &self.plan.server };
+        let role = if who == Who::Client { "call" } else { "serve" };
+        let mut program = Program::new(self.net, *load, program).args([role, mode, &PORT.to_string()]);
+        program = program.args([self.dir.path().join("board")]);
+        program = program.args([(self.plan.seed % 1_000_000).to_string(), self.plan.lines.to_string()]);
+        for (name, value) in &self.plan.env {
+            program = program.env(name, value);
+        }
+        program.start()
+    }
+
+    /// Starts whoever is not there, and lets the connecting end dial anew.
+    pub fn begin(&mut self) -> Result<()> {
+        if self.server.is_none() {
+            self.server = Some(self.start(Who::Server)?);
+            self.put(2, 0)?;
+            self.net.wait_listen(PORT)?;
+        }
+        if self.client.is_none() {
+            self.put(0, 0)?; // it dials when this changes
+            self.client = Some(self.start(Who::Client)?);
+        }
+        let lines = vec![0u8; self.plan.lines * 2 * SIDE as usize];
+        self.board.write_all_at(&lines, HEADER)?;
+        self.put(1, 0)?;
+        self.round += 1;
+        self.begun = Instant::now();
+        self.put(0, self.round)
+    }
+
+    /// Waits until so many bytes were got, or the deadline has passed.
+    pub fn await_moved(&self, bytes: u64) -> Result<()> {
+        self.until("bytes move", |_| Ok(self.moved()? >= bytes))
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut(&Mill) -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while !done(self)? {
+            if Instant::now() > end {
+                bail!("{what}: not within the deadline\n{}{}", self.show()?, dump::all(&self.net.pids()));
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Ok(())
+    }
+
+    /// Stops one end for a while; both must go on afterwards.
+    pub fn pause(&mut self, who: Who, time: Duration) -> Result<()> {
+        let pid = self.pid(who)?;
+        crate::apps::signal(pid, Signal::SIGSTOP)?;
+        std::thread::sleep(time);
+        crate::apps::signal(pid, Signal::SIGCONT)?;
+        let before = self.lines()?;
+        self.until("all go on after SIGCONT", |m| {
+            let now = m.lines()?;
+            Ok(now.iter().zip(&before).enumerate().all(|(i, (now, before))| {
+                now[0].phase != 1 || now[1].phase != 1 || has_moved(i, now, before)
+            }))
+        })
+    }
+
+    /// One end dies; the other one must see it as TCP shows it, on all lines.
+    pub fn die(&mut self, who: Who, how: Death) -> Result<()> {
+        let settled = self.begun.elapsed() > SETTLED;
+        let before = self.lines()?;
+        let mut victim = self.running(who).take().context("not running")?;
+        for signal in how.signals() {
+            victim.signal(*signal)?;
+        }
+        victim.await_end(PATIENCE).with_context(|| format!("{who:?} {how:?}"))?;
+        self.await_closed(who.other()).with_context(|| format!("after {how:?} of {who:?}"))?;
+        let (now, d, s) = (self.lines()?, who as usize, who.other() as usize);
+        for (i, (now, before)) in now.iter().zip(&before).enumerate() {
+            judge(&now[s], &now[d], &before[s], settled)
+                .with_context(|| format!("line {i}, {how:?} of {who:?}\nsurvivor {:?}\ndead     {:?}", now[s], now[d]))?;
+        }
+        Ok(())
+    }
+
+    /// Both ends finish in order; everything that was sent must have been got.
+    pub fn end(&mut self) -> Result<()> {
+        self.until("all lines are open", |m| {
+            Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l.iter().all(|s| s.phase > 0)))
+        })?;
+        self.put(1, 1)?;
+        self.await_closed(Who::Client)?;
+        self.await_closed(Who::Server)?;
+        for (i, [c, s]) in self.lines()?.iter().enumerate() {
+            let whole = c.got == s.sent && s.got == c.sent && c.wrong + s.wrong == 0;
+            let ends = [c, s].iter().all(|e| e.in_end == END && e.out_end == END);
+            ensure!(whole && ends, "line {i} at the end\nclient {c:?}\nserver {s:?}");
+        }
+        Ok(())
+    }
+
+    fn await_closed(&self, who: Who) -> Result<()> {
+        match who {
+            Who::Client => self.until("the client's connections end", |m| {
+                Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l[0].phase != 1))
+            }),
+            Who::Server => self.until("the server's connections end", |m| {
+                Ok(m.net.in_use(PORT)? == 0 && m.word(2)? == 0)
+            }),
+        }
+    }
+
+    fn show(&self) -> Result<String> {
+        let lines = self.lines()?;
+        Ok(lines.iter().enumerate().map(|(i, [c, s])| format!("line {i}\n  client {c:?}\n  server {s:?}\n")).collect())
+    }
+}
+
+/// Whether a line has moved, as far as its rhythm lets it (see `mill.c`).
+fn has_moved(line: usize, now: &[Side; 2], before: &[Side; 2]) -> bool {
+    const HALF: usize = 6;
+    let grew = now.iter().zip(before).any(|(n, b)| n.got > b.got);
+    grew || line % 8 == HALF && now[1].phase == 2
+}
+
+/// Whether what a survivor saw of its dead peer is what TCP shows. Not `settled`: a proof may have stood
+/// unread in the dead end's stream, of which the kernel makes a reset (docs/faults.md).
+fn judge(survivor: &Side, dead: &Side, before: &Side, settled: bool) -> Result<()> {
+    let reset = ERROR + libc::ECONNRESET as u32;
+    ensure!(survivor.wrong == 0 && dead.wrong == 0, "other bytes than were sent");
+    if survivor.phase == 0 || survivor.in_end == 0 {
+        return Ok(()); // never met, or the connection was refused
+    }
+    ensure!(survivor.got <= dead.offered, "more bytes than were sent");
+    let ends = [END, reset, ERROR + libc::EPIPE as u32, ERROR + libc::ENOTCONN as u32];
+    ensure!([END, reset].contains(&survivor.in_end), "recv ended with {}", survivor.in_end);
+    ensure!(ends.contains(&survivor.out_end), "send ended with {}", survivor.out_end);
+    // The error of a reset is told once: to the reader, or to the writer beside it.
+    let was_reset = survivor.in_end == reset || survivor.out_end == reset;
+    if !was_reset {
+        ensure!(survivor.got >= dead.sent, "{} bytes are lost before an orderly end", dead.sent - survivor.got);
+    }
+    if settled && dead.phase != 0 && survivor.offered <= dead.got {
+        ensure!(!was_reset, "a reset although the dead end had read everything");
+    }
+    // Behind a FIN a reset shows as EPIPE; less than a segment may have waited for an acknowledgement.
+    if dead.phase != 0 && dead.out_end == 0 && before.sent > dead.asked.max(dead.got) + SEGMENT {
+        ensure!(was_reset, "no reset although the dead end left bytes unread");
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! redis and nginx with ends that are killed under load, again and again: whoever survives serves on, gives
+//! right bytes, and holds nothing more than before; clients of a server that died end, as natively.
+//! `SMCR_TEST_SEED` repeats a run, `SMCR_KILL_ROUNDS` makes it longer.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use smcr_tests::apps::{LONG, Nginx, PORT, Redis, info, noise, signal};
+use smcr_tests::census::Census;
+use smcr_tests::dice::{self, Dice};
+use smcr_tests::net::Net;
+use smcr_tests::process::{Load, Program, Running, eventually, which};
+
+fn rounds() -> u64 {
+    std::env::var("SMCR_KILL_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10)
+}
+
+/// Runs a test with a seed that it prints.
+fn seeded(test: impl FnOnce(&mut Dice) -> Result<()>) -> Result<()> {
+    let seed = dice::seed();
+    println!("SMCR_TEST_SEED={seed}");
+    test(&mut Dice::new(seed)).with_context(|| format!("SMCR_TEST_SEED={seed}"))
+}
+
+fn a_while(dice: &mut Dice) {
+    let longest = *dice.pick(&[3_000, 30_000, 250_000]);
+    std::thread::sleep(Duration::from_micros(dice.roll(longest)));
+}
+
+/// Kills it, in one of the ways that leave it no word to say, and waits for its end.
+fn kill(mut victim: Running, dice: &mut Dice) -> Result<()> {
+    if dice.roll(3) == 0 {
+        victim.signal(Signal::SIGSTOP)?;
+        std::thread::sleep(Duration::from_millis(dice.roll(10)));
+    }
+    victim.signal(Signal::SIGKILL)?;
+    victim.await_end(LONG)
+}
+
+fn traffic<'a>(redis: &Redis<'a>, dice: &mut Dice) -> Result<Running<'a>> {
+    let clients = (1 + dice.roll(50)).to_string();
+    let size = *dice.pick(&["10", "500", "20000", "200000"]);
+    let depth = *dice.pick(&["1", "1", "16"]);
+    redis.benchmark(&["-c", &clients, "-d", size, "-P", depth, "-n", "100000000", "-t", "set,get,lpush"])
+}
+
+#[test]
+fn redis_clients_die() -> Result<()> {
+    seeded(|dice| {
+        let net = Net::new()?;
+        let redis = Redis::start(&net, Load::Library)?;
+        let value = noise(dice.roll(1000), 300_000);
+        redis.set("value", &value)?;
+        kill(traffic(&redis, dice)?, dice)?;
+        let alone = || eventually("the clients are gone", || {
+            Ok(info(&redis.cli(&["info", "clients"])?, "connected_clients")? == 1)
+        });
+        alone()?;
+        let before = Census::of(redis.pid())?;
+        for _ in 0..rounds() {
+            let one = traffic(&redis, dice)?;
+            let other = traffic(&redis, dice)?;
+            a_while(dice);
+            kill(one, dice)?;
+            ensure!(redis.get("value")? == value, "another value");
+            a_while(dice);
+            kill(other, dice)?;
+            ensure!(redis.get("value")? == value, "another value");
+            redis.cli(&["del", "mylist", "key:__rand_int__"])?;
+        }
+        alone()?;
+        let after = Census::of(redis.pid())?;
+        // Its own memory depends on what was in it.
+        let leaks = after.leaked_since(&before, 4, 200_000);
+        ensure!(leaks.is_empty(), "redis-server leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
+        redis.stop()
+    })
+}
+
+/// The clients end, with an error, as natively.
+#[test]
+fn redis_servers_die() -> Result<()> {
+    seeded(|dice| {
+        for round in 0..rounds() {
+            let load = if round == 0 { Load::Native } else { Load::Library };
+            let net = Net::new()?;
+            let redis = Redis::start(&net, load)?;
+            let blocked = Program::new(&net, load, which("redis-cli")?)
+                .args(["-p", &PORT.to_string(), "blpop", "list", "0"])
+                .start()?;
+            let load = traffic(&redis, dice)?;
+            eventually("a blocked client", || {
+                Ok(info(&redis.cli(&["info", "clients"])?, "blocked_clients")? == 1)
+            })?;
+            a_while(dice);
+            signal(redis.pid(), Signal::SIGKILL)?;
+            let ended = load.wait(LONG).context("redis-benchmark")?;
+            ensure!(!ended.status.success(), "{ended}");
+            let ended = blocked.wait(LONG).context("redis-cli")?;
+            ensure!(ended.err.contains("closed") || ended.out.contains("closed"), "{ended}");
+        }
+        Ok(())
+    })
+}
+
+/// The workers of a master.
+fn workers(master: i32) -> Result<Vec<i32>> {
+    let text = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
+    Ok(text.split_whitespace().filter_map(|p| p.parse().ok()).collect())
+}
+
+/// Workers die under load, and the master makes new ones; what is fetched is whole.
+#[test]
+fn nginx_workers_die() -> Result<()> {
+    seeded(|dice| {
+        let net = Net::new()?;
+        let nginx = Nginx::start(&net, Load::Library, 2, "on")?;
+        let master = nginx.master()?;
+        eventually("two workers", || Ok(workers(master)?.len() == 2))?;
+        let before = Census::of(master)?;
+        for _ in 0..rounds() {
+            let file = *dice.pick(&["1k", "64k", "20m"]);
+            let wrk = Program::new(&net, Load::Library, which("wrk")?)
+                .args(["-t", "1", "-c", "16", "-d", "1s"])
+                .args([format!("http://127.0.0.1:{PORT}/{file}")])
+                .start()?;
+            for _ in 0..3 {
+                a_while(dice);
+                let all = workers(master)?;
+                if !all.is_empty() {
+                    // It may have ended by itself in between.
+                    let _ = signal(*dice.pick(&all), Signal::SIGKILL);
+                }
+            }
+            let ended = wrk.wait(LONG)?;
+            ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+            eventually("two workers", || Ok(workers(master)?.len() == 2))?;
+            nginx.fetch("20m")?;
+        }
+        let after = Census::of(master)?;
+        let leaks = after.leaked_since(&before, 3, 8192);
+        ensure!(leaks.is_empty(), "the master leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
+        nginx.stop()
+    })
+}
+
+/// Clients of nginx die in the middle of large answers.
+#[test]
+fn nginx_clients_die() -> Result<()> {
+    seeded(|dice| {
+        let net = Net::new()?;
+        let nginx = Nginx::start(&net, Load::Library, 1, *dice.pick::<&str>(&["on", "off"]))?;
+        nginx.fetch("20m")?;
+        let worker = *workers(nginx.master()?)?.first().context("a worker")?;
+        let before = Census::of(worker)?;
+        for _ in 0..rounds() {
+            let wrk = Program::new(&net, Load::Library, which("wrk")?)
+                .args(["-t", "1", "-c", &(1 + dice.roll(30)).to_string(), "-d", "60s"])
+                .args([format!("http://127.0.0.1:{PORT}/{}", dice.pick(&["1k", "64k", "20m"]))])
+                .start()?;
+            a_while(dice);
+            kill(wrk, dice)?;
+            nginx.fetch("64k")?;
+        }
+        nginx.fetch("20m")?;
+        eventually("the worker has let go", || {
+            Ok(Census::of(worker)?.leaked_since(&before, 4, 20_000).is_empty())
+        })
+        .with_context(|| format!("before {before:?}\nafter {:?}", Census::of(worker)))?;
+        nginx.stop()
+    })
+}
