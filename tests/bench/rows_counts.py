@@ -4,9 +4,11 @@ Each count is the difference between two run lengths, so that start-up is not in
 
 import os
 import re
+import signal
 
-from proc import Failed
+from proc import Failed, free_port, wait_listening
 from row import row, which
+from rows_programs import redis_rate
 from stats import Metric
 
 
@@ -104,10 +106,18 @@ def calls_start(c):
     return {"calls": sum(t.values()), "_detail": t}
 
 
-def instructions(c, prog, *args):
+def under_callgrind(c, *argv):
     out = os.path.join(c.env.workdir, "callgrind-%d" % os.getpid())
-    p = c.start(["valgrind", "--tool=callgrind", "--callgrind-out-file=" + out, c.env.prog(prog), *args], deadline=180)
+    return c.start(["valgrind", "--tool=callgrind", "--callgrind-out-file=" + out, *argv], deadline=180)
+
+
+def instructions(c, prog, *args):
+    p = under_callgrind(c, c.env.prog(prog), *args)
     p.result()
+    return collected(p)
+
+
+def collected(p):
     m = re.search(r"Collected : (\d+)", p.errors())
     if not m:
         raise Failed("callgrind printed no count: %s" % p.errors())
@@ -135,3 +145,19 @@ counted("instr_pipe", "one read or write on a pipe", "pipeio", "what=pipe", divi
      ("valgrind",), off_tcp=False, group="counts")
 def instr_start(c):
     return {"instructions": instructions(c, which("true") or "/bin/true")}
+
+
+@row("instr_redis", "redis-server, one GET of redis-benchmark -c 50", [Metric("instructions", "", "low", None, "instructions in user space")],
+     ("valgrind", "redis-server", "redis-benchmark"), off_tcp=False, group="counts")
+def instr_redis(c):
+    """The server's own work for a request, which no path of the data can take away."""
+    def total(n):
+        port = free_port()
+        srv = under_callgrind(c, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+        wait_listening(srv, port)
+        redis_rate(c, port, 50, "get", n)
+        os.kill(srv.pid, signal.SIGTERM)
+        srv.result()
+        return collected(srv)
+
+    return {"instructions": (total(16000) - total(4000)) / 12000}
