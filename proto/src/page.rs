@@ -205,9 +205,9 @@ pub const SIZES: [usize; 8] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 25
 /// The class of a size.
 #[inline]
 pub const fn size_class(bytes: usize) -> usize {
-    // 65..=256 need 7 or 8 bits less one, and so on: two bits a class.
-    let bits = usize::BITS - bytes.saturating_sub(1).leading_zeros();
-    let class = (bits.saturating_sub(5) / 2) as usize;
+    // Two bits a class: the top bit of bytes - 1 is number 5 up to 64 bytes, 6 or 7 up to 256, and so on.
+    let top = (bytes.saturating_sub(1) | 63).ilog2() as usize;
+    let class = (top - 4) / 2;
     if class < SIZES.len() { class } else { SIZES.len() - 1 }
 }
 

@@ -238,6 +238,27 @@ fn reasons_are_explained() {
     }
 }
 
+/// The table of reasons in docs/operating.md has every reason of the library's own, by number and name.
+#[test]
+fn each_reason_has_its_line_in_the_manual() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("| reason | what to do |").unwrap();
+    let mut told = std::collections::BTreeSet::new();
+    for line in table.lines().skip(2).take_while(|l| l.starts_with('|')) {
+        let cell = line.split('|').nth(1).unwrap_or_default();
+        for item in cell.split(',').filter_map(|item| item.split_whitespace().next()) {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+                told.extend(first..=last);
+            }
+        }
+    }
+    let own = Reason::ALL.iter().skip(1).filter(|r| r.code() < 1 << 24);
+    let missing: Vec<_> = own.filter(|r| !told.contains(&r.code())).map(|r| r.label()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn a_drain_is_asked_for_and_awaited() {
     let (bed, fake) = (Bed::new(), Fake::start());
