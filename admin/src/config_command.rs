@@ -1,6 +1,6 @@
 //! The commands get and config: what holds, where it comes from, and mistakes in files.
 
-use anyhow::anyhow;
+use anyhow::Context;
 use smcr_proto::control::{Attribute, Policy};
 
 use crate::cli::{Config, GetArgs, Scope};
@@ -72,7 +72,7 @@ fn show(places: &Places, with_origin: bool, json: bool) -> anyhow::Result<()> {
 fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> {
     if let Some(file) = file {
         // An absent file is right as a place that sets nothing, but not when it is named.
-        std::fs::metadata(file).map_err(|e| anyhow!("cannot read {}: {e}", file.display()))?;
+        std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
         config::load(file)?;
         return out::print(&format!("{}: correct\n", file.display()));
     }

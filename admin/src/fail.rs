@@ -1,6 +1,6 @@
 //! How a command fails: one line on standard error and an exit status. Used by every command.
 
-use std::fmt;
+use std::{fmt, io};
 
 use clap::CommandFactory;
 
@@ -39,8 +39,8 @@ impl std::error::Error for Silent {}
 pub fn report(error: &anyhow::Error) -> (u8, Option<String>) {
     let broken_pipe = error
         .chain()
-        .filter_map(|e| e.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe);
+        .filter_map(|e| e.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe);
     if broken_pipe {
         // The reader of our output has seen enough.
         return (0, None);
@@ -48,8 +48,22 @@ pub fn report(error: &anyhow::Error) -> (u8, Option<String>) {
     if error.is::<Silent>() {
         return (1, None);
     }
-    let line = format!("{error:#}").replace('\n', " ");
+    let line = format!("{error:#}").replace('\n', " ") + mend(error);
     (if error.is::<Usage>() { 2 } else { 1 }, Some(line))
+}
+
+/// What to do about what the system refused, where nobody has said it yet.
+fn mend(error: &anyhow::Error) -> &'static str {
+    let Some(refused) = error.chain().find_map(|e| e.downcast_ref::<io::Error>()) else {
+        return "";
+    };
+    match refused.kind() {
+        io::ErrorKind::PermissionDenied => "; look at its owner and mode, or run smcrctl as root",
+        io::ErrorKind::NotFound => "; check the path",
+        io::ErrorKind::StorageFull => "; make room on the file system",
+        io::ErrorKind::ReadOnlyFilesystem => "; the file system is mounted read-only",
+        _ => "",
+    }
 }
 
 /// The one line that a mistake on the command line deserves.
@@ -76,4 +90,25 @@ fn called() -> String {
     let mut words = std::env::args().skip(1);
     let command = words.find(|word| known.find_subcommand(word).is_some());
     command.map_or(String::new(), |word| word + " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn what_the_system_refused_has_a_mend() {
+        let of = |kind: io::ErrorKind| {
+            let error = Err::<(), _>(io::Error::from(kind)).context("cannot read x").unwrap_err();
+            report(&error)
+        };
+        let (status, line) = of(io::ErrorKind::PermissionDenied);
+        assert_eq!(status, 1);
+        assert_eq!(line.unwrap(), "cannot read x: permission denied; look at its owner and mode, or run smcrctl as root");
+        assert!(of(io::ErrorKind::NotFound).1.unwrap().ends_with("; check the path"));
+        assert_eq!(of(io::ErrorKind::BrokenPipe), (0, None));
+        assert_eq!(report(&usage("no")), (2, Some("no".into())));
+    }
 }
