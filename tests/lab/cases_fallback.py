@@ -76,7 +76,8 @@ def blocked(client, server):
             return over_tcp(lab, client, to)
         finally:
             job.kill()
-    return lambda lab: set_for(lab, lab.a, "nft add rule inet lab cut udp dport 4791 drop", "nft flush chain inet lab cut", fresh)
+    cut, mend = "nft add rule inet lab cut udp dport 4791 drop", "nft flush chain inet lab cut"
+    return lambda lab: set_for(lab, lab.a, cut, mend, lambda lab: set_for(lab, lab.b, cut, mend, fresh))
 
 
 # From a kernel it takes a fresh group, which no earlier case has left behind, at both ends.

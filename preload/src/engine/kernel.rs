@@ -122,6 +122,7 @@ pub fn expose(s: &Sock, sock: i32) {
     {
         settle(s, dir, sock);
     }
+    super::linked::unread(s);
 }
 
 /// Keeps the invariant of the unseen waiter (`bell`): armed, and an unread doorbell in the kernel

@@ -187,6 +187,16 @@ pub fn no_room(s: &Sock) {
     }
 }
 
+/// A waiter that we never see may have come after what lies unread.
+pub fn unread(s: &Sock) {
+    if s.can_return()
+        && is_owner(s)
+        && let Some(index) = s.link.load(Relaxed).checked_sub(1)
+    {
+        lock::with(|all| all.note_unseen(index, false));
+    }
+}
+
 /// Looks whether something has arrived, if nobody else does.
 #[inline]
 pub fn poll() {

@@ -43,9 +43,13 @@ impl Shake {
         }
         log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
         service::watch(self.fd, self.index, serial.unwrap_or(0), ours);
-        // The group may have ended meanwhile.
         let place = self.group;
-        lock::with(|all| place.map(|place| all.look_at_group(place)));
+        lock::with(|all| {
+            // What came before this end knew that there is a way back.
+            all.note_unseen(self.index, false);
+            // The group may have ended meanwhile.
+            place.map(|place| all.look_at_group(place))
+        });
         fd::close(self.fd);
         lock::kick(self.index);
     }
