@@ -12,7 +12,7 @@ CARGO=${CARGO:-cargo}
 deadline() {
     case $1 in
         twice) echo 700 ;;
-        units | programs_redis | programs_nginx) echo 400 ;;
+        units | programs_redis | programs_nginx | faults) echo 400 ;;
         *) echo 240 ;;
     esac
 }

@@ -108,6 +108,8 @@ impl Found {
             let own = match name {
                 "RING" => &mut self.ring,
                 "FLIP" => &mut self.flip,
+                #[cfg(feature = "faults")]
+                "FAULTS" => return crate::fault::start(value),
                 "LOG" => &mut self.log,
                 "LOG_FILE" => {
                     self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));

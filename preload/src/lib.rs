@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 pub mod engine;
 pub mod family;
+pub mod fault;
 pub mod interpose;
 pub mod layout;
 pub mod link;

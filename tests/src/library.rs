@@ -86,3 +86,23 @@ fn remove_old_copies() {
         }
     }
 }
+
+/// The build for tests, with faults on demand (`preload/src/fault.rs`).
+pub fn with_faults() -> Result<&'static Path> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock();
+    if BUILT.get().is_none() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let target = work_dir().join("faults");
+        let out = Command::new(cargo)
+            .current_dir(source_dir())
+            .args(["build", "-p", "smcr-preload", "--features", "faults", "--target-dir"])
+            .arg(&target)
+            .env_remove("LD_PRELOAD")
+            .output()?;
+        ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let _ = BUILT.set(target.join("debug/libsmcr.so"));
+    }
+    BUILT.get().map(PathBuf::as_path).context("built")
+}

@@ -110,8 +110,8 @@ pub struct Plan {
     pub server: (Load, String),
     pub lines: usize,
     pub seed: u64,
-    /// More of the environment, for both.
-    pub env: Vec<(String, String)>,
+    /// More of the environment, for one end or both.
+    pub env: Vec<(Option<Who>, String, String)>,
 }
 
 /// A mill at work.
@@ -193,7 +193,7 @@ impl<'a> Mill<'a> {
         let mut program = Program::new(self.net, *load, program).args([role, mode, &PORT.to_string()]);
         program = program.args([self.dir.path().join("board")]);
         program = program.args([(self.plan.seed % 1_000_000).to_string(), self.plan.lines.to_string()]);
-        for (name, value) in &self.plan.env {
+        for (_, name, value) in self.plan.env.iter().filter(|(of, ..)| of.is_none_or(|of| of == who)) {
             program = program.env(name, value);
         }
         program.start()
@@ -249,20 +249,40 @@ impl<'a> Mill<'a> {
         })
     }
 
+    /// Waits for an end that kills itself, for some time; then as [`Mill::die`]. False: it lives.
+    pub fn await_death(&mut self, who: Who, time: Duration) -> Result<bool> {
+        let end = Instant::now() + time;
+        let mut before = self.lines()?;
+        while !self.running(who).as_mut().context("not running")?.gone()? {
+            if Instant::now() > end {
+                return Ok(false);
+            }
+            before = self.lines()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let victim = self.running(who).take().context("not running")?;
+        self.judge_all(who, victim, &before, false).context("at that step")?;
+        Ok(true)
+    }
+
     /// One end dies; the other one must see it as TCP shows it, on all lines.
     pub fn die(&mut self, who: Who, how: Death) -> Result<()> {
         let settled = self.begun.elapsed() > SETTLED;
         let before = self.lines()?;
-        let mut victim = self.running(who).take().context("not running")?;
+        let victim = self.running(who).take().context("not running")?;
         for signal in how.signals() {
             victim.signal(*signal)?;
         }
-        victim.await_end(PATIENCE).with_context(|| format!("{who:?} {how:?}"))?;
-        self.await_closed(who.other()).with_context(|| format!("after {how:?} of {who:?}"))?;
+        self.judge_all(who, victim, &before, settled).with_context(|| format!("{how:?} of {who:?}"))
+    }
+
+    fn judge_all(&self, who: Who, mut victim: Running<'a>, before: &Lines, settled: bool) -> Result<()> {
+        victim.await_end(PATIENCE)?;
+        self.await_closed(who.other())?;
         let (now, d, s) = (self.lines()?, who as usize, who.other() as usize);
-        for (i, (now, before)) in now.iter().zip(&before).enumerate() {
+        for (i, (now, before)) in now.iter().zip(before).enumerate() {
             judge(&now[s], &now[d], &before[s], settled)
-                .with_context(|| format!("line {i}, {how:?} of {who:?}\nsurvivor {:?}\ndead     {:?}", now[s], now[d]))?;
+                .with_context(|| format!("line {i}\nsurvivor {:?}\ndead     {:?}", now[s], now[d]))?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ const LINES: usize = 8;
 
 /// Rounds of each test: a few seconds.
 fn rounds() -> u64 {
-    std::env::var("SMCR_KILL_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(12)
+    std::env::var("SMCR_KILL_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(4)
 }
 
 /// One end dies again and again; what the other one holds is the same before and after.

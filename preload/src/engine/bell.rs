@@ -22,8 +22,9 @@
 use super::end;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
+use crate::fault::{self, Step as Fault};
 use crate::sys::thread::full_fence;
-use crate::sys::{clock, net};
+use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
@@ -72,6 +73,7 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
     } else if word == ARMED
         && dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok()
     {
+        fault::pass(Fault::Ringing);
         ring_tcp(s, dir, sock);
         // Fails if the consumer armed again meanwhile: then the next publish rings again.
         let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
@@ -121,8 +123,9 @@ fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
     dir.rung_at.store(clock::ticks(), Relaxed);
     // AcqRel pairs with `switch`, which closes the gate and waits for the bells on their way.
     if gate.fetch_add(1, AcqRel) & CLOSED == 0 {
-        match net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) {
+        match send_byte(sock) {
             Ok(_) => {
+                fault::pass(Fault::Uncounted);
                 s.tx.kernel.fetch_add(1, Relaxed);
                 s.bells_tx.fetch_add(1, Relaxed);
                 count(Counter::BellsTx, 1);
@@ -133,6 +136,22 @@ fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
         }
     }
     gate.fetch_sub(1, AcqRel);
+}
+
+/// A full send queue needs no doorbell: the consumer's socket is readable as it is. Where the kernel has no
+/// memory for the byte (tcp_mem) the consumer would sleep on, so it is tried again for a moment.
+fn send_byte(sock: i32) -> Res {
+    const TRIES: u32 = 64;
+    for _ in 0..TRIES {
+        if !fault::fails(Fault::Byte) {
+            match net::send_slice(sock, &BYTE, libc::MSG_DONTWAIT) {
+                Err(e) if e.0 == libc::EAGAIN && net::has_room(sock) => {}
+                sent => return sent,
+            }
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    Err(Errno(libc::EAGAIN))
 }
 
 /// After the consumer has published its cursor: wake the producer if it waits and there is room.

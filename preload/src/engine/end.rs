@@ -10,6 +10,7 @@ use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
+use crate::fault::{self, Step as Fault};
 use crate::log;
 use crate::sys::{Errno, Res, net, proc};
 use crate::transport::region::{self, Dir, fin};
@@ -96,8 +97,7 @@ pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
         RST if is_reset_for_bell(s, dir) => Verdict::Eof,
         RST => Verdict::Reset,
         FIN | FIN_RST => {
-            let died = marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0;
-            if marks & fin::RESET != 0 || (died && !ring_was_read(s)) {
+            if marks & fin::RESET != 0 || is_killed(s, dir) {
                 Verdict::Died
             } else {
                 Verdict::Eof
@@ -108,6 +108,12 @@ pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
         _ if marks & fin::WRITE != 0 && !comes_reset(marks) => Verdict::Eof,
         _ => Verdict::Open,
     }
+}
+
+/// Whether the peer went without a word and left bytes unread in our ring.
+fn is_killed(s: &Sock, dir: &Dir) -> bool {
+    let marks = dir.fin.load(Acquire);
+    marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0 && !ring_was_read(s)
 }
 
 /// What a reader gets when the ring is drained. None: not ended.
@@ -125,7 +131,12 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
             let mut b = [0u8; 1];
             let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
             match net::recv_slice(sock, &mut b, flags) {
-                Err(e) if e.0 != libc::EAGAIN => Some(Step::Failed(e)),
+                Err(e) if e.0 != libc::EAGAIN => {
+                    take_death(s); // told
+                    Some(Step::Failed(e))
+                }
+                // A send of ours had the kernel's error, which was another one behind the dead end's FIN.
+                _ if is_killed(s, dir) && take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
                 _ => Some(Step::End),
             }
         }
@@ -228,6 +239,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         // Set before the doorbells go: a last one may come after them, and then the reset that the
         // kernel makes of it is known not to be one.
         dir.fin.fetch_or(marks, Release);
+        fault::pass(Fault::EndMarked);
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
             bell::drain(s, back, sock);

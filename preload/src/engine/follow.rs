@@ -9,6 +9,7 @@ use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
 use crate::family::sock::{Sock, flag, medium, step};
+use crate::fault::{self, Step as Fault};
 use crate::log;
 use crate::transport::region::{self, Dir, ctl};
 use smcr_proto::cursor;
@@ -243,6 +244,7 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::SHM, Release);
     changes::note(s);
+    fault::pass(Fault::FollowedToMemory);
     dir.passed.store(passed + 1, Release);
     // While the stream was on TCP its end was not looked for, and an epoll set was told of it then.
     kernel::look_at_kernel_for_sender(s, sock, dir);
@@ -296,6 +298,7 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
     // Whoever sleeps on this side next must hear of the next switch.
     bell::arm(s, dir);
     fence(SeqCst);
+    fault::pass(Fault::FollowedToTcp);
     dir.passed.store(passed + 1, Release);
     process::count(Counter::SwitchRxTcp, 1);
     shadow::restore_receiving(s, sock);

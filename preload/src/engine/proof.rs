@@ -7,6 +7,7 @@ use super::end;
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
+use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, clock, net};
 use crate::transport::region::{Dir, setup};
 use smcr_proto::page::Counter;
@@ -133,6 +134,7 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
     match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
         Ok(n) if n as u64 == PROOF => {
             s.rx.kernel.fetch_add(PROOF, Relaxed);
+            fault::pass(Fault::ProofTaken);
             s.step.store(step::PROVED, Release);
             if let Some(r) = s.region() {
                 r.server.store(setup::PROVED, Release);

@@ -9,6 +9,7 @@ use super::follow::{self, Source};
 use super::{bell, end, fast, kernel, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, fd, net};
 use crate::transport::region::{self, Dir, fin};
 use crate::transport::ring::Ring;
@@ -245,10 +246,12 @@ fn from_ring(
 /// Gives the room below `now` back to the producer. The lock is held.
 #[inline]
 pub fn give_back(s: &Sock, dir: &Dir, size: usize, now: u64) {
+    fault::pass(Fault::Taken);
     s.rx.cursor.store(now, Relaxed);
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
     // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
     dir.tail.store(now, Release);
+    fault::pass(Fault::GivenBack);
     bell::after_consume(s, dir, size);
 }
 

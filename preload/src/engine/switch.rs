@@ -11,6 +11,7 @@ use super::{bell, count, debt, end, follow, linked, proof, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
+use crate::fault::{self, Step as Fault};
 use crate::family::sock::{Sock, flag, medium, role, step};
 use crate::sys::net;
 use crate::transport::region::{Dir, ctl, fin, setup};
@@ -120,6 +121,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     // Before the proof: a receiver that sees a byte of it sees the switch. Pairs with the Acquire in
     // `rx::from_tcp`.
     dir.switch.store(made + 1, Release);
+    fault::pass(Fault::SwitchMarked);
     if proof && let Err(e) = proof::send(s, sock) {
         log::debug!(target: "smcr::switch", errno = e.0, "proof not sent");
         dir.switch.store(made, Release);
@@ -128,6 +130,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         }
         return false;
     }
+    fault::pass(Fault::ProofSent);
     s.tx.switches.store(made + 1, Relaxed);
     s.tx_switches.store(made + 1, Relaxed);
     s.tx.gate.fetch_and(!bell::CLOSED, AcqRel);
@@ -194,10 +197,12 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
             return end::hostile(s, sock);
         }
     }
+    fault::pass(Fault::GateClosed);
     let made = s.tx.switches.load(Relaxed) + 1;
     dir.at_ring(made).store(at_ring, Relaxed);
     dir.at_kernel(made).store(s.tx.kernel.load(Relaxed), Relaxed);
     dir.switch.store(made, Release); // pairs with the Acquire in `follow::follow`
+    fault::pass(Fault::BackMarked);
     s.tx.switches.store(made, Relaxed);
     s.tx_switches.store(made, Relaxed);
     let hold = match why {
@@ -275,6 +280,7 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     if claimed.is_err() {
         return false; // the consumer reads on from the ring
     }
+    fault::pass(Fault::RequestTaken);
     let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
     let size = s.tx.size.load(Relaxed) as usize;
     if smcr_proto::cursor::readable(to, from, size).is_none() {

@@ -8,6 +8,7 @@ use super::{bell, debt, end, kernel, linked, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
+use crate::fault::{self, Step as Fault};
 use crate::real;
 use crate::sys::{self, Errno, Res, proc};
 use crate::transport::region::{self, Dir, RING_MAX};
@@ -231,10 +232,12 @@ fn fill(
 /// Shows the consumer that the bytes below `now` are there. The lock is held.
 #[inline]
 pub fn publish(s: &Sock, sock: i32, dir: &Dir, now: u64) {
+    fault::pass(Fault::Copied);
     s.tx.cursor.store(now, Relaxed);
     dir.producer_cpu.store(spin::cpu(), Relaxed);
     // Publishes the bytes: pairs with the Acquire in `rx`.
     dir.head.store(now, Release);
+    fault::pass(Fault::Published);
     bell::after_publish(s, dir, sock);
 }
 

@@ -4,6 +4,7 @@ use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, lear
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
+use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
 use crate::sys::{Errno, Sysno, clock, fd, net, proc};
 use crate::transport::channel::{Heard, read_one};
@@ -104,6 +105,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         });
         server::attach(s, p, role::CLIENT);
         let sent = peer.send(&message, Some(region_fd));
+        fault::pass(Fault::OfferSent);
         fd::close(region_fd);
         if sent.is_err() {
             s.tx.dir.store(std::ptr::null_mut(), Release);
@@ -218,6 +220,7 @@ pub fn verify(s: &'static Sock, sock: i32) {
         log::warn!(target: "smcr::rendezvous", fd = sock, "the peer's socket does not show the nonce");
         return give_up(s, Reason::ProofFailed);
     }
+    fault::pass(Fault::Verified);
     for (to, from) in s.nonce.iter().zip(&r.nonce) {
         to.store(from.load(Relaxed), Relaxed);
     }

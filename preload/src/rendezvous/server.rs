@@ -5,6 +5,7 @@ use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, lear
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, process};
+use crate::fault::{self, Step as Fault};
 use crate::sys::{fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
@@ -157,6 +158,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     }
     shadow::learn(s, sock);
     follow::offer_reading(s, sock);
+    fault::pass(Fault::NonceOnSocket);
     r.server.store(setup::NONCE, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid, "offer taken");
     Ok(())

@@ -2,6 +2,7 @@
 //! rendezvous that waits for them.
 
 use super::peers::Peer;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, net};
 use smcr_proto::rendezvous::{Answer, MAX_MESSAGE, Message, Offer};
 
@@ -66,6 +67,9 @@ fn sink() -> Sink {
 /// Reads one message. `any` becomes true when an eventfd came. The caller has `start_reading`.
 pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
     loop {
+        if fault::fails(Fault::Descriptor) {
+            return Heard::Nothing;
+        }
         let mut buf = [0u8; MAX_MESSAGE];
         let mut fds = [-1; net::MAX_FDS];
         let (n, mut count) = match net::recv_with_fds(peer.channel(), &mut buf, &mut fds) {

@@ -7,6 +7,7 @@
 
 use super::waiters::{self, Waiter};
 use crate::control;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Res, clock, mem, net};
 use smcr_proto::rendezvous::{Bell, MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -252,6 +253,9 @@ impl Peer {
         }
         let mut buf = [0u8; MAX_MESSAGE];
         let len = message.emit(&mut buf, page);
+        if fault::fails(Fault::Message) {
+            return Err(sys::Errno(libc::EAGAIN));
+        }
         let sent = net::send_with_fds(self.channel(), &buf[..len], &fds[..n])?;
         if page {
             self.introduced.store(1, Relaxed);
@@ -310,7 +314,7 @@ impl Peer {
     pub fn ring(&self, w: Waiter) -> bool {
         let Some(s) = self.bell_slots().and_then(|b| b.get(w.slot())) else { return false };
         let fd = s.eventfd.load(Acquire);
-        if fd < 0 || s.generation.load(Relaxed) != w.generation() {
+        if fd < 0 || s.generation.load(Relaxed) != w.generation() || fault::fails(Fault::Bell) {
             return false;
         }
         // EAGAIN means that the counter is at its end: it rings already.

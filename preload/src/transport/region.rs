@@ -5,6 +5,7 @@
 //! reader (`ring::claim`). Each line of 64 bytes has one writer, except the two wake words.
 
 use crate::family::process;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, mem};
 use std::sync::atomic::Ordering::*;
 
@@ -21,6 +22,9 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x01");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed).
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
+    if fault::fails(Fault::Memory) {
+        return Err(Errno(libc::ENOMEM));
+    }
     let fd = mem::memfd(c"smcr-region", LEN)?;
     let p = match mem::map_shared(fd, LEN, true) {
         Ok(p) => p.cast::<RegionHeader>(),
@@ -36,13 +40,14 @@ pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
         d.size.store(ring_size as u32, Relaxed);
     }
     process::note_memory(LEN as i64);
+    fault::pass(Fault::RegionMade);
     Ok((p, fd))
 }
 
 /// Maps a region that a peer sent; closes the descriptor.
 pub fn adopt(fd: i32) -> Res<*mut RegionHeader> {
     let mapped =
-        if mem::is_safe_memfd(fd, LEN) { mem::map_shared(fd, LEN, true) } else { Err(Errno(libc::EPROTO)) };
+        if !fault::fails(Fault::Memory) && mem::is_safe_memfd(fd, LEN) { mem::map_shared(fd, LEN, true) } else { Err(Errno(libc::EPROTO)) };
     sys::fd::close(fd);
     let p = mapped?.cast::<RegionHeader>();
     // SAFETY: a fresh mapping of LEN bytes whose size is sealed.
@@ -51,6 +56,7 @@ pub fn adopt(fd: i32) -> Res<*mut RegionHeader> {
         return Err(Errno(libc::EPROTO));
     }
     process::note_memory(LEN as i64);
+    fault::pass(Fault::RegionAdopted);
     Ok(p)
 }
 

@@ -3,6 +3,7 @@
 //! Positions are bytes ever moved (u64, never wrap); the offset in the ring is the position less the
 //! base, modulo the size. Every offset is masked, so no claim of a peer leads outside the ring.
 
+use crate::fault::{self, Step as Fault};
 use smcr_proto::cursor;
 
 /// Ring memory in effect: start, size and the position of offset 0.
@@ -44,6 +45,7 @@ impl Ring {
         // unless the program passes our own mapping, which it does not know.
         unsafe {
             std::ptr::copy_nonoverlapping(src, p, first);
+            fault::pass(Fault::HalfCopied);
             if first < n {
                 std::ptr::copy_nonoverlapping(src.add(first), self.start, n - first);
             }

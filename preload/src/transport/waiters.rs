@@ -6,6 +6,7 @@
 //! connections the waiter has, and no peer can disturb another's waiter.
 
 use crate::control;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, mem};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, fence};
 
@@ -126,7 +127,7 @@ impl Waiter {
 
 /// Takes a slot and makes its eventfd; an error means: use the doorbell byte instead.
 pub fn take() -> Res<Waiter> {
-    if control::is_restricted() {
+    if control::is_restricted() || fault::fails(Fault::Memory) {
         return Err(Errno(libc::EPERM));
     }
     page()?;

@@ -1,0 +1,132 @@
+//! Faults on demand: delays, failures and death at the steps of the transport and of its protocols. Only in
+//! the build for tests (feature `faults`); in every other one these are empty functions that leave no code.
+//!
+//! `SMCR_FAULTS=SEED,DELAY,FAIL[,STEP,N]`: DELAY and FAIL are chances in 100,000 for each pass of a step; at
+//! the Nth pass of STEP (a number of [`Step`]) the process kills itself. The tests draw them from a seed that
+//! they print (`tests/tests/faults.rs`, docs/faults.md).
+
+/// Where something can happen. The numbers are the order here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Client: a region was made.
+    RegionMade,
+    /// Client: the offer went out, the record does not know it yet.
+    OfferSent,
+    /// Server: the region was mapped.
+    RegionAdopted,
+    /// Server: the nonce is on the socket, the header does not say so yet.
+    NonceOnSocket,
+    /// Client: the nonce was seen on the peer's socket.
+    Verified,
+    /// Client: the switch is marked, the proof is to follow.
+    SwitchMarked,
+    /// Client: the proof is in the stream.
+    ProofSent,
+    /// Server: the proof was taken.
+    ProofTaken,
+    /// Receiver: it has followed to memory, the sender does not know.
+    FollowedToMemory,
+    /// Sender: half of the bytes are in the ring.
+    HalfCopied,
+    /// Sender: all are, the cursor is not published.
+    Copied,
+    /// Sender: the cursor is published, nobody was woken.
+    Published,
+    /// Sender: the doorbell word says ringing.
+    Ringing,
+    /// Sender: the doorbell byte is sent and not counted.
+    Uncounted,
+    /// Receiver: the bytes were copied out, the cursor is not published.
+    Taken,
+    /// Receiver: the cursor is published, a waiting sender was not woken.
+    GivenBack,
+    /// Sender: no doorbell may be sent any more, the way back is not marked.
+    GateClosed,
+    /// Sender: the way back is marked, its own record does not know.
+    BackMarked,
+    /// Receiver: it has followed to TCP, the sender does not know.
+    FollowedToTcp,
+    /// Sender: a request to come back is taken, nothing is sent again yet.
+    RequestTaken,
+    /// Either: the end is marked, the kernel does not know.
+    EndMarked,
+    /// Fails: a memfd, its mapping, a waiter's eventfd.
+    Memory,
+    /// Fails: a message of the channel.
+    Message,
+    /// Fails: there is no descriptor to take a message with.
+    Descriptor,
+    /// Fails: the write to a peer's eventfd.
+    Bell,
+    /// Fails: the doorbell byte.
+    Byte,
+}
+
+#[cfg(not(feature = "faults"))]
+mod faults {
+    use super::Step;
+
+    /// A step is done.
+    #[inline(always)]
+    pub fn pass(_: Step) {}
+
+    /// Whether it fails this time.
+    #[inline(always)]
+    pub const fn fails(_: Step) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "faults")]
+mod faults {
+    use super::Step;
+    use crate::sys::{clock, fd, proc};
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+    static SEED: AtomicU64 = AtomicU64::new(1);
+    static DELAY: AtomicU32 = AtomicU32::new(0);
+    static FAIL: AtomicU32 = AtomicU32::new(0);
+    static DEADLY: AtomicU32 = AtomicU32::new(u32::MAX);
+    static LEFT: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_FAULTS`.
+    pub fn start(text: &str) {
+        let mut numbers = text.split(',').map(|n| n.parse::<u64>().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        SEED.store(next().wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Relaxed);
+        DELAY.store(next() as u32, Relaxed);
+        FAIL.store(next() as u32, Relaxed);
+        if let Some(step) = numbers.next() {
+            LEFT.store(numbers.next().unwrap_or(1) as u32, Relaxed);
+            DEADLY.store(step as u32, Relaxed);
+        }
+    }
+
+    fn chance(of: u32) -> bool {
+        of != 0 && clock::mix(&SEED) % 100_000 < u64::from(of)
+    }
+
+    /// A step is done: the process may die here, or be late.
+    pub fn pass(step: Step) {
+        if DEADLY.load(Relaxed) == step as u32 && LEFT.fetch_sub(1, Relaxed) == 1 {
+            proc::kill_self();
+        }
+        if chance(DELAY.load(Relaxed)) {
+            match clock::mix(&SEED) % 16 {
+                0 => drop(fd::poll(&mut [], 30 + (clock::mix(&SEED) % 300) as i32)), // stuck
+                1..4 => drop(fd::poll(&mut [], 1 + (clock::mix(&SEED) % 3) as i32)),
+                n => (0..n * 4).for_each(|_| proc::yield_now()),
+            }
+        }
+    }
+
+    /// Whether it fails this time.
+    pub fn fails(step: Step) -> bool {
+        pass(step);
+        chance(FAIL.load(Relaxed))
+    }
+}
+
+#[cfg(feature = "faults")]
+pub use faults::start;
+pub use faults::{fails, pass};

@@ -1,0 +1,119 @@
+//! Faults inside the library (`preload/src/fault.rs`): delays, failing memory, messages, descriptors and
+//! doorbells at random, and death at each step of the protocols. Whatever happens inside, the streams are
+//! whole; and when an end dies, the other one sees what TCP would have shown.
+//! `SMCR_TEST_SEED` repeats a run, `SMCR_FAULT_ROUNDS` makes it longer.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use smcr_tests::dice::{self, Dice};
+use smcr_tests::library;
+use smcr_tests::mill::{MODES, Mill, Plan, Who};
+use smcr_tests::net::Net;
+use smcr_tests::process::Load;
+
+const LINES: usize = 8;
+/// Steps at which a process can die: the first ones of `fault::Step`.
+const STEPS: u64 = 21;
+
+fn rounds() -> u64 {
+    std::env::var("SMCR_FAULT_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3)
+}
+
+fn seeded(test: impl FnOnce(&mut Dice) -> Result<()>) -> Result<()> {
+    let seed = dice::seed();
+    println!("SMCR_TEST_SEED={seed}");
+    test(&mut Dice::new(seed)).with_context(|| format!("SMCR_TEST_SEED={seed}"))
+}
+
+/// A mill of the build with faults; `of`: whose faults these are.
+fn plan(dice: &mut Dice, of: Option<Who>, faults: String) -> Result<Plan> {
+    let lib = library::with_faults()?.to_str().context("path")?.to_string();
+    Ok(Plan {
+        client: (Load::Library, dice.pick(&MODES).to_string()),
+        server: (Load::Library, dice.pick(&MODES).to_string()),
+        lines: LINES,
+        seed: dice.roll(1_000_000),
+        env: vec![(None, "LD_PRELOAD".into(), lib), (of, "SMCR_FAULTS".into(), faults)],
+    })
+}
+
+/// `delay` and `fail`: chances in 100,000 at each step.
+fn go_on(delay: u64, fail: u64) -> Result<()> {
+    seeded(|dice| {
+        for _ in 0..rounds() {
+            let faults = format!("{},{delay},{fail}", dice.roll(1 << 40));
+            let plan = plan(dice, None, faults.clone())?;
+            let what = format!("{plan:?}");
+            let net = Net::new()?;
+            let mut mill = Mill::new(&net, plan)?;
+            for _ in 0..2 {
+                mill.begin()?;
+                mill.await_moved(300_000 + dice.roll(2_000_000)).with_context(|| what.clone())?;
+                std::thread::sleep(Duration::from_millis(dice.roll(200)));
+                mill.end().with_context(|| what.clone())?;
+            }
+            println!("{} bytes with faults {faults}", mill.moved()?);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn late() -> Result<()> {
+    go_on(300, 0)
+}
+
+#[test]
+fn failing() -> Result<()> {
+    go_on(0, 5_000)
+}
+
+#[test]
+fn late_and_failing() -> Result<()> {
+    go_on(100, 20_000)
+}
+
+/// All memory, all messages, all descriptors, all bells: plain TCP.
+#[test]
+fn everything_fails() -> Result<()> {
+    go_on(0, 100_000)
+}
+
+/// Each end dies at each step, the first time and later.
+#[test]
+fn death_at_each_step() -> Result<()> {
+    seeded(|dice| {
+        let mut died = 0;
+        let both = [Who::Client, Who::Server];
+        for step in 0..STEPS {
+            let one = [*dice.pick(&both)];
+            for who in if rounds() > 3 { &both[..] } else { &one[..] } {
+                let nth = if dice.roll(2) == 0 { 1 } else { 1 + dice.roll(30) };
+                let faults = format!("{},0,0,{step},{nth}", dice.roll(1 << 40));
+                let plan = plan(dice, Some(*who), faults)?;
+                let what = format!("step {step}, pass {nth} of {who:?}: {plan:?}");
+                let net = Net::new()?;
+                let mut mill = Mill::new(&net, plan)?;
+                mill.begin()?;
+                died += u64::from(mill.await_death(*who, Duration::from_millis(300)).with_context(|| what.clone())?);
+            }
+        }
+        println!("{died} ends died at their step");
+        ensure!(died > STEPS / 4, "only {died} died: the steps are not passed");
+        Ok(())
+    })
+}
+
+/// The library for everybody has nothing of this.
+#[test]
+fn none_in_the_release() -> Result<()> {
+    /// In the symbols of its functions.
+    const NAME: &[u8] = b"4smcr5fault";
+    let has = |path: &std::path::Path| -> Result<bool> {
+        Ok(std::fs::read(path)?.windows(NAME.len()).any(|w| w == NAME))
+    };
+    ensure!(!has(library::path())?, "the release library has them");
+    ensure!(has(library::with_faults()?)?, "the check looks for the wrong thing");
+    Ok(())
+}
