@@ -18,6 +18,7 @@ const KNOWN: &[&str] = &[
 const PROGRAMS: &[&str] = &[
     "calls",
     "flags",
+    "vectors",
     "flow",
     "close",
     "options",

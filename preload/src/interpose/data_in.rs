@@ -1,7 +1,7 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
-use super::{direct, entries, hooks, one};
+use super::{direct, hooks, one, vectors};
 use crate::engine::rx::FROM_READ;
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -28,13 +28,12 @@ hooks! {
     }
 
     fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-        match table::sock(fd) {
+        // SAFETY: the program's arguments.
+        match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
+            // SAFETY: as above.
+            Some((s, all)) => direct(|| unsafe { table::io::recv(fd, s, all, FROM_READ, || real::readv(fd, iov, n)) }),
             // SAFETY: the program's arguments.
-            Some(s) if (0..=1024).contains(&n) => direct(|| unsafe {
-                table::io::recv(fd, s, entries(iov, n as usize), FROM_READ, || real::readv(fd, iov, n))
-            }),
-            // SAFETY: the program's arguments.
-            _ => unsafe { real::readv(fd, iov, n) },
+            None => unsafe { real::readv(fd, iov, n) },
         }
     }
 
@@ -89,74 +88,38 @@ hooks! {
     }
 
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-        match table::sock(fd) {
-            // SAFETY: the program's arguments.
-            Some(s) if !msg.is_null() => direct(|| unsafe {
-                let m = &mut *msg;
-                // The kernel says in msg_flags what it did; in memory there is nothing to say.
-                let asked = (m.msg_namelen, m.msg_controllen);
-                let mut kernel = false;
-                let answered = std::cell::Cell::new(false);
-                let iov = entries(m.msg_iov, m.msg_iovlen);
-                let r = table::io::recv(fd, s, iov, flags, || {
-                    answered.set(true);
-                    real::recvmsg(fd, msg, flags)
-                });
-                kernel |= answered.get();
-                if !kernel && r >= 0 {
-                    let m = &mut *msg;
-                    let _ = asked;
-                    m.msg_namelen = 0;
-                    m.msg_controllen = 0;
-                    m.msg_flags = if flags & libc::MSG_CMSG_CLOEXEC != 0 { libc::MSG_CMSG_CLOEXEC } else { 0 };
+        // SAFETY: the program's arguments.
+        match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::message(msg) }?))) {
+            Some((s, all)) => direct(|| {
+                let kernel = std::cell::Cell::new(false);
+                // SAFETY: the program's arguments.
+                unsafe {
+                    let r = table::io::recv(fd, s, all, flags, || {
+                        kernel.set(true);
+                        real::recvmsg(fd, msg, flags)
+                    });
+                    if !kernel.get() && r >= 0 {
+                        // The kernel says in msg_flags what it did; in memory there is nothing to say.
+                        let m = &mut *msg;
+                        m.msg_namelen = 0;
+                        m.msg_controllen = 0;
+                        m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                    }
+                    r
                 }
-                r
             }),
             // SAFETY: the program's arguments.
-            _ => unsafe { real::recvmsg(fd, msg, flags) },
+            None => unsafe { real::recvmsg(fd, msg, flags) },
         }
     }
 
     fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if table::sock(fd).is_none() {
+        match table::sock(fd) {
             // SAFETY: the program's arguments.
-            return unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) };
+            None => unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) },
+            // SAFETY: as above.
+            Some(s) => unsafe { vectors::receive(fd, s, msgs, n, flags, timeout) },
         }
-        // As the kernel: recvmsg for each; the timeout is looked at between them only.
-        const WAITFORONE: c_int = 0x10000;
-        let mut flags = flags;
-        // SAFETY: the program's pointer.
-        let limit = (!timeout.is_null()).then(|| unsafe { *timeout });
-        let start = crate::sys::clock::now_ns();
-        let mut done = 0;
-        for i in 0..n as usize {
-            // SAFETY: the program gave `n` entries.
-            let r = unsafe {
-                let m = &mut *msgs.add(i);
-                let r = recvmsg(fd, &mut m.msg_hdr, flags & !WAITFORONE);
-                if r >= 0 {
-                    m.msg_len = r as c_uint;
-                }
-                r
-            };
-            if r < 0 {
-                return if done > 0 { done } else { -1 };
-            }
-            done += 1;
-            if flags & WAITFORONE != 0 {
-                flags |= libc::MSG_DONTWAIT;
-            }
-            if let Some(t) = limit {
-                let ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
-                if crate::sys::clock::now_ns() - start >= ns {
-                    break;
-                }
-            }
-            if r == 0 {
-                break;
-            }
-        }
-        done
     }
 
     fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {

@@ -1,8 +1,9 @@
 //! write, writev, send, sendto, sendmsg, sendmmsg, sendfile, splice; pwrite and its relatives pass
 //! through (ESPIPE).
 
-use super::{direct, entries, hooks, one};
+use super::{direct, hooks, one, vectors};
 use crate::engine::switch;
+use crate::sys::probe::{is_null_or_there, is_there};
 use crate::sys::{fd as desc, net};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -19,13 +20,12 @@ hooks! {
     }
 
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
-        match table::sock(fd) {
+        // SAFETY: the program's arguments.
+        match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
+            // SAFETY: as above.
+            Some((s, all)) => direct(|| unsafe { table::io::send(fd, s, all, 0, || real::writev(fd, iov, n)) }),
             // SAFETY: the program's arguments.
-            Some(s) if (0..=1024).contains(&n) => direct(|| unsafe {
-                table::io::send(fd, s, entries(iov, n as usize), 0, || real::writev(fd, iov, n))
-            }),
-            // SAFETY: the program's arguments.
-            _ => unsafe { real::writev(fd, iov, n) },
+            None => unsafe { real::writev(fd, iov, n) },
         }
     }
 
@@ -56,10 +56,11 @@ hooks! {
     }
 
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-        if msg.is_null() {
-            // SAFETY: the program's arguments.
+        // SAFETY: the program's arguments.
+        let Some(all) = (unsafe { vectors::message(msg) }) else {
+            // SAFETY: as above; the kernel refuses it.
             return unsafe { real::sendmsg(fd, msg, flags) };
-        }
+        };
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             None => unsafe {
@@ -73,39 +74,27 @@ hooks! {
                     // Control messages are for the kernel's TCP.
                     switch::pin(s, fd, Reason::TcpSpecial);
                 }
-                let iov = entries(m.msg_iov, m.msg_iovlen);
-                table::io::send(fd, s, iov, flags, || real::sendmsg(fd, msg, flags))
+                table::io::send(fd, s, all, flags, || real::sendmsg(fd, msg, flags))
             }),
         }
     }
 
     fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-        if table::sock(fd).is_none() {
+        if table::sock(fd).is_some() {
             // SAFETY: the program's arguments.
-            unsafe {
-                for i in 0..n as usize {
-                    hand_over_passed(&(*msgs.add(i)).msg_hdr);
-                }
-                return real::sendmmsg(fd, msgs, n, flags);
-            }
+            return unsafe { vectors::send(fd, msgs, n, flags) };
         }
-        let mut done = 0;
-        for i in 0..n.min(1024) as usize {
-            // SAFETY: the program gave `n` entries.
-            let r = unsafe {
-                let m = &mut *msgs.add(i);
-                let r = sendmsg(fd, &m.msg_hdr, flags);
-                if r >= 0 {
-                    m.msg_len = r as c_uint;
+        // SAFETY: the program's arguments.
+        unsafe {
+            for i in 0..n as usize {
+                let entry = msgs.add(i);
+                if !is_there(entry, 1) {
+                    break;
                 }
-                r
-            };
-            if r < 0 {
-                return if done > 0 { done } else { -1 };
+                hand_over_passed(&(*entry).msg_hdr);
             }
-            done += 1;
+            real::sendmmsg(fd, msgs, n, flags)
         }
-        done
     }
 
     fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
@@ -132,7 +121,7 @@ hooks! {
     }
 
     fn sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
-        match table::sock(out) {
+        match table::sock(out).filter(|_| is_null_or_there(off)) {
             // SAFETY: the program's arguments.
             None => unsafe { real::sendfile64(out, file, off, n) },
             // SAFETY: as above; the program's pointer is valid or null.
@@ -219,7 +208,7 @@ fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
 
 /// Descriptors in a message to another process: their connections are TCP from now on.
 unsafe fn hand_over_passed(msg: &msghdr) {
-    if msg.msg_controllen == 0 || msg.msg_control.is_null() {
+    if msg.msg_controllen == 0 || !is_there(msg.msg_control.cast::<u8>(), msg.msg_controllen) {
         return;
     }
     // SAFETY: the program's control buffer, walked as libc's macros do.

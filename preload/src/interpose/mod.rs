@@ -12,6 +12,7 @@ mod raw;
 mod readiness;
 mod sockets;
 mod stdio;
+mod vectors;
 
 use crate::sys::{Errno, set_errno};
 use libc::iovec;
@@ -56,17 +57,4 @@ pub(crate) fn guarded(f: impl FnOnce()) {
 #[inline]
 pub(crate) fn one(p: *const libc::c_void, n: usize) -> [iovec; 1] {
     [iovec { iov_base: p.cast_mut(), iov_len: n }]
-}
-
-/// The program's iovec array as a slice.
-///
-/// # Safety
-/// `iov` must point to `n` entries.
-#[inline]
-pub(crate) unsafe fn entries<'a>(iov: *const iovec, n: usize) -> &'a [iovec] {
-    if iov.is_null() || n == 0 {
-        return &[];
-    }
-    // SAFETY: by the contract.
-    unsafe { std::slice::from_raw_parts(iov, n) }
 }

@@ -2,6 +2,7 @@
 //! fortified entries.
 
 use super::{direct, guard, hooks};
+use crate::sys::probe::{is_null_or_there, is_there};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::table::life;
 use crate::{real, table};
@@ -27,8 +28,8 @@ hooks! {
     }
 
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        // SAFETY: the program's pointer, null or valid.
-        let e = unsafe { event.as_ref() }.copied();
+        // SAFETY: the program's pointer, which is there.
+        let e = is_there(event, 1).then(|| unsafe { *event });
         // SAFETY: the program's arguments.
         guard(|| ctl::ctl(ep, op, fd, e, || unsafe { real::epoll_ctl(ep, op, fd, event) }) as isize) as c_int
     }
@@ -60,7 +61,7 @@ hooks! {
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         match table::epoll_set(ep) {
             // SAFETY: the program's pointer, null or valid.
-            Some(set) if max > 0 && !events.is_null() && unsafe { is_sound(timeout) } => {
+            Some(set) if max > 0 && !events.is_null() && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
                 // SAFETY: the program's arguments.
@@ -94,7 +95,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if is_sound(timeout) && polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
                 _ => real::ppoll(fds, n, timeout, mask),
             }
         }
@@ -110,6 +111,10 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+        if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
+            // SAFETY: the program's arguments.
+            return unsafe { real::select(n, r, w, e, timeout) };
+        }
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
         // SAFETY: the program's pointer, null or valid.
@@ -136,6 +141,10 @@ hooks! {
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
+            // SAFETY: the program's arguments.
+            return unsafe { real::pselect(n, r, w, e, timeout, mask) };
+        }
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
         // SAFETY: the program's pointer, null or valid.
@@ -146,6 +155,12 @@ hooks! {
         // SAFETY: the program's pointers, null or valid.
         direct(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
     }
+}
+
+/// Whether the sets of a select are there; the kernel says EFAULT else.
+fn are_there(n: c_int, sets: [*mut fd_set; 3]) -> bool {
+    let bytes = (n.max(1) as usize).div_ceil(8);
+    sets.iter().all(|p| p.is_null() || is_there(p.cast::<u8>(), bytes))
 }
 
 fn millis(timeout: c_int) -> Option<u64> {
@@ -171,7 +186,7 @@ unsafe fn nanos(t: *const timespec) -> Option<u64> {
 /// # Safety
 /// `n` entries at `fds`, as the program promised the kernel.
 unsafe fn array<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || n == 0 || n > 1 << 20 {
+    if n == 0 || n > 1 << 20 || !is_there(fds, n as usize) {
         return None;
     }
     // SAFETY: by the contract.

@@ -6,6 +6,7 @@ use crate::engine::{self, end, switch};
 use crate::family::sock::flag;
 use crate::rendezvous::smc::backlog;
 use crate::sys::net::Addr;
+use crate::sys::probe::is_there;
 use crate::table::{life, options};
 use crate::{config, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -57,11 +58,12 @@ hooks! {
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
         let s = table::sock(fd);
         if let Some(s) = s {
-            // SAFETY: the program's arguments.
-            let nobody = len >= 2 && !addr.is_null() && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
+            let there = is_there(addr.cast::<u8>(), (len as usize).min(LONGEST));
+            // SAFETY: the program's address, which is there.
+            let nobody = len >= 2 && there && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
             if nobody {
                 guarded(|| life::before_disconnect(s, fd));
-            } else {
+            } else if there {
                 // SAFETY: the program's arguments.
                 guarded(|| life::before_connect(s, fd, unsafe { peer(addr, len) }));
             }
@@ -104,7 +106,7 @@ hooks! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         if let Some(s) = table::sock(fd) {
             // SAFETY: the program gave `len` bytes.
-            let int = (len >= 4 && !value.is_null()).then(|| unsafe { value.cast::<i32>().read_unaligned() });
+            let int = (len >= 4 && is_there(value.cast::<i32>(), 1)).then(|| unsafe { value.cast::<i32>().read_unaligned() });
             let mut set = options::Set::Kernel;
             guarded(|| set = options::before_set(s, fd, level, name, int));
             match set {
@@ -131,7 +133,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::getsockopt(fd, level, name, value, len) };
         };
-        if !value.is_null() && !len.is_null() && let Some(v) = options::get(s, level, name) {
+        if is_there(len, 1) && is_there(value.cast::<u8>(), 1) && let Some(v) = options::get(s, level, name) {
             // SAFETY: the program gave `*len` bytes.
             unsafe {
                 let n = (*len as usize).min(4);
@@ -150,10 +152,12 @@ hooks! {
     }
 }
 
+/// Longest address of the Internet's.
+const LONGEST: usize = size_of::<libc::sockaddr_in6>();
+
 /// The address that connect(2) was given, if it can be one of the Internet's.
 unsafe fn peer(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
     const SHORTEST: usize = size_of::<libc::sockaddr_in>();
-    const LONGEST: usize = size_of::<libc::sockaddr_in6>();
     if addr.is_null() || (len as usize) < SHORTEST {
         return None;
     }

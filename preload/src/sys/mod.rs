@@ -10,6 +10,7 @@ pub mod dir;
 pub mod fd;
 pub mod mem;
 pub mod net;
+pub mod probe;
 pub mod proc;
 pub mod thread;
 

@@ -23,7 +23,9 @@ pub struct Thread {
     pub spent: Cell<u64>,
     /// How often in a row it had nothing.
     pub in_vain: Cell<u32>,
-    _room: [Cell<u32>; 5],
+    /// Numbers of pages of the program's that were there (`sys::probe`).
+    pub pages: [Cell<u32>; 4],
+    _room: Cell<u32>,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -73,7 +75,8 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
                     polled: Cell::new(0),
                     spent: Cell::new(0),
                     in_vain: Cell::new(0),
-                    _room: [const { Cell::new(0) }; 5],
+                    pages: [const { Cell::new(0) }; 4],
+                    _room: Cell::new(0),
                 }
             };
         }

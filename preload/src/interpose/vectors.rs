@@ -1,0 +1,170 @@
+//! Calls with many buffers or many messages: what the kernel checks before it looks at the socket, and
+//! recvmmsg and sendmmsg, which are loops over one message as they are in the kernel.
+//!
+//! Used by the hooks of [`super::data_in`] and [`super::data_out`].
+
+use super::sockets;
+use super::{data_in, data_out};
+use crate::sys::probe::{is_null_or_there, is_there};
+use crate::sys::{Errno, clock, errno, set_errno};
+use crate::family::sock::Sock;
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
+use std::sync::atomic::Ordering::*;
+
+/// Most buffers of a call, and most messages of sendmmsg.
+const UIO_MAXIOV: usize = 1024;
+const WAITFORONE: c_int = 0x10000;
+const LONGEST_ADDRESS: usize = 128;
+
+/// The program's iovec array as a slice; None: the kernel refuses it, and says why.
+///
+/// # Safety
+/// `iov` must point to `n` entries, or to nothing at all.
+#[inline]
+pub unsafe fn buffers<'a>(iov: *const iovec, n: usize) -> Option<&'a [iovec]> {
+    if n == 0 {
+        return Some(&[]);
+    }
+    if n > UIO_MAXIOV || !is_there(iov, n) {
+        return None;
+    }
+    // SAFETY: by the contract, and it is there.
+    let all = unsafe { std::slice::from_raw_parts(iov, n) };
+    all.iter().all(|v| v.iov_len <= isize::MAX as usize).then_some(all)
+}
+
+/// The buffers of a message; None: the kernel refuses the message, and says why.
+///
+/// # Safety
+/// As for sendmsg(2): `msg` and what it names are the program's, or nothing at all.
+#[inline]
+pub unsafe fn message<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
+    if !is_there(msg, 1) {
+        return None;
+    }
+    // SAFETY: it is there.
+    let m = unsafe { &*msg };
+    if !m.msg_name.is_null() && m.msg_namelen != 0 {
+        let n = (m.msg_namelen as usize).min(LONGEST_ADDRESS);
+        if m.msg_namelen > i32::MAX as u32 || !is_there(m.msg_name.cast::<u8>(), n) {
+            return None;
+        }
+    }
+    // SAFETY: by the contract.
+    unsafe { buffers(m.msg_iov, m.msg_iovlen) }
+}
+
+/// recvmmsg(2) on a tracked socket.
+///
+/// # Safety
+/// As for recvmmsg(2).
+pub unsafe fn receive(
+    fd: c_int,
+    s: &Sock,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let fail = |e| {
+        set_errno(Errno(e));
+        -1 as c_int
+    };
+    if !is_null_or_there(timeout) {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: the program's pointer, null or there.
+    let limit = unsafe { timeout.as_ref() }.copied();
+    if limit.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return fail(libc::EINVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(e) = pending_error(fd)
+    {
+        return fail(e);
+    }
+    let nanos = |t: timespec| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64);
+    let end = limit.map(|t| clock::now_ns().saturating_add(nanos(t)));
+    let (mut flags, mut done) = (flags, 0);
+    while done < n {
+        // SAFETY: the program gave `n` entries; what is no memory is refused as the kernel does.
+        let entry = unsafe { msgs.add(done as usize) };
+        let r = if is_there(entry, 1) {
+            // SAFETY: as above.
+            unsafe { data_in::recvmsg(fd, &raw mut (*entry).msg_hdr, flags & !WAITFORONE) }
+        } else {
+            fail(libc::EFAULT) as isize
+        };
+        if r < 0 {
+            let e = errno();
+            if done == 0 {
+                return -1;
+            }
+            if e.0 != libc::EAGAIN {
+                s.error.store(e.0 as u32, Relaxed); // for the next call, or SO_ERROR
+            }
+            break;
+        }
+        // SAFETY: it is there.
+        unsafe { (*entry).msg_len = r as c_uint };
+        done += 1;
+        if flags & WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if let Some(end) = end {
+            let left = end.saturating_sub(clock::now_ns());
+            // SAFETY: the program's pointer, which is there; the kernel writes it too.
+            unsafe {
+                (*timeout).tv_sec = (left / 1_000_000_000) as i64;
+                (*timeout).tv_nsec = (left % 1_000_000_000) as i64;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        // SAFETY: it is there.
+        if unsafe { (*entry).msg_hdr.msg_flags } & libc::MSG_OOB != 0 {
+            break;
+        }
+    }
+    done as c_int
+}
+
+/// The error that the socket has for the program, taken.
+fn pending_error(fd: c_int) -> Option<c_int> {
+    let (mut e, mut len) = (0 as c_int, size_of::<c_int>() as libc::socklen_t);
+    // SAFETY: both are variables of ours.
+    let r = unsafe { sockets::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut e).cast(), &raw mut len) };
+    (r == 0 && e != 0).then_some(e)
+}
+
+/// sendmmsg(2) on a tracked socket.
+///
+/// # Safety
+/// As for sendmmsg(2).
+pub unsafe fn send(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    let mut done = 0;
+    for i in 0..(n as usize).min(UIO_MAXIOV) {
+        // SAFETY: the program gave `n` entries; what is no memory is refused as the kernel does.
+        let entry = unsafe { msgs.add(i) };
+        let r = if is_there(entry, 1) {
+            // SAFETY: as above.
+            unsafe { data_out::sendmsg(fd, &raw const (*entry).msg_hdr, flags) }
+        } else {
+            set_errno(Errno(libc::EFAULT));
+            -1
+        };
+        if r < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        // SAFETY: it is there.
+        unsafe { (*entry).msg_len = r as c_uint };
+        done += 1;
+        // SAFETY: it was sent, so its buffers are there.
+        let all = unsafe { message(&raw const (*entry).msg_hdr) };
+        if all.is_some_and(|b| b.iter().map(|v| v.iov_len).sum::<usize>() > r as usize) {
+            break; // a part only: what follows would stand in the wrong place
+        }
+    }
+    done
+}

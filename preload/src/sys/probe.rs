@@ -1,0 +1,87 @@
+//! Whether memory that the program names is there, before a hook looks into it: the kernel answers
+//! EFAULT to a pointer into nothing, a load in a hook would end the program.
+//!
+//! Called by the hooks that read structures of the program (addresses, message headers, poll arrays).
+//! Pages that were found are remembered by each thread, so that a call in a loop asks the kernel once;
+//! a page that was unmapped since is not noticed.
+
+use super::{Sysno, call, thread};
+
+/// Nothing of a program lies below (vm.mmap_min_addr) or above (the canonical half).
+const FIRST: usize = 1 << 16;
+const LAST: usize = 1 << 47;
+const PAGE: usize = 4096;
+
+/// Whether `n` values at `p` can be read. Of a long array the two ends are looked at.
+#[inline]
+pub fn is_there<T>(p: *const T, n: usize) -> bool {
+    let Some(len) = n.checked_mul(size_of::<T>()).filter(|len| *len < LAST) else { return false };
+    let (first, last) = (p as usize, (p as usize).wrapping_add(len.max(1) - 1));
+    page_is_there(first) && (first / PAGE == last / PAGE || page_is_there(last))
+}
+
+/// As [`is_there`]; a null pointer stands for nothing and is as good.
+#[inline]
+pub fn is_null_or_there<T>(p: *const T) -> bool {
+    p.is_null() || is_there(p, 1)
+}
+
+#[inline]
+fn page_is_there(at: usize) -> bool {
+    if !(FIRST..LAST).contains(&at) {
+        return false;
+    }
+    let page = (at / PAGE) as u32;
+    thread::with(|t| {
+        let known = &t.pages[page as usize % t.pages.len()];
+        known.get() == page || {
+            let there = ask(at);
+            if there {
+                known.set(page);
+            }
+            there
+        }
+    })
+}
+
+/// The kernel copies a signal set before it finds that nothing is to be done with it: EFAULT or EINVAL,
+/// and no mask is changed.
+#[cold]
+fn ask(at: usize) -> bool {
+    const NO_SUCH_CHANGE: usize = 99;
+    let args = [NO_SUCH_CHANGE, at & !7, 0, 8, 0, 0];
+    // SAFETY: the kernel reads eight bytes, if they are there.
+    match unsafe { call(Sysno::rt_sigprocmask, args) } {
+        Err(e) => e.0 != libc::EFAULT,
+        Ok(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mem;
+
+    #[test]
+    fn memory_is_there_until_it_is_not_mapped() {
+        let page = mem::map_private(2 * PAGE).map(|p| p as usize).unwrap_or(0);
+        assert!(is_there(page as *const u64, 1024));
+        assert!(is_there(&page, 1));
+        mem::unmap(page as *mut u8, 2 * PAGE);
+        std::thread::spawn(move || {
+            assert!(!is_there(page as *const u64, 1));
+            assert!(!is_there((page - 8) as *const u64, 2));
+        })
+        .join()
+        .expect("nothing is found");
+    }
+
+    #[test]
+    fn null_and_what_only_the_kernel_has_are_not_there() {
+        assert!(!is_there(std::ptr::null::<u8>(), 1));
+        assert!(!is_there(usize::MAX as *const u8, 1));
+        assert!(!is_there((LAST - 1) as *const u16, 1));
+        assert!(!is_there(FIRST as *const u64, usize::MAX));
+        assert!(is_null_or_there(std::ptr::null::<u8>()));
+    }
+}
