@@ -1,6 +1,7 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
 # make test    arrows, protocol, command line, every case natively and under the library, and programs
 # make test-flip, test-programs, test-hostile    the longer ones
+# make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
@@ -12,8 +13,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
+# Length of the long run in seconds.
+SECS ?= 600
 
-.PHONY: build test test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -38,6 +41,12 @@ test-hostile: build
 test-flip: build
 	@tests/deps.sh test
 	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice
+
+# The log is in target/soak.log.
+soak: build
+	@tests/deps.sh test
+	SMCR_SOAK_SECS=$(SECS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) $(CARGO) test -p smcr-tests --test soak -- --nocapture 2>&1 | tee target/soak.log; \
+	    tail -8 target/soak.log | grep -q 'test result: ok'
 
 # Programs and suites of others; the scoreboard is docs/compatibility.md.
 conformance: build
