@@ -29,6 +29,10 @@ import cases_way_back  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 
 
+# One case of each kind, for `make test`: streams, half-close and urgent bytes in each pair, and the way back.
+SHORT = [r"^tcp -> tcp", r"smcr.*: (1 B to 64 KiB|half-close|urgent)", r"^way back (drain|exec)"]
+
+
 def built(variable, name):
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(HERE, "..", "..", "target")
     path = os.path.realpath(os.environ.get(variable) or os.path.join(target, "release", name))
@@ -58,8 +62,11 @@ def main():
     parse.add_argument("--list", action="store_true")
     parse.add_argument("--out", help="keep consoles and logs in this directory")
     parse.add_argument("--log", default="", help="SMCR_LOG for programs under the library; needs --out")
+    parse.add_argument("--short", action="store_true", help="only a few cases")
     parse.add_argument("--times", type=int, default=1, help="run the cases so often")
     args = parse.parse_args()
+    if args.short:
+        args.k += SHORT
     cases = [c for c in CASES if (not args.k or any(re.search(k, c[0]) for k in args.k))
              and not any(re.search(x, c[0]) for x in args.x)]
     if args.list:

@@ -30,13 +30,17 @@ pub struct Stand {
     pub taken: u64,
 }
 
-/// Both ends have said where they stand: each direction goes on through TCP from there. False: a thread of
-/// the program is in the midst of something.
-pub fn come_back(s: &Sock, sock: i32, stand: Stand) -> bool {
+/// Both ends have said where they stand: each direction of connection `index` goes on through TCP from there. False: a
+/// thread of the program is in the midst of something, or has just closed.
+pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     let (Some(out), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return true };
     let (m1, m2) = (Marker::new(), Marker::new());
     let Some(tx) = s.tx.lock.try_take(&m1) else { return false };
     let Some(rx) = s.rx.lock.try_take(&m2) else { return false };
+    // `end::unmap` gives the record up with both locks held.
+    if s.link.load(Acquire) != index + 1 {
+        return false;
+    }
     // What both ends have just said stands in the streams as well.
     let at = s.rx.kernel.fetch_add(LEN as u64, Relaxed) + LEN as u64;
     s.tx.kernel.fetch_add(LEN as u64, Relaxed);

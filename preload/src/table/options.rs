@@ -32,8 +32,8 @@ pub enum Set {
 pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value: Option<i32>) -> Set {
     // What concerns receiving needs what is unread back in the kernel's queue at once.
     let home = |why| {
-        if s.is_linked() {
-            return Set::Refused; // what TCP has of this connection is nothing that could be returned to
+        if s.is_linked() && !s.can_return() {
+            return Set::Refused; // a kernel's: what TCP has of this connection is nothing that could be returned to
         }
         if !s.has(flag::PINNED) {
             crate::table::life::hand_over(s, sock, why);

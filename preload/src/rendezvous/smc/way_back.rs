@@ -176,7 +176,7 @@ impl Leaver {
             self.stage = Stage::Alone(self.stand.taken);
             return;
         };
-        if way_back::come_back(s, self.fd, self.stand) {
+        if way_back::come_back(s, self.fd, self.index, self.stand) {
             lock::with(|all| all.wake_slot(self.index));
             wake::everybody();
             self.stage = Stage::Pay;

@@ -1,6 +1,6 @@
 //! How a handshake ends: with a link, or on TCP with what the program has sent meanwhile.
 
-use super::{Machine, Shake};
+use super::{Late, Machine, Shake};
 use crate::engine::linked;
 use crate::family::sock::{Sock, flag};
 use crate::layout::fin;
@@ -143,7 +143,7 @@ impl Shake {
             }
             return done;
         };
-        if !self.receives && !self.late {
+        if !self.receives && self.late == Late::Nothing {
             self.receives = linked::return_receiving(s, self.received);
             lock::with(|all| all.wake_slot(self.index));
         }

@@ -6,6 +6,7 @@
 //! meanwhile goes through TCP before the program does so itself.
 
 mod back;
+mod greet;
 mod join;
 
 use crate::family::sock::{Sock, role};
@@ -16,7 +17,7 @@ use crate::{control, log};
 use smcr_proto::handshake::{HELLO, Peer};
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
-use smcr_proto::smc::clc::{Frame, SMCR};
+use smcr_proto::smc::clc::Frame;
 use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::{self, Client};
@@ -58,10 +59,18 @@ pub struct Shake {
     receives: bool,
     /// Something happened on the descriptor.
     pub is_signalled: bool,
-    /// A greeting may still come, late, before anything else.
-    late: bool,
+    /// What may still come, late, before anything else.
+    late: Late,
     /// The connection is on its way back to TCP, by somebody else.
     gone: bool,
+}
+
+/// What may come late: when its time was over, it was on its way perhaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Late {
+    Nothing,
+    Greeting,
+    Decline,
 }
 
 // One at a time in a list of a few.
@@ -113,7 +122,7 @@ impl Shake {
             drained: None,
             receives: false,
             is_signalled: true,
-            late: false,
+            late: Late::Nothing,
             gone: false,
         }
     }
@@ -128,7 +137,7 @@ impl Shake {
         match &mut self.machine {
             Machine::Greeting(until) if *until <= now => {
                 // Perhaps it comes still: it must not be taken for the program's bytes.
-                self.late = true;
+                self.late = Late::Greeting;
                 self.fall_back(Reason::PeerSilent);
             }
             Machine::Client(m) if m.poll_timeout().is_some_and(|at| at <= now) => m.handle_timeout(now),
@@ -158,7 +167,7 @@ impl Shake {
             Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Greeting(until) => (true, Some(*until)),
             Machine::Fresh => (false, Some(Time::ZERO)),
-            Machine::Over => (self.late, None),
+            Machine::Over => (self.late != Late::Nothing, None),
         };
         if want {
             events |= libc::POLLIN;
@@ -259,7 +268,7 @@ impl Shake {
                 Machine::Client(m) => m.want(),
                 Machine::Server(m) => m.want(),
                 Machine::Greeting(_) => return self.read_greeting(),
-                Machine::Over if self.late => return self.read_greeting(),
+                Machine::Over => return self.read_late(),
                 _ => 0,
             };
             if self.is_plain() {
@@ -289,54 +298,6 @@ impl Shake {
                 (Err(_), _) => return,
             }
             self.events();
-        }
-    }
-
-    /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
-    fn hear_in_between(&mut self) {
-        let mut first = [0];
-        match (net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT), &mut self.machine) {
-            (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => {}
-            (Ok(n), _) if n > 0 => {
-                self.awaits_link = false;
-                self.come_back();
-            }
-            (_, Machine::Client(m)) => m.handle_eof(),
-            (_, Machine::Server(m)) => m.handle_eof(),
-            _ => {}
-        }
-    }
-
-    /// Whether a client with libsmcr has begun with something else than CLC.
-    fn is_plain(&self) -> bool {
-        let fresh = matches!(self.machine, Machine::Server(_)) && self.received == 0;
-        if !fresh || !self.is_ours() {
-            return false;
-        }
-        let mut first = SMCR;
-        let n = net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0);
-        first[..n] != SMCR[..n]
-    }
-
-    /// Looks for the greeting without taking anything else.
-    fn read_greeting(&mut self) {
-        let mut buf = [0u8; HELLO.len()];
-        let n = match net::recv_slice(self.fd, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-            Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
-            Ok(n) if n > 0 && n < HELLO.len() && buf[..n] == HELLO[..n] => return,
-            other => other.unwrap_or(0),
-        };
-        let is_it = n == HELLO.len() && buf == HELLO;
-        if is_it && net::recv_slice(self.fd, &mut buf, libc::MSG_DONTWAIT) == Ok(HELLO.len()) {
-            self.received += HELLO.len() as u64;
-        }
-        if self.late {
-            self.late = false;
-        } else if is_it {
-            self.propose();
-        } else {
-            // A listener that was marked once and is somebody else's now.
-            self.fall_back(Reason::SmcPeerNoSmc);
         }
     }
 
@@ -392,6 +353,10 @@ impl Shake {
             Some(Outcome::Fallback(f)) => {
                 let own = self.refusal.map(|r| r.0).filter(|_| !f.by_peer);
                 log::info!(target: "smcr::link", code = f.code.0, by_peer = f.by_peer, "SMC-R declined");
+                if !f.by_peer && f.code == Diagnosis::TIMEOUT_CONFIRM_LINK && self.drained.is_none() {
+                    // The peer's own patience may have ended at the same time.
+                    self.late = Late::Decline;
+                }
                 if f.end_group && let Some(place) = self.group {
                     lock::with(|all| all.end_group(place));
                 }

@@ -1,0 +1,88 @@
+//! What stands first in the stream: a greeting, the program's bytes where one was expected, or what comes late.
+
+use super::{Late, Machine, Shake};
+use crate::sys::{Errno, net};
+use smcr_proto::handshake::HELLO;
+use smcr_proto::reason::Reason;
+use smcr_proto::smc::clc::SMCR;
+
+impl Shake {
+    /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
+    pub(super) fn hear_in_between(&mut self) {
+        let mut first = [0];
+        match (net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT), &mut self.machine) {
+            (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => {}
+            (Ok(n), _) if n > 0 => {
+                self.awaits_link = false;
+                self.come_back();
+            }
+            (_, Machine::Client(m)) => m.handle_eof(),
+            (_, Machine::Server(m)) => m.handle_eof(),
+            _ => {}
+        }
+    }
+
+    /// Whether a client with libsmcr has begun with something else than CLC.
+    pub(super) fn is_plain(&self) -> bool {
+        let fresh = matches!(self.machine, Machine::Server(_)) && self.received == 0;
+        if !fresh || !self.is_ours() {
+            return false;
+        }
+        let mut first = SMCR;
+        let n = net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0);
+        first[..n] != SMCR[..n]
+    }
+
+    /// Looks for the greeting without taking anything else.
+    pub(super) fn read_greeting(&mut self) {
+        match self.take_first(&HELLO, HELLO.len()) {
+            First::NotYet => {}
+            First::Taken => self.propose(),
+            // A listener that was marked once and is somebody else's now.
+            First::Other => self.fall_back(Reason::SmcPeerNoSmc),
+        }
+    }
+
+    /// On TCP already: takes what comes late, if it does, before the program reads.
+    pub(super) fn read_late(&mut self) {
+        let first = match self.late {
+            Late::Nothing => return,
+            Late::Greeting => self.take_first(&HELLO, HELLO.len()),
+            Late::Decline => self.take_first(&DECLINE, DECLINE_LEN),
+        };
+        if !matches!(first, First::NotYet) {
+            self.late = Late::Nothing;
+        }
+    }
+
+    /// Takes the first `len` bytes of the stream if they begin like this.
+    fn take_first(&mut self, begin: &[u8], len: usize) -> First {
+        let mut buf = [0u8; 64];
+        let n = match net::recv_slice(self.fd, &mut buf[..len], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => return First::NotYet,
+            other => other.unwrap_or(0),
+        };
+        let seen = n.min(begin.len());
+        if n == 0 || buf[..seen] != begin[..seen] {
+            return First::Other;
+        }
+        if n < len {
+            return First::NotYet;
+        }
+        if net::recv_slice(self.fd, &mut buf[..len], libc::MSG_DONTWAIT) == Ok(len) {
+            self.received += len as u64;
+        }
+        First::Taken
+    }
+}
+
+/// What stands first in the stream.
+enum First {
+    NotYet,
+    Taken,
+    Other,
+}
+
+/// A Decline of version 1, as every peer sends it: its header, but for the last byte, and its length.
+const DECLINE: [u8; 7] = [0xe2, 0xd4, 0xc3, 0xd9, 4, 0, 28];
+const DECLINE_LEN: usize = 28;
