@@ -54,6 +54,7 @@ pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     let end = s.tx.cursor.load(Relaxed);
     out.bell.store(0, Relaxed);
     out.tail.store(end, Release);
+    out.at_ring(HOME).store(end, Relaxed); // nothing was left in it (`end::verdict`)
     s.tx.seen.store(end, Relaxed);
     s.tx.switches.store(HOME, Relaxed);
     s.tx_switches.store(HOME, Relaxed);

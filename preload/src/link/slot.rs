@@ -227,7 +227,7 @@ impl Slot {
                 self.pass_urgent();
             }
         }
-        if update.freed > 0 {
+        if update.freed > 0 && shows {
             // Release: pairs with the Acquire in `engine::tx::look_at_tail`.
             out.tail.store(read, Release);
         }
