@@ -50,30 +50,6 @@ def client_killed(client, server):
     return run
 
 
-def cut(lab):
-    """The path of RoCE alone breaks while bytes flow: nobody hangs, and the next connection works."""
-    to = lab.server("smcr")
-    job = lab.client("smcr", to, "pings", 2000, 60, PATIENCE=100)
-    job.expect("up", 30)
-    time.sleep(2)
-    lab.a.run("nft add rule inet lab cut udp dport 4791 drop")
-    try:
-        began = time.monotonic()
-        rc = job.wait(40)
-        took = time.monotonic() - began
-        if rc is None:
-            job.kill()
-            raise Failed("40 s after the cut the client still waits: " + job.tail())
-    finally:
-        lab.a.run("nft flush chain inet lab cut")
-    how = re.findall(r"^(\w+Error[^\n]*|ok [^\n]*)", job.out, re.M)
-    if not how or "wrong byte" in job.out:
-        raise Failed(job.tail())
-    with lab.traffic() as traffic:
-        lab.client("smcr", to, "one", 65537, PATIENCE=40).done(45)
-    return f"{how[-1]} {took:.0f} s after the cut; then {traffic.went_over_rdma(400_000)}"
-
-
 add("kernel -> kernel: closed with bytes unread", ending("kernel", "kernel", "unread", "ECONNRESET"))
 for client, server in OURS:
     add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))
@@ -83,7 +59,6 @@ for client, server in OURS:
     add(f"{client} -> {server}: server killed, client reads", server_killed(client, server, "killed", "saw (ECONN|eof)"))
     add(f"{client} -> {server}: server killed, client writes", server_killed(client, server, "writer", "saw (ECONN|EPIPE)"))
     add(f"{client} -> {server}: client killed", client_killed(client, server))
-add("smcr -> smcr: the RoCE path is cut under load", cut)
 
 
 @case
