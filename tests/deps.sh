@@ -45,6 +45,7 @@ rsync rsync
 git git
 openssl openssl
 stress-ng stress-ng
+cmake cmake
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     lab) list build; echo "python3 python3
 ip iproute2

@@ -7,7 +7,7 @@ with `LD_PRELOAD=libsmcr.so`; checksums of all data, counts, and the names of th
 did not cross the loopback device under the library, against the native run of the same job, headers, start and all bytes before the
 switch included. A row that is the same because everything stayed on TCP shows 0 %.
 
-Kernel {machine}; {date}.
+Kernel {machine}; library of commit {revision}; {date}.
 
 """
 

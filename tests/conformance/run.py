@@ -12,12 +12,14 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 import time
 
 import bed as beds
 import programs
 import report
+import sources
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -48,7 +50,7 @@ def main():
             if given.only in job.__name__:
                 kept.add("programs", program(job.__name__, library, given.short))
     if not given.programs:
-        os.environ["SMCR_REDIS_SOURCE"] = str(suites.redis_source(cache) or "")
+        sources.prepare(cache, suites.PACKAGES)
         for name, _, _ in suites.jobs():
             if given.only in name:
                 kept.add("suites", suite(name, library))
@@ -69,6 +71,7 @@ class Kept:
             if earlier["library"] == stamp:
                 self.found = earlier
         self.found["machine"] = f"{platform.release()}, {os.cpu_count()} processors"
+        self.found["revision"] = os.environ.get("SMCR_REVISION") or self.found.get("revision") or revision()
         self.found["date"] = time.strftime("%Y-%m-%d")
 
     def add(self, kind, row):
@@ -76,6 +79,12 @@ class Kept:
         self.differs |= row["verdict"].startswith("DIFFERS")
         self.found[kind] = [r for r in self.found[kind] if r["name"] != row["name"]] + [row]
         self.path.write_text(json.dumps(self.found))
+
+
+def revision():
+    """The commit that is checked out; SMCR_REVISION says which one a library from elsewhere is of."""
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return said or "unknown"
 
 
 def program(name, library, short):
@@ -99,6 +108,9 @@ def suite(name, library):
     row = {"name": name, "native": native, "both": both, "off": None}
     if "skip" in native or "failed" in native:
         row["verdict"] = "not run: " + (native.get("skip") or native["failed"])
+        return row
+    if not native["result"]["passed"]:
+        row["verdict"] = f"not run: nothing passes natively: {native['result']['failed'][:1]}"
         return row
     if "result" not in both:
         row["verdict"] = f"DIFFERS, {both.get('failed') or both.get('skip')}"
