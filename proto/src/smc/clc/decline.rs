@@ -15,9 +15,13 @@ mod field {
     pub const OS: usize = 20;
     /// Version 2: four further words.
     pub const EXTRA: usize = 24;
-    pub const LEN_V1: usize = 28;
-    pub const LEN_V2: usize = 44;
+    pub use super::{LEN_V1, LEN_V2};
 }
+
+/// Bytes of a Decline of version 1.
+pub const LEN_V1: usize = 28;
+/// Bytes of a Decline of version 2.
+pub const LEN_V2: usize = 44;
 
 /// A Decline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,6 +5,7 @@ use crate::sys::{Errno, net};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::clc::SMCR;
+use smcr_proto::smc::clc::decline::{LEN_V1, LEN_V2};
 
 impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
@@ -48,7 +49,11 @@ impl Shake {
         let first = match self.late {
             Late::Nothing => return,
             Late::Greeting => self.take_first(&HELLO, HELLO.len()),
-            Late::Decline => self.take_first(&DECLINE, DECLINE_LEN),
+            // A kernel's is of the version that was proposed.
+            Late::Decline => match self.take_first(&decline(LEN_V1), LEN_V1) {
+                First::Other => self.take_first(&decline(LEN_V2), LEN_V2),
+                first => first,
+            },
         };
         if !matches!(first, First::NotYet) {
             self.late = Late::Nothing;
@@ -83,6 +88,7 @@ enum First {
     Other,
 }
 
-/// A Decline of version 1, as every peer sends it: its header, but for the last byte, and its length.
-const DECLINE: [u8; 7] = [0xe2, 0xd4, 0xc3, 0xd9, 4, 0, 28];
-const DECLINE_LEN: usize = 28;
+/// How a Decline of this length begins: its header but for the last byte.
+const fn decline(len: usize) -> [u8; 7] {
+    [0xe2, 0xd4, 0xc3, 0xd9, 4, 0, len as u8]
+}
