@@ -20,19 +20,20 @@ deadline() {
 run() {
     case $1 in
         arrows) timeout "$(deadline "$1")" tests/check-arrows.sh ;;
-        units) timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin --no-fail-fast ;;
+        units) timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin -p smcr-preload --no-fail-fast ;;
         # Between two emulated hosts: what needs root and QEMU is left out where they cannot be had, and says so.
         lab)
             if ! tests/lab/prepare.sh >/dev/null; then return 77; fi
             timeout "$(deadline "$1")" tests/lab/run.py --short
             ;;
+        models) timeout "$(deadline "$1")" "$CARGO" test -p smcr-model ;;
         # What measures how much left TCP runs alone: two at a time would take each other's processor.
         programs_*) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
     esac
 }
 
-"$CARGO" test -p smcr-proto -p smcr-admin -p smcr-tests --no-run || exit 1
+"$CARGO" test -p smcr-proto -p smcr-admin -p smcr-preload -p smcr-model -p smcr-tests --no-run || exit 1
 status=0
 summary=()
 for suite in "$@"; do
