@@ -25,12 +25,12 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice programs_streams programs_redis programs_nginx kills kills_programs faults models forks
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice programs_streams programs_redis programs_nginx kills faults models forks
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams idle harmless
+	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams kills_programs idle harmless
 
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build

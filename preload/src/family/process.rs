@@ -80,7 +80,7 @@ pub fn reap_dead(base: *mut u8) -> bool {
     for i in 0..PROC_CAP {
         let r = record(base, i);
         let pid = r.pid.load(Relaxed);
-        if pid == 0 || pid == field::ENDED || proc::exists(pid) {
+        if pid == 0 || pid == field::ENDED || proc::exists(pid) && !proc::is_zombie(pid) {
             continue;
         }
         // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.

@@ -33,6 +33,26 @@ pub fn exists(id: u32) -> bool {
     t != Err(Errno(libc::ESRCH))
 }
 
+/// Whether a process has ended although its parent has not asked for its status yet: it holds nothing more.
+/// One whose first thread alone has ended goes on in the others.
+pub fn is_zombie(id: u32) -> bool {
+    let mut path = *b"/proc/0000000000/stat\0";
+    let mut rest = id;
+    for digit in path[6..16].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // The kernel takes no leading zeros: they make place for the way there.
+    let first = path[6..15].iter().position(|b| *b != b'0').unwrap_or(9);
+    path.copy_within(0..6, first);
+    let Ok(path) = std::ffi::CStr::from_bytes_with_nul(&path[first..]) else { return false };
+    let mut buf = [0u8; 1024];
+    let Ok(text) = super::fd::read_file(path, &mut buf) else { return false };
+    let Some(end) = text.iter().rposition(|b| *b == b')') else { return false };
+    let mut fields = text[end + 1..].split(|b| *b == b' ').filter(|f| !f.is_empty());
+    fields.next() == Some(b"Z") && matches!(fields.nth(16), Some(b"0" | b"1"))
+}
+
 /// Ends this process at once, as SIGKILL does.
 #[cfg(feature = "faults")]
 pub fn kill_self() {
@@ -178,4 +198,25 @@ pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     let result = f();
     change(&old, None);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_a_zombie_until_it_is_waited_for() {
+        assert!(!is_zombie(pid()));
+        assert!(!is_zombie(u32::MAX));
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let id = child.id();
+        let ends = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !is_zombie(id) {
+            assert!(std::time::Instant::now() < ends, "it did not end");
+            std::thread::yield_now();
+        }
+        assert!(exists(id));
+        child.wait().expect("its status");
+        assert!(!is_zombie(id));
+    }
 }
