@@ -261,6 +261,12 @@ impl<'a> Nginx<'a> {
     }
 }
 
+/// The workers of an nginx master: its children.
+pub fn workers(master: i32) -> Result<Vec<i32>> {
+    let text = fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
+    Ok(text.split_whitespace().filter_map(|p| p.parse().ok()).collect())
+}
+
 pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
     Ok(nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(pid),

@@ -1,6 +1,6 @@
 //! Owns: counting what a process holds and what is left in the system, so that a leak shows as a
 //! difference: descriptors by kind, mappings of the library's memory, resident memory; abstract names of
-//! a namespace, files in the usual places.
+//! a namespace, files in the usual places, pinned BPF objects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,6 +8,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::net::Net;
+use crate::process::eventually;
 
 /// What one process holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,9 +67,30 @@ fn kind(target: &str) -> String {
         + if target.starts_with("anon_inode:[") { &target["anon_inode".len()..] } else { "" }
 }
 
+/// Waits until no process of a namespace has an abstract name of the library's: their owners have ended.
+pub fn await_no_names(net: &Net) -> Result<()> {
+    eventually("no abstract names", || Ok(names(net)? == 0))
+}
+
 /// The library's abstract names in a namespace.
 pub fn names(net: &Net) -> Result<usize> {
     Ok(net.read("net/unix")?.lines().filter(|l| l.contains("@smcr") || l.contains("@@smcr")).count())
+}
+
+/// Pinned BPF objects, all of them.
+pub fn pinned() -> Vec<String> {
+    let mut all = Vec::new();
+    let mut dirs = vec![std::path::PathBuf::from("/sys/fs/bpf")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => dirs.push(entry.path()),
+                _ => all.push(entry.path().display().to_string()),
+            }
+        }
+    }
+    all.sort();
+    all
 }
 
 /// The library's files in the usual places.

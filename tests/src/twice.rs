@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -121,9 +121,12 @@ pub fn compile(source: &str) -> Result<PathBuf> {
 
 /// Compiles files of `c/` into a program of that name, once in each run.
 pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> Result<PathBuf> {
-    static ONE: OnceLock<Mutex<()>> = OnceLock::new();
-    let _one = ONE.get_or_init(Default::default).lock();
+    static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(|e| e.into_inner());
     let program = work_dir().join(name);
+    if made.contains(&program) {
+        return Ok(program);
+    }
     let fresh = work_dir().join(format!("{name}.{}", std::process::id()));
     let out = Command::new(cc)
         .current_dir(source_dir().join("c"))
@@ -152,6 +155,7 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
         String::from_utf8_lossy(&out.stderr)
     );
     std::fs::rename(&fresh, &program)?;
+    made.push(program.clone());
     Ok(program)
 }
 

@@ -40,11 +40,16 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     };
     let mut mill = Mill::new(&net, plan)?;
     let survivor = victim.other();
-    // A first round in order, and the survivor as it is then.
-    mill.begin()?;
-    mill.await_moved(2_000_000)?;
-    mill.end()?;
-    let before = Census::of(mill.pid(survivor)?)?;
+    // The survivor as it is when nobody is at the other end, once it has had everything that it makes
+    // when that is first needed.
+    let alone = |mill: &mut Mill| -> Result<Census> {
+        mill.begin()?;
+        mill.await_moved(2_000_000)?;
+        mill.end()?;
+        mill.die(victim, Death::Kill)?;
+        Census::of(mill.pid(survivor)?)
+    };
+    let before = alone(&mut mill)?;
     let mut bytes = 0;
     for _ in 0..rounds() {
         mill.begin()?;
@@ -59,14 +64,12 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
         mill.die(victim, *dice.pick(&Death::ALL)).with_context(|| format!("{client} calls {server}"))?;
         bytes += mill.moved()?;
     }
-    mill.begin()?;
-    mill.await_moved(2_000_000)?;
-    mill.end()?;
-    let after = Census::of(mill.pid(survivor)?)?;
-    println!("{victim:?} dies, {client} and {server}: {} times, {bytes} bytes", rounds());
+    let after = alone(&mut mill)?;
+    println!("{victim:?} dies, {client} and {server}: {} times, {bytes} bytes", rounds() + 2);
     let leaks = after.leaked_since(&before, 3, 4096);
     ensure!(leaks.is_empty(), "the survivor leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
     drop(mill);
+    census::await_no_names(&net)?;
     ensure!(census::files() == files, "files are left: {:?}", census::files());
     Ok(())
 }

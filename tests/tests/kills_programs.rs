@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use smcr_tests::apps::{LONG, Nginx, PORT, Redis, info, noise, signal};
+use smcr_tests::apps::{LONG, Nginx, PORT, Redis, info, noise, signal, workers};
 use smcr_tests::census::Census;
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::net::Net;
@@ -104,12 +104,6 @@ fn redis_servers_die() -> Result<()> {
         }
         Ok(())
     })
-}
-
-/// The workers of a master.
-fn workers(master: i32) -> Result<Vec<i32>> {
-    let text = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
-    Ok(text.split_whitespace().filter_map(|p| p.parse().ok()).collect())
 }
 
 /// Workers die under load, and the master makes new ones; what is fetched is whole.

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use smcr_tests::apps::{LONG, Nginx, PORT, Redis, noise, signal, wrk};
+use smcr_tests::apps::{FILES, LONG, Nginx, PORT, Redis, info, noise, signal, workers};
 use smcr_tests::census::{self, Census};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::library;
 use smcr_tests::mill::{Death, MODES, Mill, Plan, Who};
 use smcr_tests::net::Net;
-use smcr_tests::process::{Load, Program};
+use smcr_tests::process::{Load, Program, eventually, which};
 use tempfile::TempDir;
 
 const LINES: usize = 8;
 
 #[derive(Default, Debug)]
 struct Figures {
-    deaths: u64,
+    /// Ends of streams, clients of redis, servers of redis, workers of nginx.
+    deaths: [u64; 4],
     pauses: u64,
     drains: u64,
     toggles: u64,
@@ -65,6 +66,24 @@ impl Control {
         }
         program.run_ok().map(drop)
     }
+
+    /// Often nothing, else all connections go back to TCP, or all is off for a moment.
+    fn disturb(&self, net: &Net, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
+        match dice.roll(8) {
+            0 => {
+                self.run(net, &["drain", "all", "--user", "--no-wait"])?;
+                figures.drains += 1;
+            }
+            1 => {
+                self.run(net, &["disable", "--user"])?;
+                std::thread::sleep(Duration::from_millis(dice.roll(100)));
+                self.run(net, &["enable", "--user"])?;
+                figures.toggles += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// Some rounds of one mill; the survivor's holdings are compared.
@@ -82,33 +101,26 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
     };
     let what = format!("{victim:?} of {plan:?}");
     let mut mill = Mill::new(&net, plan)?;
-    mill.begin()?;
-    mill.await_moved(1_000_000)?;
-    mill.end().with_context(|| what.clone())?;
-    let before = Census::of(mill.pid(survivor)?)?;
-    for _ in 0..8 {
+    // The survivor as it is when nobody is at the other end.
+    let alone = |mill: &mut Mill| -> Result<Census> {
+        mill.begin()?;
+        mill.await_moved(1_000_000)?;
+        mill.end()?;
+        mill.die(victim, Death::Kill)?;
+        Census::of(mill.pid(survivor)?)
+    };
+    let before = alone(&mut mill).with_context(|| what.clone())?;
+    for _ in 0..16 {
         mill.begin()?;
         if dice.roll(4) > 0 {
             mill.await_moved(dice.roll(2_000_000)).with_context(|| what.clone())?;
         }
-        match dice.roll(8) {
-            0 => {
-                mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(50)))
-                    .with_context(|| what.clone())?;
-                figures.pauses += 1;
-            }
-            1 => {
-                control.run(&net, &["drain", "all", "--user", "--no-wait"])?;
-                figures.drains += 1;
-            }
-            2 => {
-                control.run(&net, &["disable", "--user"])?;
-                std::thread::sleep(Duration::from_millis(dice.roll(100)));
-                control.run(&net, &["enable", "--user"])?;
-                figures.toggles += 1;
-            }
-            _ => {}
+        if dice.roll(8) == 0 {
+            mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(50)))
+                .with_context(|| what.clone())?;
+            figures.pauses += 1;
         }
+        control.disturb(&net, dice, figures)?;
         let longest = *dice.pick(&[1_000, 20_000, 300_000]);
         std::thread::sleep(Duration::from_micros(dice.roll(longest)));
         if dice.roll(5) == 0 {
@@ -116,87 +128,209 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
             mill.end().with_context(|| what.clone())?;
         } else {
             mill.die(victim, *dice.pick(&Death::ALL)).with_context(|| what.clone())?;
-            figures.deaths += 1;
+            figures.deaths[0] += 1;
             figures.bytes += mill.moved()?;
         }
     }
-    mill.begin()?;
-    mill.await_moved(1_000_000).with_context(|| what.clone())?;
-    mill.end().with_context(|| what.clone())?;
-    let after = Census::of(mill.pid(survivor)?)?;
+    let after = alone(&mut mill).with_context(|| what.clone())?;
+    figures.deaths[0] += 2;
     let leaks = after.leaked_since(&before, 3, 4096);
     figures.leaks.extend(leaks.iter().map(|l| format!("{what}: {l}")));
-    Ok(())
+    drop(mill);
+    census::await_no_names(&net)
 }
 
-fn redis(redis: &Redis, value: &[u8], dice: &mut Dice, figures: &mut Figures) -> Result<()> {
-    let clients = (1 + dice.roll(50)).to_string();
-    let size = *dice.pick(&["10", "500", "20000"]);
-    let traffic = redis.benchmark(&["-c", &clients, "-d", size, "-n", "100000000", "-t", "set,get,lpush"])?;
-    std::thread::sleep(Duration::from_millis(dice.roll(500)));
-    ensure!(redis.get("value")? == value, "another value");
-    traffic.signal(Signal::SIGKILL)?;
-    traffic.wait(LONG)?;
-    redis.cli(&["del", "mylist"])?;
-    ensure!(redis.get("value")? == value, "another value");
-    figures.deaths += 1;
-    figures.benchmarks += 1;
-    Ok(())
-}
-
-fn nginx(net: &Net, nginx: &Nginx, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
-    let (bytes, _) = wrk(net, Load::Library, 16, 1, *dice.pick(&["1k", "64k", "20m"]))?;
-    figures.bytes += bytes;
-    let master = nginx.master()?;
-    let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
-    let all: Vec<i32> = children.split_whitespace().filter_map(|p| p.parse().ok()).collect();
-    if dice.roll(2) == 0 && !all.is_empty() {
-        signal(*dice.pick(&all), Signal::SIGKILL)?;
-        figures.deaths += 1;
-        std::thread::sleep(Duration::from_millis(200));
+fn redis(redis: &Redis, value: &[u8], control: &Control, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
+    for _ in 0..3 {
+        let clients = (1 + dice.roll(50)).to_string();
+        let size = *dice.pick(&["10", "500", "20000"]);
+        let traffic = redis.benchmark(&["-c", &clients, "-d", size, "-n", "100000000", "-t", "set,get,lpush"])?;
+        std::thread::sleep(Duration::from_millis(dice.roll(500)));
+        control.disturb(redis.net, dice, figures)?;
+        ensure!(redis.get("value")? == value, "another value");
+        traffic.signal(Signal::SIGKILL)?;
+        traffic.wait(LONG)?;
+        redis.cli(&["del", "mylist"])?;
+        ensure!(redis.get("value")? == value, "another value");
+        figures.deaths[1] += 1;
+        figures.bytes += 2 * value.len() as u64;
+        figures.benchmarks += 1;
     }
-    nginx.fetch(*dice.pick(&["64k", "20m"]))?;
-    figures.fetches += 1;
     Ok(())
+}
+
+/// A server of its own dies under load; its clients end.
+fn redis_server(dice: &mut Dice, figures: &mut Figures) -> Result<()> {
+    let net = Net::new()?;
+    let server = Redis::start(&net, Load::Library)?;
+    let blocked = Program::new(&net, Load::Library, which("redis-cli")?)
+        .args(["-p", &PORT.to_string(), "blpop", "list", "0"])
+        .start()?;
+    let clients = (1 + dice.roll(50)).to_string();
+    let traffic = server.benchmark(&["-c", &clients, "-n", "100000000", "-t", "set,get"])?;
+    std::thread::sleep(Duration::from_millis(dice.roll(300)));
+    signal(server.pid(), Signal::SIGKILL)?;
+    for client in [blocked, traffic] {
+        client.wait(LONG).context("a client of a server that died")?;
+    }
+    figures.deaths[2] += 1;
+    drop(server);
+    census::await_no_names(&net)
+}
+
+fn nginx(nginx: &Nginx, control: &Control, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
+    let traffic = Program::new(nginx.net, Load::Library, which("wrk")?)
+        .args(["-t", "1", "-c", "16", "-d", "2s"])
+        .args([format!("http://127.0.0.1:{PORT}/{}", dice.pick(&["1k", "64k", "20m"]))])
+        .start()?;
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(dice.roll(400)));
+        control.disturb(nginx.net, dice, figures)?;
+        let all = workers(nginx.master()?)?;
+        // It may have ended by itself in between.
+        if !all.is_empty() && signal(*dice.pick(&all), Signal::SIGKILL).is_ok() {
+            figures.deaths[3] += 1;
+        }
+    }
+    let ended = traffic.wait(LONG)?;
+    ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+    eventually("two workers", || Ok(workers(nginx.master()?)?.len() == 2))?;
+    for _ in 0..2 {
+        let (name, size) = dice.pick(&FILES[1..]);
+        nginx.fetch(name)?;
+        figures.fetches += 1;
+        figures.bytes += *size as u64;
+    }
+    Ok(())
+}
+
+/// What lives all the time, and what it holds now.
+struct Sample {
+    redis: Census,
+    master: Census,
+    workers: usize,
+    names: [usize; 2],
+    /// Allocated in redis-server, but not by redis (bytes).
+    foreign: u64,
+    /// Anonymous memory of redis-server outside its allocator (KiB).
+    outside: u64,
+}
+
+impl Sample {
+    fn take(server: &Redis, web: &Nginx) -> Result<Sample> {
+        let master = web.master()?;
+        let memory = server.cli(&["info", "memory"])?;
+        let redis = Census::of(server.pid())?;
+        let mut held = 0;
+        for pid in workers(master)? {
+            held += Census::of(pid).map_or(0, |c| c.descriptors());
+        }
+        Ok(Sample {
+            foreign: info(&memory, "allocator_allocated")?.saturating_sub(info(&memory, "used_memory")?),
+            outside: redis.anonymous.saturating_sub(info(&memory, "allocator_resident")? / 1024),
+            redis,
+            master: Census::of(master)?,
+            workers: held,
+            names: [census::names(server.net)?, census::names(web.net)?],
+        })
+    }
+
+    fn show(&self) -> String {
+        format!(
+            "redis-server: {} KiB ({} B not of redis, {} KiB outside its allocator), {} descriptors, {} regions; \
+             nginx: master {} KiB, {} descriptors, {} regions, workers {} descriptors; names {:?}; \
+             files {}, pinned {}",
+            self.redis.anonymous,
+            self.foreign,
+            self.outside,
+            self.redis.descriptors(),
+            self.redis.regions,
+            self.master.anonymous,
+            self.master.descriptors(),
+            self.master.regions,
+            self.workers,
+            self.names,
+            census::files().len(),
+            census::pinned().len(),
+        )
+    }
+}
+
+/// What the last tenth of the samples holds more of than the first tenth: medians, so that one moment does
+/// not decide.
+fn grown(samples: &[Sample]) -> Vec<String> {
+    let part = (samples.len() / 10).max(1);
+    let median = |of: &[Sample], what: fn(&Sample) -> u64| {
+        let mut all: Vec<u64> = of.iter().map(what).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    type What = (&'static str, fn(&Sample) -> u64, u64);
+    let table: [What; 9] = [
+        ("descriptors of redis-server", |s| s.redis.descriptors() as u64, 4),
+        ("regions of redis-server", |s| s.redis.regions as u64, 0),
+        ("bytes that are not of redis in redis-server", |s| s.foreign, 1 << 20),
+        ("KiB outside redis-server's allocator", |s| s.outside, 4096),
+        ("descriptors of nginx's master", |s| s.master.descriptors() as u64, 2),
+        ("regions of nginx's master", |s| s.master.regions as u64, 0),
+        ("KiB of nginx's master", |s| s.master.anonymous, 4096),
+        ("names of redis", |s| s.names[0] as u64, 0),
+        ("names of nginx", |s| s.names[1] as u64, 4),
+    ];
+    let mut all = Vec::new();
+    for (name, what, slack) in table {
+        let (first, last) = (median(&samples[..part], what), median(&samples[samples.len() - part..], what));
+        let line = format!("{name}: {first} in the first tenth, {last} in the last");
+        println!("{line}");
+        if last > first + slack {
+            all.push(line);
+        }
+    }
+    all
 }
 
 fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     let mut dice = Dice::new(seed);
     let begin = Instant::now();
     let control = Control::new()?;
-    let (files, net_r, net_n) = (census::files(), Net::new()?, Net::new()?);
+    for (name, value) in control.env() {
+        // SAFETY: this test is alone in its program, and the harness beside it reads none of these.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let (files, pinned) = (census::files(), census::pinned());
+    let (net_r, net_n) = (Net::new()?, Net::new()?);
     control.run(&net_r, &["enable", "--user"])?;
     let server = Redis::start(&net_r, Load::Library)?;
     let value = noise(seed, 300_000);
     server.set("value", &value)?;
     let web = Nginx::start(&net_n, Load::Library, 2, "on")?;
-    let mut first = None;
-    let mut told = 0;
+    let mut samples = Vec::new();
     while begin.elapsed() < time {
-        match dice.roll(4) {
-            0 => redis(&server, &value, &mut dice, figures).context("redis")?,
-            1 => nginx(&net_n, &web, &mut dice, figures).context("nginx")?,
+        match dice.roll(8) {
+            0 | 1 => redis(&server, &value, &control, &mut dice, figures).context("redis")?,
+            2 => redis_server(&mut dice, figures).context("redis-server")?,
+            3 => nginx(&web, &control, &mut dice, figures).context("nginx")?,
             _ => streams(&mut dice, &control, figures).context("streams")?,
         }
-        // What both are like once they have warmed up.
-        if first.is_none() && figures.benchmarks >= 3 && figures.fetches >= 3 {
-            first = Some((Census::of(server.pid())?, Census::of(web.master()?)?));
-        }
-        if begin.elapsed().as_secs() / 30 > told {
-            told = begin.elapsed().as_secs() / 30;
-            println!("{} s: {figures:?}", begin.elapsed().as_secs());
+        // Once both have warmed up.
+        let due = begin.elapsed().as_secs() / 30 > samples.len() as u64;
+        if due && figures.benchmarks >= 3 && figures.fetches >= 3 {
+            let sample = Sample::take(&server, &web)?;
+            println!("{} s: {figures:?}\n    {}", begin.elapsed().as_secs(), sample.show());
+            samples.push(sample);
         }
     }
-    if let Some((of_server, of_web)) = first {
-        let last = Census::of(server.pid())?;
-        figures.leaks.extend(last.leaked_since(&of_server, 8, 100_000).iter().map(|l| format!("redis-server {l}")));
-        let last = Census::of(web.master()?)?;
-        figures.leaks.extend(last.leaked_since(&of_web, 3, 8192).iter().map(|l| format!("nginx {l}")));
+    if !samples.is_empty() {
+        figures.leaks.extend(grown(&samples));
     }
     server.stop()?;
     web.stop()?;
+    for net in [&net_r, &net_n] {
+        census::await_no_names(net)?;
+    }
     ensure!(figures.leaks.is_empty(), "leaks: {:?}", figures.leaks);
     ensure!(census::files() == files, "files are left: {:?}", census::files());
+    ensure!(census::pinned() == pinned, "BPF objects are left: {:?}", census::pinned());
     Ok(())
 }
 

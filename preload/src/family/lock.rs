@@ -90,7 +90,7 @@ impl Lock {
                 std::hint::spin_loop();
             }
             if rounds.is_multiple_of(4096)
-                && !proc::exists(owner)
+                && proc::is_gone(owner)
                 && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
             {
                 return Ok(());
@@ -123,5 +123,34 @@ impl Drop for Held<'_> {
         self.marker.0.store(0, Relaxed);
         self.lock.marker_at.store(0, Relaxed);
         self.lock.owner.store(0, Release); // pairs with the Acquire in `take`
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mem;
+
+    /// A child is killed with the lock in its hands, and nobody asks for its status.
+    #[test]
+    fn a_dead_holder_that_nobody_waited_for_is_followed() {
+        let page = mem::memfd_for_readers(c"lock", 4096).expect("a shared page").1;
+        // SAFETY: a fresh page, shared with the child; all zero is a free lock.
+        let lock = unsafe { &*page.cast::<Lock>() };
+        // SAFETY: the child makes system calls and stores only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            lock.owner.store(proc::tid(), Release);
+            // SAFETY: no pointers.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        while lock.owner.load(Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let marker = Marker::new();
+        assert!(lock.take(&marker).is_ok());
+        assert!(!lock.is_taken());
+        // SAFETY: our own child.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 }

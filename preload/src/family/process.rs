@@ -51,7 +51,7 @@ pub fn register(base: *mut u8) {
         let old = r.pid.load(Relaxed);
         // A record of a process that is gone is free. A living process with the same number cannot
         // be a former member: it would have registered itself.
-        if old == field::ENDED || old != 0 && old != pid && proc::exists(old) {
+        if old == field::ENDED || old != 0 && old != pid && !proc::is_gone(old) {
             continue;
         }
         if r.pid.compare_exchange(old, pid, AcqRel, Relaxed).is_err() {
@@ -80,7 +80,7 @@ pub fn reap_dead(base: *mut u8) -> bool {
     for i in 0..PROC_CAP {
         let r = record(base, i);
         let pid = r.pid.load(Relaxed);
-        if pid == 0 || pid == field::ENDED || proc::exists(pid) && !proc::is_zombie(pid) {
+        if pid == 0 || pid == field::ENDED || !proc::is_gone(pid) {
             continue;
         }
         // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.

@@ -21,7 +21,7 @@ pub fn euid() -> u32 {
 }
 
 /// Whether a process or thread with this id exists.
-pub fn exists(id: u32) -> bool {
+fn exists(id: u32) -> bool {
     // SAFETY: signal 0 only checks.
     let r = unsafe { call(Sysno::kill, [id as usize, 0, 0, 0, 0, 0]) };
     if r != Err(Errno(libc::ESRCH)) {
@@ -33,9 +33,14 @@ pub fn exists(id: u32) -> bool {
     t != Err(Errno(libc::ESRCH))
 }
 
+/// Whether nobody with this id will do anything more: it is not there, or has ended and waits for its parent.
+pub fn is_gone(id: u32) -> bool {
+    !exists(id) || is_zombie(id)
+}
+
 /// Whether a process has ended although its parent has not asked for its status yet: it holds nothing more.
 /// One whose first thread alone has ended goes on in the others.
-pub fn is_zombie(id: u32) -> bool {
+fn is_zombie(id: u32) -> bool {
     let mut path = *b"/proc/0000000000/stat\0";
     let mut rest = id;
     for digit in path[6..16].iter_mut().rev() {
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_child_is_a_zombie_until_it_is_waited_for() {
-        assert!(!is_zombie(pid()));
+        assert!(!is_zombie(pid()) && !is_gone(pid()));
         assert!(!is_zombie(u32::MAX));
         let mut child = std::process::Command::new("true").spawn().expect("true");
         let id = child.id();
@@ -215,8 +220,8 @@ mod tests {
             assert!(std::time::Instant::now() < ends, "it did not end");
             std::thread::yield_now();
         }
-        assert!(exists(id));
+        assert!(exists(id) && is_gone(id));
         child.wait().expect("its status");
-        assert!(!is_zombie(id));
+        assert!(!is_zombie(id) && is_gone(id));
     }
 }
