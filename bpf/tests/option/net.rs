@@ -42,7 +42,7 @@ impl Address {
                     },
                     sin6_scope_id: 0,
                 };
-                // SAFETY: as above.
+                // SAFETY: sockaddr_storage is larger and as strictly aligned as each of its forms.
                 unsafe { (&raw mut to).cast::<libc::sockaddr_in6>().write(raw) };
                 size_of_val(&raw)
             }
@@ -74,7 +74,7 @@ impl Sock {
     pub fn try_new(domain: i32, kind: i32) -> Option<Sock> {
         // SAFETY: no pointers; the descriptor is new.
         let fd = check(unsafe { libc::socket(domain, kind, 0) } as isize).ok()?;
-        // SAFETY: as said.
+        // SAFETY: the descriptor was made above, and nobody else has it.
         Some(Sock(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
@@ -135,7 +135,7 @@ impl Sock {
         // SAFETY: all zeroes is a sockaddr_storage; the kernel writes at most `length` bytes.
         let (mut raw, mut length): (libc::sockaddr_storage, _) =
             unsafe { (std::mem::zeroed(), 128) };
-        // SAFETY: as said.
+        // SAFETY: the kernel writes at most the 128 bytes that `length` says, the size of `raw`.
         let result =
             unsafe { libc::getsockname(self.0.as_raw_fd(), (&raw mut raw).cast(), &mut length) };
         check(result as isize).expect("getsockname");
@@ -185,7 +185,7 @@ impl Sock {
             )
         } as isize)
         .expect("accept");
-        // SAFETY: as said.
+        // SAFETY: accept made the descriptor, and nobody else has it.
         Sock(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
@@ -232,7 +232,7 @@ impl Tap {
             )
         };
         check(fd as isize).expect("packet socket");
-        // SAFETY: as said.
+        // SAFETY: `check` has seen that it is a descriptor; it was made above, and nobody else has it.
         Tap(Sock(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
