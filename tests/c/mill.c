@@ -179,7 +179,7 @@ int listen_on(int port) {
 }
 
 /* The first four bytes say which line it is. */
-int dial(int port, int line) {
+static int dial(int port, int line) {
     struct side *me = &board->line[line][0];
     struct sockaddr_in to = here(port);
     int fd = socket(AF_INET, SOCK_STREAM | (line % 2 ? SOCK_CLOEXEC : 0), 0);
@@ -194,11 +194,18 @@ int dial(int port, int line) {
     return fd;
 }
 
-void wait_for_go(void) {
+/* Waits for the next round, then starts each line that can be dialled. */
+void dial_all(int port, int lines, void (*start)(struct flow *)) {
     static uint32_t seen;
     while (board->go == seen)
         usleep(500);
     seen = board->go;
+    for (int i = 0; i < lines; i++) {
+        int fd = dial(port, i);
+        if (fd >= 0)
+            start(begin(fd, 1, i));
+    }
+    board->dials = (uint32_t)board->go;
 }
 
 /* ---- deaths ---- */

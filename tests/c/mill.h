@@ -70,7 +70,6 @@ uint64_t roll(struct flow *f, uint64_t below);
 
 struct flow *begin(int fd, int client, int line);
 void finish(struct flow *f); /* closes */
-int dial(int port, int line);
 int listen_on(int port);
 
 /* What the rhythm wants next: bytes (0: nothing now), and when. */
@@ -88,4 +87,4 @@ void threads_serve(int listener);
 void threads_call(int port, int lines);
 void events_serve(int listener, const char *mode);
 void events_call(int port, int lines, const char *mode);
-void wait_for_go(void);
+void dial_all(int port, int lines, void (*start)(struct flow *));

@@ -22,11 +22,14 @@ static void ctl(int op, int fd, uint32_t events, void *p) {
         epoll_ctl(ep, op, fd, &e);
 }
 
+static void nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
 static void add(struct flow *f) {
     if (count == MOST) {
         finish(f);
         return;
     }
+    nonblocking(f->fd);
     flows[count++] = f;
     f->events = edge ? EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET : 0;
     ctl(EPOLL_CTL_ADD, f->fd, f->events, f);
@@ -124,8 +127,6 @@ static void prepare_mode(const char *mode) {
     ep = polls ? -1 : unseen ? (int)raw(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0, 0, 0) : epoll_create1(EPOLL_CLOEXEC);
 }
 
-static void nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
-
 void events_serve(int listener, const char *mode) {
     int welcome;
     prepare_mode(mode);
@@ -144,7 +145,6 @@ void events_serve(int listener, const char *mode) {
             board->open--;
             continue;
         }
-        nonblocking(fd);
         add(begin(fd, 0, name));
     }
 }
@@ -153,15 +153,7 @@ void events_call(int port, int lines, const char *mode) {
     int welcome;
     prepare_mode(mode);
     for (;;) {
-        wait_for_go();
-        for (int i = 0; i < lines; i++) {
-            int fd = dial(port, i);
-            if (fd < 0)
-                continue;
-            nonblocking(fd);
-            add(begin(fd, 1, i));
-        }
-        board->dials = (uint32_t)board->go;
+        dial_all(port, lines, add);
         while (count)
             go_round(-1, &welcome);
     }

@@ -83,17 +83,14 @@ void threads_serve(int listener) {
     }
 }
 
+static void call(struct flow *f) {
+    at_work++;
+    start(work, f);
+}
+
 void threads_call(int port, int lines) {
     for (;;) {
-        wait_for_go();
-        for (int i = 0; i < lines; i++) {
-            int fd = dial(port, i);
-            if (fd < 0)
-                continue;
-            at_work++;
-            start(work, begin(fd, 1, i));
-        }
-        board->dials = (uint32_t)board->go;
+        dial_all(port, lines, call);
         while (at_work)
             usleep(500);
     }

@@ -489,6 +489,13 @@ def survive(address, port, n, idle):
     return f"{n} bytes each way, {idle} idle connections, one half closed"
 
 
+def end_both(sock):
+    """The own end, then the other one, with nothing before it."""
+    sock.shutdown(socket.SHUT_WR)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+
+
 def after(address, port, n):
     """The server gives the connection to another program, or waits in its own way: it answers all the same."""
     n = int(n)
@@ -496,9 +503,7 @@ def after(address, port, n):
     if sock.recv(1) != b"r":
         raise EOFError("no answer")
     both(sock, n)
-    sock.shutdown(socket.SHUT_WR)
-    if sock.recv(1):
-        raise ValueError("more than was sent")
+    end_both(sock)
     return f"{n} bytes echoed"
 
 
@@ -512,9 +517,7 @@ def echoed(address, port, n):
         take(sock, 64, i * 64)
     time.sleep(1)
     both(sock, n)
-    sock.shutdown(socket.SHUT_WR)
-    if sock.recv(1):
-        raise ValueError("more than was sent")
+    end_both(sock)
     return f"50 pings and {n} bytes echoed"
 
 

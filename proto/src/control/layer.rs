@@ -149,15 +149,8 @@ pub fn origin(attribute: Attribute, layers: &[&Layer]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::policy::Mode;
+    use super::super::tests::with;
     use super::*;
-
-    fn with(settings: &[(Attribute, &'static str)]) -> Policy {
-        let mut policy = Policy::default();
-        for (attribute, text) in settings {
-            policy.parse(*attribute, text).unwrap();
-        }
-        policy
-    }
 
     #[test]
     fn the_stronger_layer_wins() {

@@ -173,6 +173,7 @@ pub fn concerns(rule: &Rule, flow: &Flow<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::layer::Attribute;
+    use super::super::tests::with;
     use super::*;
 
     fn flow(port: u16) -> Flow<'static> {
@@ -184,14 +185,6 @@ mod tests {
             peer: "192.0.2.9".parse().unwrap(),
             port,
         }
-    }
-
-    fn with(settings: &[(Attribute, &'static str)]) -> Policy {
-        let mut policy = Policy::default();
-        for (attribute, text) in settings {
-            policy.parse(*attribute, text).unwrap();
-        }
-        policy
     }
 
     #[test]

@@ -9,6 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 
+/// The default, but for these attributes.
+pub(super) fn with(settings: &[(Attribute, &'static str)]) -> Policy {
+    let mut policy = Policy::default();
+    for (attribute, text) in settings {
+        policy.parse(*attribute, text).unwrap();
+    }
+    policy
+}
+
 fn full() -> Page {
     let texts = [
         (Attribute::Enabled, "0"),
@@ -32,9 +41,7 @@ fn full() -> Page {
     ];
     let mut page = Page::default();
     for (attribute, text) in texts {
-        let mut values = Policy::default();
-        values.parse(attribute, text).unwrap();
-        page.layer.set(attribute, &values);
+        page.layer.set(attribute, &with(&[(attribute, text)]));
     }
     page.drains.push(Target::Port(80));
     page.drains.push(Target::Process {

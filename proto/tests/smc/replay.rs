@@ -15,6 +15,7 @@ use smcr_proto::smc::link::{Config, Event, Group, State};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{AddKind, Family, LinkReason, Message as Llc};
 
+use crate::parts::group_config;
 use crate::vectors::{self, Line, What};
 
 const NOW: Time = Time::from_secs(100);
@@ -173,18 +174,13 @@ fn a_server_accepts_as_the_kernel_did() {
 
 fn group(role: Role, own: &Endpoint, peer: &Endpoint) -> Group {
     let mut group = Group::new(Config {
-        role,
-        family: Family::V2,
         mac: own.mac,
         gid: own.gid,
         qpn: own.qpn,
-        direct: true,
         peer_gid: peer.gid,
-        link: if role == Role::Server { 1 } else { 0 },
         link_uid: 0x101,
-        max_links: 2,
-        max_conns: 255,
         test_link: None,
+        ..group_config(role, Family::V2)
     });
     group.start(NOW);
     group
