@@ -160,14 +160,13 @@ fn warn_about_sandbox(args: &UnitArgs, unit: &str) {
             .split(' ')
             .any(|w| w == family)
     };
-    let missing: Vec<_> = ["AF_UNIX", "AF_NETLINK"]
+    // Processes find each other over AF_UNIX; of the two ends the one that connects asks netlink.
+    let concerned = [("AF_UNIX", "its connections"), ("AF_NETLINK", "connections that it makes")]
         .into_iter()
-        .filter(|f| lists(f) == denied.is_some())
-        .collect();
-    if !missing.is_empty() {
+        .find(|(family, _)| lists(family) == denied.is_some());
+    if let Some((family, which)) = concerned {
         out::note(&format!(
-            "note: {unit} may not use {}; its connections stay on TCP until RestrictAddressFamilies= allows it",
-            missing.join(" and ")
+            "note: {unit} may not use {family}; {which} stay on TCP until RestrictAddressFamilies= allows it"
         ));
     }
 }

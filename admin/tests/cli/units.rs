@@ -53,7 +53,7 @@ fn systemd_is_asked_and_told() {
     run(&["enable-unit", "redis"])
         .success()
         .stdout(contains("takes effect when redis.service is started next"))
-        .stderr(contains("may not use AF_NETLINK"));
+        .stderr(contains("may not use AF_NETLINK; connections that it makes stay on TCP"));
     // What the unit preloads already stays, behind ours.
     let text = fs::read_to_string(drop_in(&bed)).unwrap();
     assert!(text.contains(&format!("LD_PRELOAD={lib}")), "{text}");

@@ -333,18 +333,12 @@ pub enum Kind {
     Set,
 }
 
-/// Whether the kernel's socket must show what the ring holds, to waiters that we never see.
-#[inline]
-pub fn is_public(s: &Sock) -> bool {
-    s.is_public()
-}
-
 /// Whether a waiter of this kind is the only one there can be now, so that it may be woken alone.
 /// Called with the receiving lock held; whoever comes later finds this one counted.
 #[inline]
 pub fn is_sole(s: &Sock, kind: Kind) -> bool {
     let (sets, threads) = (s.sets.load(Relaxed), s.readers.load(Relaxed));
-    !is_public(s)
+    !s.is_public()
         && match kind {
             Kind::Thread => sets == 0 && threads <= 1,
             Kind::Set => sets <= 1 && threads == 0,

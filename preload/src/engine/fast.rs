@@ -78,7 +78,7 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> 
         return None;
     }
     // A waiter that we do not see may have to find a doorbell after this read, or none.
-    if bell::is_public(s)
+    if s.is_public()
         || s.flags.load(Relaxed) & (flag::SEEN | flag::BLOCKS) == 0
             && dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)
     {

@@ -107,7 +107,7 @@ pub fn arm_for(s: &Sock, dir: &Dir, sock: i32, me: Option<Waiter>, kind: Kind) -
     if me.is_some_and(|w| bell::name_waiter(s, dir, w)) {
         return true;
     }
-    if bell::is_public(s) {
+    if s.is_public() {
         settle(s, dir, sock);
     } else {
         bell::arm(s, dir);
@@ -151,7 +151,7 @@ pub fn after_read(s: &Sock, dir: &Dir, sock: i32) {
     let before = s.bells_rx.load(Relaxed);
     settle(s, dir, sock);
     // One that is unseen would be called for nothing by a doorbell that is not counted yet.
-    if bell::is_public(s) && s.bells_rx.load(Relaxed) == before && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
+    if s.is_public() && s.bells_rx.load(Relaxed) == before && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
         take_stale(s, dir, sock);
     }
 }

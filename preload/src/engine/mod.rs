@@ -3,8 +3,10 @@
 //! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
 //! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
-//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`stuck`] says when a full ring is given up; [`linked`], [`way_back`] and [`urgent`] are about links. [`end`] has the rules of close, shutdown and death, [`inside`] counts threads that are in calls;
-//! [`count`] compares our byte counts with the kernel's.
+//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds,
+//! [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
+//! other end is a link. [`end`] has the rules of close, shutdown and death, [`inside`] counts threads that
+//! are in calls; [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod bufs;

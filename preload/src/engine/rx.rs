@@ -98,7 +98,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             if got > 0 {
                 return Ok(got);
             }
-            if (!s.has(flag::SEEN) || bell::is_public(s)) && kernel::arm_unseen(s, sock) && !rounds.are_too_fast() {
+            if (!s.has(flag::SEEN) || s.is_public()) && kernel::arm_unseen(s, sock) && !rounds.are_too_fast() {
                 continue;
             }
             return Err(Errno(libc::EAGAIN));
@@ -130,14 +130,14 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
     if let Some(dir) = s.rx.dir()
         && (bell::unread(s, dir) != 0 && (s.rx.waiter.load(Relaxed) == bell::EACH || !s.has(flag::SEEN | flag::BLOCKS))
-            || bell::is_public(s))
+            || s.is_public())
         && flags & libc::MSG_PEEK == 0
         && matches!(step, Step::Moved(_))
         && s.rx_in_memory()
     {
         let again = Marker::new();
         if let Ok(_held) = s.rx.lock.take(&again) {
-            let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(flag::NONBLOCK) && !bell::is_public(s);
+            let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(flag::NONBLOCK) && !s.is_public();
             if waits && s.bells_rx.load(Relaxed) > NEVER_REFUSED {
                 kernel::reads_blocking(s, dir);
             } else {

@@ -76,7 +76,7 @@ pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
 pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool) -> Res<()> {
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
-    if !s.has(flag::BLOCKS) && !bell::is_public(s) {
+    if !s.has(flag::BLOCKS) && !s.is_public() {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
             kernel::reads_blocking(s, dir);
@@ -97,7 +97,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
         // Rare: the stream has data already, so no word would ring for it again; look every ms.
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
-    let me = if bell::is_public(s) && !linked { None } else { thread_waiter() };
+    let me = if s.is_public() && !linked { None } else { thread_waiter() };
     let named = {
         let marker = Marker::new();
         let Ok(_held) = s.rx.lock.take(&marker) else { return Ok(()) };
