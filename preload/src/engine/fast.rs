@@ -4,7 +4,7 @@
 //! every case; here each case but the usual one ends with None and nothing done. What is done is what
 //! the general code would do, in the same order of stores. Nothing here can panic, so there is no guard.
 
-use super::{bell, rx, tx, wait};
+use super::{rx, tx, wait};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
