@@ -68,22 +68,34 @@ for peer in ("kernel", "smcr"):
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
 
 
-def blocked(client, server):
-    """TCP passes and RoCE does not: the first contact fails, and the connection goes on over TCP."""
+def blocked(client, server, where):
+    """TCP passes and RoCE does not: the first contact fails, and its connection goes on over TCP; so do those that
+    begin meanwhile, and later ones."""
     def fresh(lab):
         to, job = started(lab, "", server)
         try:
-            return over_tcp(lab, client, to)
+            shown = over_tcp(lab, client, to)
+            with lab.traffic() as traffic:
+                text = lab.b.start(f"exec {PEER} many {to} 6 3000", **lab.env(client, PATIENCE=40)).done(45)
+            return f"{shown}; then {said(text)}, {traffic.went_over_tcp(payload(text))}"
         finally:
             job.kill()
-    cut, mend = "nft add rule inet lab cut udp dport 4791 drop", "nft flush chain inet lab cut"
-    return lambda lab: set_for(lab, lab.a, cut, mend, lambda lab: set_for(lab, lab.b, cut, mend, fresh))
+    def run(lab):
+        guests = [lab.guests.a if name == "A" else lab.guests.b for name in where]
+        for guest in guests:
+            guest.run("nft add rule inet lab cut udp dport 4791 drop")
+        try:
+            return fresh(lab)
+        finally:
+            for guest in guests:
+                guest.run("nft flush chain inet lab cut")
+    return run
 
 
-# From a kernel it takes a fresh group, which no earlier case has left behind, at both ends.
-add("fallback: RoCE is blocked, smcr -> kernel", blocked("smcr", "kernel"))
-add("fallback: RoCE is blocked, kernel -> smcr", blocked("kernel", "smcr"))
-add("fallback: RoCE is blocked, smcr -> smcr", blocked("smcr", "smcr"))
+# It takes a fresh group, which no earlier case has left behind, at both ends.
+for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
+    for words, where in (("", "AB"), (" towards the server", "A"), (" towards the client", "B")):
+        add(f"fallback: RoCE is blocked{words}, {pair[0]} -> {pair[1]}", blocked(*pair, where))
 
 
 @case

@@ -77,7 +77,7 @@ class Guest:
 
     def _listen(self):
         pending = b""
-        while data := self.port.recv(65536):
+        while data := self._receive():
             *lines, pending = (pending + data).split(b"\n")
             with self.changed:
                 for line in filter(None, lines):
@@ -91,6 +91,12 @@ class Guest:
         with self.changed:
             self.gone = True
             self.changed.notify_all()
+
+    def _receive(self):
+        try:
+            return self.port.recv(65536)
+        except ConnectionResetError:
+            return b""  # QEMU was killed
 
     def say(self, **message):
         with self.lock:
@@ -136,7 +142,7 @@ class Guests:
         try:
             self.a, self.b = (self._boot(role, wire) for role in "AB")
             for guest in (self.a, self.b):
-                guest.wait(lambda: guest.ready, 120)
+                guest.wait(lambda: guest.ready, 300)  # 6 s where nothing else runs
                 if not guest.ready:
                     raise Failed(f"guest {guest.role} did not start: {self.console(guest.role)}")
         except BaseException:

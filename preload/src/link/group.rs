@@ -57,6 +57,8 @@ pub struct Group {
     progress: Time,
     /// A sign of life was asked for because TCP has ended.
     probed: bool,
+    /// Place of the message that was posted last.
+    last: Option<u32>,
     /// Free places of the room for messages that are not inline, one bit each.
     rooms: u32,
     room: Option<Room>,
@@ -64,6 +66,8 @@ pub struct Group {
     pub users: usize,
     /// The link was confirmed.
     pub is_ready: bool,
+    /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
+    confirming: Option<u32>,
     /// The group is over, since this time.
     pub over: Option<Time>,
     /// Agreed user EID and MTU, payload and messages sent and received: for show.
@@ -95,10 +99,12 @@ impl Group {
             outstanding: 0,
             progress: Time::ZERO,
             probed: false,
+            last: None,
             rooms: u32::MAX,
             room: None,
             users: 0,
             is_ready: false,
+            confirming: None,
             over: None,
             eid: [0; 32],
             mtu: 0,
@@ -200,6 +206,20 @@ impl Group {
         if room < 32 {
             self.rooms |= 1 << room;
         }
+        if self.confirming == Some(room) {
+            self.ready();
+        }
+    }
+
+    fn ready(&mut self) {
+        self.confirming = None;
+        self.is_ready = true;
+        log::info!(target: "smcr::link", "link group ready");
+    }
+
+    /// Whether a completion is waited for that nobody else may be waiting for.
+    pub fn is_confirming(&self) -> bool {
+        self.confirming.is_some() && self.over.is_none()
     }
 
     /// The queue pair failed.
@@ -280,10 +300,9 @@ impl Group {
                     self.over = Some(now);
                 }
             }
-            Event::Ready => {
-                self.is_ready = true;
-                log::info!(target: "smcr::link", device = device.name.as_str(), "link group ready");
-            }
+            // Where RoCE passes one way only the server hears nothing, and declines.
+            Event::Ready if self.role == Role::Client && self.last.is_some() => self.confirming = self.last,
+            Event::Ready => self.ready(),
             Event::ConfirmFailed => self.over = Some(now),
             Event::RkeysDeleted(keys) => self.withdrawn.extend_from_slice(&keys),
             Event::FlowDone { .. } => {}
@@ -335,6 +354,7 @@ impl Group {
             return false;
         }
         self.rooms &= !(1 << place);
+        self.last = Some(place);
         if self.outstanding == 0 {
             self.progress = now();
         }

@@ -3,6 +3,7 @@
 //! It is held for short pieces of work that never wait. A thread that finds it taken leaves a mark at its
 //! connection and goes on: who holds the lock looks for marks before and after it lets go.
 
+use super::group::Group;
 use super::state::State;
 use crate::family::process;
 use crate::sys::{clock, fd, proc};
@@ -190,7 +191,7 @@ pub(super) fn mark(index: u32) {
 /// Arms all devices before a sleep: for messages, or for everything while something waits for a
 /// completion. The caller polls once more.
 pub fn arm(state: &State) {
-    let all = STALLED.load(Relaxed) > 0;
+    let all = STALLED.load(Relaxed) > 0 || state.groups.iter().flatten().any(Group::is_confirming);
     for d in &state.devices {
         d.arm(all);
     }

@@ -9,7 +9,10 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::error::WireError;
 use smcr_proto::smc::handshake::client::{Client, Event as ClientEvent};
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent, Offer, Server};
-use smcr_proto::smc::handshake::{CLC_TIMEOUT, Failure, Fallback, Outcome};
+use smcr_proto::smc::handshake::{
+    ACCEPT_TIMEOUT, CLC_TIMEOUT, DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback,
+    Outcome,
+};
 use smcr_proto::smc::id::{Gid, Mtu, RmbeSize};
 
 use crate::parts::{self, CLIENT, SERVER, eid, limits, offer, proposal};
@@ -203,13 +206,13 @@ fn a_decline_voids_what_was_not_sent_yet() {
 }
 
 #[test]
-fn without_an_answer_in_6_seconds_both_fail_and_do_not_pretend_to_be_tcp() {
+fn without_an_answer_in_time_both_fail_and_do_not_pretend_to_be_tcp() {
     let (mut client, mut server) = (client(true, None), server(Ok(offer(true, None))));
     client.poll_transmit();
-    assert_eq!(client.poll_timeout(), Some(START + CLC_TIMEOUT));
-    client.handle_timeout(START + CLC_TIMEOUT - Time::from_millis(1));
+    assert_eq!(client.poll_timeout(), Some(START + ACCEPT_TIMEOUT));
+    client.handle_timeout(START + ACCEPT_TIMEOUT - Time::from_millis(1));
     assert_eq!(client.outcome(), None);
-    client.handle_timeout(START + CLC_TIMEOUT);
+    client.handle_timeout(START + ACCEPT_TIMEOUT);
     server.handle_timeout(START + CLC_TIMEOUT);
     assert_eq!(client.outcome(), Some(Outcome::Fail(Failure::Timeout)));
     assert_eq!(server.outcome(), Some(Outcome::Fail(Failure::Timeout)));
@@ -323,7 +326,7 @@ fn a_client_that_changes_its_mind_waits_for_the_accept() {
 }
 
 #[test]
-fn a_link_that_fails_leaves_a_second_for_the_peers_decline() {
+fn a_link_that_fails_leaves_time_for_the_peers_decline() {
     let (mut client, mut server) = (client(true, None), server(Ok(offer(true, None))));
     let (_, confirm) = until_confirm(&mut client, &mut server);
     server.handle_bytes(&confirm);
@@ -337,13 +340,16 @@ fn a_link_that_fails_leaves_a_second_for_the_peers_decline() {
     ));
     let at = START + Time::from_secs(2);
     server.link_failed(at, Diagnosis::TIMEOUT_CONFIRM_LINK);
-    server.handle_timeout(at + Time::from_millis(999));
+    server.handle_timeout(at + DECLINE_TIMEOUT_SERVER - Time::from_millis(1));
     assert_eq!(server.poll_transmit(), None);
-    server.handle_timeout(at + Time::from_secs(1));
+    server.handle_timeout(at + DECLINE_TIMEOUT_SERVER);
     let decline = server.poll_transmit().unwrap();
-    client.handle_bytes(&decline);
     client.link_failed(at + Time::from_secs(2), Diagnosis::TIMEOUT_CONFIRM_LINK);
-    client.handle_timeout(at + Time::from_secs(9));
+    // A Linux server's Decline comes 5 s after Confirm, when the client's link had 4.
+    client.handle_timeout(at + Time::from_secs(2) + DECLINE_TIMEOUT_CLIENT - Time::from_millis(1));
+    assert_eq!(client.poll_transmit(), None);
+    client.handle_bytes(&decline);
+    client.handle_timeout(at + Time::from_secs(20));
     assert_eq!(client.poll_transmit(), None, "one Decline is enough");
     let code = Diagnosis::TIMEOUT_CONFIRM_LINK;
     let fallback = |by_peer| {

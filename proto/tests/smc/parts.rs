@@ -122,7 +122,7 @@ pub fn handshake_ends<'a>(told: impl Iterator<Item = &'a [u8]>) {
         server.accept(Time::ZERO, endpoint(1, 1, RmbeSize::MIN), true, true);
         while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
     }
-    for second in [7, 14, 21] {
+    for second in [7, 31, 45] {
         let now = Time::from_secs(second);
         client.link_failed(now, Diagnosis::LINK_READY);
         server.link_failed(now, Diagnosis::LINK_READY);

@@ -6,6 +6,7 @@
 //! serves LLC and completions while nobody else looks. `docs/decisions/09-rdma.md` says why.
 
 pub mod backlog;
+mod blocked;
 mod service;
 mod shake;
 mod way_back;

@@ -4,6 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::backlog::{self, Listener};
+use super::blocked::Blocked;
 use super::shake::Shake;
 use super::way_back::Leaver;
 use crate::link::cover::{self, Plan};
@@ -112,6 +113,7 @@ struct Work {
     leavers: Vec<Leaver>,
     later: Vec<Later>,
     listeners: Vec<Listener>,
+    blocked: Blocked,
     /// Activity of listening threads that was seen ([`cover::plan`]).
     seen: u32,
 }
@@ -128,7 +130,7 @@ fn serve() {
 }
 
 fn round(work: &mut Work) {
-    let Work { shakes, leavers, later, listeners, seen } = work;
+    let Work { shakes, leavers, later, listeners, blocked, seen } = work;
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -167,7 +169,7 @@ fn round(work: &mut Work) {
     let mut at = [next.flatten(), first_later].into_iter().flatten().min();
     let (mut i, time) = (0, now());
     while i < shakes.len() {
-        if shakes[i].is_due(time) && shakes[i].step() {
+        if shakes[i].is_due(time) && shakes[i].step(blocked) {
             shakes.swap_remove(i);
         } else {
             i += 1;

@@ -4,7 +4,7 @@
 //! driver goes on serving LLC: a server that reuses a link group sends Confirm Rkey before Accept.
 
 use super::wire::Wire;
-use super::{CLC_TIMEOUT, Failure, Host, Outcome, Params, Role, params};
+use super::{ACCEPT_TIMEOUT, DECLINE_TIMEOUT_CLIENT, Failure, Host, Outcome, Params, Role, params};
 use crate::smc::Time;
 use crate::smc::clc::accept::{AcceptConfirm, Endpoint, FirstContact, Form};
 use crate::smc::clc::proposal::{Proposal, Release};
@@ -58,7 +58,7 @@ impl Client {
     /// Begins with this Proposal, which offers one version at least.
     pub fn new(now: Time, proposal: Proposal, host: Host) -> Client {
         let mut wire = Wire::new(proposal.peer_id);
-        wire.deadline = Some(now + CLC_TIMEOUT);
+        wire.deadline = Some(now + ACCEPT_TIMEOUT);
         wire.send(&Message::Proposal(proposal.clone()));
         let state = State::AwaitAccept;
         Client {
@@ -193,7 +193,7 @@ impl Client {
     pub fn link_failed(&mut self, now: Time, code: Diagnosis) {
         if matches!(self.state, State::AwaitLink(_)) && !self.wire.is_over() {
             self.state = State::AwaitDecline(code);
-            self.wire.await_decline(now);
+            self.wire.await_decline(now + DECLINE_TIMEOUT_CLIENT);
         }
     }
 

@@ -22,11 +22,19 @@ use super::id::{Eid, Mtu};
 use super::llc::Family;
 use crate::reason::Reason;
 
-/// How long each end waits for Proposal, Accept and Confirm (Linux: CLC_WAIT_TIME).
+/// How long a server waits for Proposal and Confirm (Linux: CLC_WAIT_TIME).
 pub const CLC_TIMEOUT: Time = Time::from_secs(6);
-/// How long an end whose link did not come up looks for the peer's Decline before it sends its own
-/// (Linux: CLC_WAIT_TIME_SHORT).
-pub const DECLINE_TIMEOUT: Time = Time::from_secs(1);
+/// How long a client waits for Accept. A Linux server makes its first contacts one after the other,
+/// 5 s each where RoCE does not get through; its own clients give up after 6 s.
+pub const ACCEPT_TIMEOUT: Time = Time::from_secs(30);
+/// How long a server whose link did not come up looks for a Decline before it sends its own. A Linux
+/// client that has seen the link come up waits for Add Link, and looks for a Decline 2 to 3 s
+/// after that; its own Decline comes after 5 s.
+pub const DECLINE_TIMEOUT_SERVER: Time = Time::from_millis(300);
+/// The same for a client, after the 4 s that the link had. A Linux server sends its Decline 5 s after
+/// Confirm: 2 s for the link, 1 s for a Decline, 2 s for a Delete Link that nobody takes. A Decline
+/// that crosses it would be read as the program's bytes.
+pub const DECLINE_TIMEOUT_CLIENT: Time = Time::from_secs(8);
 
 /// Which end of a connection, and of a link group: the client called connect().
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 //! answered it.
 
 use super::wire::Wire;
-use super::{CLC_TIMEOUT, Failure, Host, Outcome, Params, Role, params};
+use super::{CLC_TIMEOUT, DECLINE_TIMEOUT_SERVER, Failure, Host, Outcome, Params, Role, params};
 use crate::smc::Time;
 use crate::smc::clc::accept::{AcceptConfirm, Endpoint, FirstContact, Form};
 use crate::smc::clc::proposal::{Limits, MAX_ENTRIES, OfferV2, Prefixes, Proposal, Release};
@@ -190,7 +190,7 @@ impl Server {
     pub fn link_failed(&mut self, now: Time, code: Diagnosis) {
         if matches!(self.state, State::AwaitLink(_)) && !self.wire.is_over() {
             self.state = State::AwaitDecline(code);
-            self.wire.await_decline(now);
+            self.wire.await_decline(now + DECLINE_TIMEOUT_SERVER);
         }
     }
 

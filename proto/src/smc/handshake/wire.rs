@@ -1,7 +1,7 @@
 //! What both halves of the handshake do with the TCP stream: collect a message, hold one to send,
 //! keep a deadline, and end.
 
-use super::{DECLINE_TIMEOUT, Failure, Fallback, Outcome};
+use super::{Failure, Fallback, Outcome};
 use crate::smc::Time;
 use crate::smc::clc::assembler::Assembler;
 use crate::smc::clc::decline::Decline;
@@ -119,8 +119,8 @@ impl Wire {
     }
 
     /// The link did not come up: leaves the peer time for its own Decline.
-    pub fn await_decline(&mut self, now: Time) {
-        self.deadline = Some(now + DECLINE_TIMEOUT);
+    pub fn await_decline(&mut self, until: Time) {
+        self.deadline = Some(until);
     }
 
     pub fn is_due(&self, now: Time) -> bool {

@@ -77,6 +77,7 @@ impl Shake {
         });
         let Some(serial) = serial.flatten() else { return false };
         log::info!(target: "smcr::link", fd = self.fd, "no link came up: on over TCP");
+        self.tried = Some(false);
         if let Some(s) = self.sock() {
             s.note(Reason::SmcTimeoutConfirmLink);
             s.set(flag::RETURNS);

@@ -128,6 +128,9 @@ impl Shake {
 
     fn link_failed(&mut self, code: Diagnosis) {
         self.awaits_link = false;
+        if code == Diagnosis::TIMEOUT_CONFIRM_LINK {
+            self.tried = Some(false);
+        }
         if self.come_back() {
             return;
         }
@@ -152,6 +155,7 @@ impl Shake {
             self.link_failed(Diagnosis::TIMEOUT_CONFIRM_LINK);
         } else if ready {
             self.awaits_link = false;
+            self.tried = Some(true);
             match &mut self.machine {
                 Machine::Client(m) => m.link_ready(),
                 Machine::Server(m) => m.link_ready(),

@@ -5,14 +5,16 @@
 //! ([`HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
 //! meanwhile goes through TCP before the program does so itself.
 
+mod about;
 mod back;
 mod greet;
 mod join;
 
 use crate::family::sock::{Sock, role};
 use crate::link::lock::{self, now};
+use crate::rendezvous::smc::blocked::{self, Address, Blocked};
 use crate::sys::{Errno, net};
-use crate::verbs::port::{self, Port};
+use crate::verbs::port::Port;
 use crate::{control, log};
 use smcr_proto::handshake::{HELLO, Peer};
 use smcr_proto::reason::Reason;
@@ -22,14 +24,20 @@ use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::{self, Client};
 use smcr_proto::smc::handshake::server::{self, Offer, Server};
-use smcr_proto::smc::handshake::{Failure, Host, Outcome};
-use smcr_proto::smc::id::{PeerId, RmbeSize};
+use smcr_proto::smc::handshake::{Failure, Outcome};
+use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
+
+pub use about::names;
+use about::find_port;
 
 /// How long a client waits for the greeting of a server that has the library.
 const GREETING: Time = Time::from_secs(2);
 /// One link for each group: what this library does.
 const LIMITS: Limits = Limits { max_conns: 255, max_links: 1, features: 0 };
+/// A kernel's client with two links waits for Add Link, and then looks whether the link was declined: where RoCE passes
+/// from this end to the other alone it would take the link for confirmed else.
+const LIMITS_OF_KERNELS: Limits = Limits { max_links: 2, ..LIMITS };
 
 /// A handshake on its way.
 pub struct Shake {
@@ -42,12 +50,16 @@ pub struct Shake {
     peer: Peer,
     refusal: Option<(Reason, Diagnosis)>,
     machine: Machine,
+    /// The other end's host.
+    host: Option<Address>,
     port: Option<Port>,
     group: Option<usize>,
     /// This handshake has made its group.
     made: bool,
     /// Confirm Link is awaited.
     awaits_link: bool,
+    /// A new link came up, or did not.
+    tried: Option<bool>,
     /// Bytes to be sent.
     out: Vec<u8>,
     /// Bytes of the handshake in each direction.
@@ -112,10 +124,12 @@ impl Shake {
             peer,
             refusal,
             machine: Machine::Fresh,
+            host: blocked::host(fd),
             port: None,
             group: None,
             made: false,
             awaits_link: false,
+            tried: None,
             out: Vec::new(),
             sent: 0,
             received: 0,
@@ -128,7 +142,8 @@ impl Shake {
     }
 
     /// Goes on as far as it can; true when it is over.
-    pub fn step(&mut self) -> bool {
+    pub fn step(&mut self, blocked: &mut Blocked) -> bool {
+        self.heed(blocked);
         if matches!(self.machine, Machine::Fresh) {
             self.start();
         }
@@ -147,7 +162,33 @@ impl Shake {
         self.look_at_link();
         self.events();
         self.write();
-        self.gone || self.finish()
+        let over = self.gone || self.finish();
+        self.note(blocked);
+        over
+    }
+
+    /// Where a link has just failed to come up no other is tried.
+    fn heed(&mut self, blocked: &Blocked) {
+        let refused = self.refusal.is_some() || self.group.is_some() || self.tried.is_some();
+        if refused || !self.host.is_some_and(|host| blocked.has(host, now())) {
+            return;
+        }
+        match &mut self.machine {
+            Machine::Fresh => {}
+            // A Linux server makes one first contact after the other.
+            Machine::Client(m) => m.decline(Diagnosis::TIMEOUT_CONFIRM_LINK, false),
+            _ => return,
+        }
+        self.refusal = Some((Reason::SmcTimeoutConfirmLink, Diagnosis::TIMEOUT_CONFIRM_LINK));
+    }
+
+    /// Remembers whether a link came up.
+    fn note(&mut self, blocked: &mut Blocked) {
+        match (self.host, self.tried.take()) {
+            (Some(host), Some(true)) => blocked.forget(host),
+            (Some(host), Some(false)) => blocked.note(host, now()),
+            _ => {}
+        }
     }
 
     /// Whether a step may get it further: something happened, its time has come, or it waits for what
@@ -208,7 +249,9 @@ impl Shake {
     fn start(&mut self) {
         if self.refusal.is_none() {
             self.port = find_port(self.fd);
-            if self.port.is_none() {
+            // Opened before the first message: the first time takes long, and the peer waits 6 s for the next one.
+            let opens = |port: &Port| lock::with(|all| all.device(port).is_ok()) == Some(true);
+            if !self.port.as_ref().is_some_and(opens) {
                 self.refusal = Some((Reason::SmcNoRdma, Diagnosis::NO_SMCR_DEVICE));
             }
         }
@@ -227,7 +270,10 @@ impl Shake {
         let (peer_id, host) = names();
         let offer = match self.refusal {
             Some((_, code)) => Err(code),
-            None => Ok(Offer { v1: None, v2: Some((control::user_eids(), LIMITS)) }),
+            None => {
+                let limits = if ours { LIMITS } else { LIMITS_OF_KERNELS };
+                Ok(Offer { v1: None, v2: Some((control::user_eids(), limits)) })
+            }
         };
         self.machine = Machine::Server(Server::new(now(), peer_id, offer, host));
     }
@@ -357,6 +403,9 @@ impl Shake {
                     // The peer's own patience may have ended at the same time.
                     self.late = Late::Decline;
                 }
+                if std::mem::take(&mut self.awaits_link) && f.code == Diagnosis::TIMEOUT_CONFIRM_LINK {
+                    self.tried = Some(false);
+                }
                 if f.end_group && let Some(place) = self.group {
                     lock::with(|all| all.end_group(place));
                 }
@@ -385,37 +434,4 @@ fn push(out: &mut Vec<u8>, frame: Option<Frame>) {
     if let Some(frame) = frame {
         out.extend_from_slice(&frame);
     }
-}
-
-/// What this process says of itself.
-pub fn names() -> (PeerId, Host) {
-    (own_id(), host())
-}
-
-fn own_id() -> PeerId {
-    lock::with(|all| all.peer_id().ok()).flatten().unwrap_or_default()
-}
-
-fn host() -> Host {
-    let mut name = [0u8; 65];
-    // SAFETY: the struct is filled by the call; an all-zero one is valid.
-    unsafe {
-        let mut u: libc::utsname = std::mem::zeroed();
-        if libc::uname(&mut u) == 0 {
-            for (to, from) in name.iter_mut().zip(u.nodename) {
-                *to = from as u8;
-            }
-        }
-    }
-    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
-    Host::linux(std::str::from_utf8(&name[..end]).unwrap_or("localhost"))
-}
-
-/// The RoCE port for the source address of a connection.
-fn find_port(sock: i32) -> Option<Port> {
-    let local = net::local_addr(sock).ok()?.folded();
-    if i32::from(local.family) != libc::AF_INET {
-        return None;
-    }
-    port::find([local.ip[0], local.ip[1], local.ip[2], local.ip[3]], sock)
 }
