@@ -43,7 +43,7 @@ struct test {
     void (*b)(void); /* connects */
     unsigned flags;
 };
-/* COLD: has no warm-up, acceleration isn't asked for. WHOLE: all the payload that the case reports,
+/* COLD: has no warm-up, acceleration isn't asked for unless it is WHOLE: all the payload that the case reports,
  * not only the warm-up, must stay off TCP. SLOW: takes longer than most natively. */
 enum { COLD = 1, WHOLE = 2, SLOW = 4 };
 extern const struct test tests[];

@@ -249,7 +249,6 @@ static void unrelated_a(void) {
 static void unrelated_b(void) {
     int fd = conn();
     get_stream(fd, 60 * MIB, 3);
-    payload(60 * MIB);
     echo_until_end(fd);
     meet();
 }
@@ -337,6 +336,53 @@ static void child_reads_b(void) {
     meet();
 }
 
+/* A fork between the moment when the connecting side asks for memory and the one when the accepting side
+ * hears of it: the connection moves all the same, when the child is gone. */
+enum { FORKS = 4, AFTER = 2 * MIB };
+static void young_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    for (int i = 0; i < FORKS; i++) {
+        int fd = accept_from(l);
+        for (int n = 0; n < 40; n++)
+            get(fd, buf, 1);
+        meet();
+        meet();
+        pid_t child = MUST(fork());
+        if (child == 0) {
+            usleep(50000);
+            _exit(0);
+        }
+        for (int n = 0; n < 40; n++)
+            get(fd, buf, 1);
+        MUST(waitpid(child, NULL, 0));
+        for (int n = 0; n < 20; n++, usleep(5000))
+            put(fd, buf, get(fd, buf, 64));
+        put_stream(fd, AFTER, i);
+        close(fd);
+    }
+    say("%d children", FORKS);
+    meet();
+}
+static void young_b(void) {
+    meet();
+    for (int i = 0; i < FORKS; i++) {
+        int fd = dial(PORT);
+        put(fd, buf, 40);
+        meet();
+        for (int n = 0; n < 40; n++)
+            put(fd, buf, 1);
+        meet();
+        for (int n = 0; n < 20; n++) {
+            put(fd, buf, 64);
+            get(fd, buf, 64);
+        }
+        get_stream(fd, AFTER, i);
+        close(fd);
+    }
+    meet();
+}
+
 const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
                              {"parent_closes", parent_closes_a, parent_closes_b, 0},
                              {"child_reads", child_reads_a, child_reads_b, 0},
@@ -346,4 +392,5 @@ const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
                              {"unrelated_children", unrelated_a, unrelated_b, WHOLE},
                              {"killed_child", killed_a, echo_b, 0},
                              {"forking_beside_traffic", forking_a, echo_b, 0},
+                             {"fork_while_young", young_a, young_b, COLD | WHOLE},
                              {0}};

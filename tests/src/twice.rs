@@ -270,7 +270,7 @@ impl Case {
                     got.notes
                 );
             }
-            if ends == Ends::Both && !self.cold && !flipping() {
+            if ends == Ends::Both && (!self.cold || self.whole) && !flipping() {
                 self.ensure_accelerated(&got)?;
             }
         }

@@ -191,7 +191,7 @@ fn map(old: *mut AtomicU64, file: i32) -> Res<*mut u8> {
     if old.is_null() {
         return mem::map_shared(file, LEN, false);
     }
-    match mem::map_over(old.cast(), file, LEN) {
+    match mem::map_over(old.cast(), file, LEN, false) {
         Ok(p) if p == old.cast() => Ok(p),
         Ok(_) => Err(Errno(libc::EINVAL)),
         Err(e) => Err(e),

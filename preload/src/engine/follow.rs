@@ -309,12 +309,22 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
 /// Gives up before anything was switched: the region is not used, the connection is plain TCP. It
 /// stays mapped until the end, so that a thread that looks at it now finds memory.
 pub fn abandon(s: &Sock, why: Reason) {
+    leave_unused(s, why, step::FAILED);
+}
+
+/// The same, where the peer could not take the region now: it is asked again.
+pub fn postpone(s: &Sock, why: Reason) {
+    leave_unused(s, why, step::IDLE);
+}
+
+fn leave_unused(s: &Sock, why: Reason, step: u32) {
     s.tx.dir.store(std::ptr::null_mut(), Release);
     s.rx.dir.store(std::ptr::null_mut(), Release);
-    s.step.store(step::FAILED, Release);
     s.note(why);
     s.set_state(State::Tcp);
     s.clear(flag::CAREFUL);
+    // Last: whoever finds it idle may begin. Pairs with the Acquire in `rendezvous::one_step`.
+    s.step.store(step, Release);
 }
 
 /// The peer did not answer a request to return: reading goes on in the ring. False: it has just

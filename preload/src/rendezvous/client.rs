@@ -6,10 +6,10 @@ use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
-use crate::sys::{Errno, Sysno, clock, fd, net, proc};
+use crate::sys::{Errno, Res, Sysno, clock, fd, net, proc};
 use crate::transport::channel::{Heard, read_one};
 use crate::transport::peers;
-use crate::transport::region::{self, setup};
+use crate::transport::region::{self, RegionHeader, setup};
 use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
@@ -25,6 +25,8 @@ const TRIES: u32 = 7;
 /// connections late.
 const FIRST_GAP_US: u64 = 100;
 const LAST_GAP_US: u64 = 50_000;
+/// After a refusal because of a fork, looks go on as after so many: 3 ms.
+const TRIES_WHEN_SHARED: u32 = 5;
 /// Operations between two looks at the clock.
 const GAP_OPS: u32 = 2;
 
@@ -42,29 +44,31 @@ pub fn begin(s: &'static Sock, sock: i32) {
         return later(s, u32::MAX);
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;
-    let again = || {
-        let gap = (FIRST_GAP_US << tries.min(16)).min(LAST_GAP_US);
-        s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
-        later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
-    };
     match facts(&local, &remote) {
         Err(_) => {
             s.note(Reason::NoDiag);
-            if tries < TRIES { again() } else { later(s, u32::MAX) }
+            if tries < TRIES { again(s) } else { later(s, u32::MAX) }
         }
         Ok(f) => match announced(f.pacing) {
             None => {
                 s.note(Reason::PeerPlain);
-                again();
+                again(s);
             }
             Some(name) => {
                 if let Err(reason) = offer(s, sock, name, &f) {
                     s.note(reason);
-                    again();
+                    again(s);
                 }
             }
         },
     }
+}
+
+/// Looks again after a while that grows with the tries.
+fn again(s: &Sock) {
+    let gap = (FIRST_GAP_US << s.tries.load(Relaxed).min(16)).min(LAST_GAP_US);
+    s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
+    later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
 }
 
 fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
@@ -89,8 +93,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     }
     let sent = (|| {
         let random = u64::from_ne_bytes(proc::random::<8>().map_err(|_| Reason::NoResources)?);
-        let (p, region_fd) =
-            region::make(config::ring_size()).map_err(|_| Reason::NoResources)?;
+        let (p, region_fd) = memory(s).map_err(|_| Reason::NoResources)?;
         let rate = proof_rate(random);
         let (pid, uid) = peer.who();
         s.peer_pid.store(pid, Relaxed);
@@ -110,8 +113,6 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         if sent.is_err() {
             s.tx.dir.store(std::ptr::null_mut(), Release);
             s.rx.dir.store(std::ptr::null_mut(), Release);
-            s.region.store(std::ptr::null_mut(), Release);
-            region::drop_mapping(p);
             return Err(Reason::PeerSilent);
         }
         Ok(())
@@ -120,7 +121,9 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         peer.release();
         return Err(reason);
     }
-    s.peer.store(slot, Release);
+    if let Some(before) = peers::get(s.peer.swap(slot, AcqRel)) {
+        before.release(); // of an offer that was refused
+    }
     s.set_state(State::Negotiating);
     s.note(Reason::PeerSilent);
     begin_waiting(s);
@@ -132,6 +135,15 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     log::debug!(target: "smcr::rendezvous", fd = sock, pid = s.peer_pid.load(Relaxed), "offer sent");
     follow::offer_reading(s, sock);
     Ok(())
+}
+
+/// Memory for an offer: new, or in the place of what a peer refused before.
+fn memory(s: &Sock) -> Res<(*mut RegionHeader, i32)> {
+    let size = config::ring_size();
+    match s.region.load(Acquire) {
+        p if p.is_null() => region::make(size),
+        p => region::renew(p, size).map(|fd| (p, fd)),
+    }
 }
 
 fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
@@ -200,8 +212,16 @@ fn hear(s: &'static Sock) {
 pub fn answered(a: Answer) {
     let Some(base) = family::base() else { return };
     let s = family::sock(base, a.id);
-    if a.reason != Reason::None && s.step.load(Acquire) == step::OFFERED {
-        log::info!(target: "smcr::rendezvous", reason = a.reason.label(), "offer refused by the peer");
+    if a.reason == Reason::None || s.step.load(Acquire) != step::OFFERED {
+        return;
+    }
+    log::info!(target: "smcr::rendezvous", reason = a.reason.label(), "offer refused by the peer");
+    if a.reason == Reason::SharedByFork {
+        // The peer announces itself anew when it holds the connection alone.
+        s.tries.store(TRIES_WHEN_SHARED, Relaxed);
+        again(s);
+        follow::postpone(s, a.reason);
+    } else {
         give_up(s, a.reason);
     }
 }

@@ -112,6 +112,10 @@ fn may_begin(s: &Sock) -> bool {
     if role != role::CLIENT && role != role::SERVER {
         return false;
     }
+    if s.has(flag::PINNED) {
+        later(s, u32::MAX);
+        return false;
+    }
     if !config::enabled() {
         s.note(Reason::Disabled);
         return false;

@@ -1,10 +1,10 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener};
+use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
-use crate::family::{self, process};
+use crate::family::{self, holders, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{fd, net, proc};
 use crate::transport::peers::{self, Peer};
@@ -108,11 +108,16 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     let sock = s.fd.load(Relaxed);
     let is_it = s.step.load(Acquire) == step::ANNOUNCED
         && !s.has(flag::PINNED)
-        && s.holders.load(Relaxed) == 1
         && net::cookie(sock) == Ok(o.cookie);
     if !is_it {
         fd::close(region_fd);
         return Err(Reason::PeerPinned);
+    }
+    if holders::is_shared(s) {
+        // Memory that only this process maps: not while a forked child has the connection too.
+        fd::close(region_fd);
+        withdraw(s, sock, Reason::SharedByFork, step::IDLE);
+        return Err(Reason::SharedByFork);
     }
     let Some(slot) = peers::slot_of(peer) else {
         fd::close(region_fd);
@@ -120,7 +125,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     };
     if let Err(reason) = may_share(s, peer.who().1) {
         fd::close(region_fd);
-        withdraw(s, sock, reason);
+        withdraw(s, sock, reason, step::FAILED);
         // What we have against it is not the peer's to know in detail.
         return Err(if reason == Reason::MaxMemory { reason } else { Reason::PeerPinned });
     }
@@ -174,13 +179,13 @@ fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
     }
 }
 
-/// Takes an announcement back: the connection stays on TCP.
-fn withdraw(s: &Sock, sock: i32, why: Reason) {
+/// Takes an announcement back: the connection stays on TCP for now (`next` idle) or for good (failed).
+fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     forget(s);
     let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     s.note(why);
-    s.step.store(step::FAILED, Release);
-    later(s, u32::MAX);
+    later(s, if next == step::IDLE { s.ops.load(Relaxed).saturating_add(SHARED_OPS) } else { u32::MAX });
+    s.step.store(next, Release);
 }
 
 /// Connects a record with a mapped region.

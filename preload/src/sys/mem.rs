@@ -82,12 +82,13 @@ pub fn map_shared(fd: c_int, len: usize, write: bool) -> Res<*mut u8> {
     mmap(len, prot, libc::MAP_SHARED, fd)
 }
 
-/// Maps a descriptor for reading, in one step over what is mapped at `old`: who looks there meanwhile
-/// sees one or the other.
-pub fn map_over(old: *mut u8, fd: c_int, len: usize) -> Res<*mut u8> {
+/// Maps a descriptor in one step over what is mapped at `old`: who looks there meanwhile sees one or
+/// the other.
+pub fn map_over(old: *mut u8, fd: c_int, len: usize, write: bool) -> Res<*mut u8> {
+    let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as usize;
-    // SAFETY: replaces a mapping of ours of the same length, of which only atomics are read.
-    unsafe { call(Sysno::mmap, [old as usize, len, libc::PROT_READ as usize, flags, fd as usize, 0]) }
+    // SAFETY: replaces a mapping of ours of the same length, of which only atomics are used.
+    unsafe { call(Sysno::mmap, [old as usize, len, prot as usize, flags, fd as usize, 0]) }
         .map(|p| p as *mut u8)
 }
 

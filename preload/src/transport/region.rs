@@ -44,6 +44,21 @@ pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
     Ok((p, fd))
 }
 
+/// Fresh memory in the place of a region that a peer refused; its descriptor, as from [`make`]. A thread
+/// that looks there meanwhile finds one or the other.
+pub fn renew(p: *mut RegionHeader, ring_size: usize) -> Res<i32> {
+    let (fresh, fd) = make(ring_size)?;
+    let over = mem::map_over(p.cast(), fd, LEN, true);
+    drop_mapping(fresh);
+    match over {
+        Ok(_) => Ok(fd),
+        Err(e) => {
+            sys::fd::close(fd);
+            Err(e)
+        }
+    }
+}
+
 /// Maps a region that a peer sent; closes the descriptor.
 pub fn adopt(fd: i32) -> Res<*mut RegionHeader> {
     let mapped =
