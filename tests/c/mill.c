@@ -191,6 +191,10 @@ static int dial(int port, int line) {
         me->phase = 2;
         return -1;
     }
+    struct sockaddr_in own;
+    socklen_t len = sizeof own;
+    if (!getsockname(fd, (void *)&own, &len))
+        me->port = ntohs(own.sin_port);
     return fd;
 }
 

@@ -37,6 +37,8 @@ struct side {
     _Atomic uint32_t in_end;  /* END, or ERROR + errno of recv */
     _Atomic uint32_t out_end; /* END: own shutdown; ERROR + errno of send or connect */
     _Atomic uint32_t phase;   /* 1: in use; 2: closed */
+    _Atomic uint32_t port;    /* of the connecting end */
+    _Atomic uint32_t spare;
 };
 struct board {
     _Atomic uint32_t go;     /* the connecting end dials again when it changes */

@@ -102,7 +102,7 @@ pub fn files() -> Vec<String> {
         .filter_map(|dir| fs::read_dir(dir).ok())
         .flat_map(|entries| entries.flatten())
         .map(|e| e.path().display().to_string())
-        .filter(|name| name.rsplit('/').next().is_some_and(|n| n.starts_with("smcr")))
+        .filter(|name| name.rsplit('/').next().is_some_and(|n| n == "smcr" || n.starts_with("smcr-")))
         .collect();
     all.sort();
     all

@@ -8,6 +8,7 @@
 //! - [`share`]: how much of a workload's payload stayed off TCP;
 //! - [`apps`]: redis, nginx and the others, started in a namespace;
 //! - [`mill`]: streams on several connections, whose ends are killed; [`census`]: what is left then;
+//! - [`page`]: what a process showed of itself, also after its death;
 //! - [`dice`]: random numbers that a seed repeats.
 //!
 //! A test never asserts a time, and where acceleration is expected it asserts the share of the
@@ -20,6 +21,7 @@ pub mod dump;
 pub mod library;
 pub mod mill;
 pub mod net;
+pub mod page;
 pub mod process;
 pub mod share;
 pub mod twice;

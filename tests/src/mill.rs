@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,22 +13,28 @@ use tempfile::TempDir;
 use crate::apps::PORT;
 use crate::dump;
 use crate::net::Net;
+use crate::page::Page;
 use crate::process::{Load, Program, Running};
 use crate::twice::compile_with;
 
 /// The ways to wait; each takes other paths through the library.
 pub const MODES: [&str; 5] = ["threads", "level", "edge", "raw", "poll"];
 
+/// Connections that were reset because of a proof that stood unread, and would not have been natively.
+static PROOFS_UNREAD: AtomicU64 = AtomicU64::new(0);
+
+/// How many there were in this run.
+pub fn proofs_unread() -> u64 {
+    PROOFS_UNREAD.load(Relaxed)
+}
+
 /// How long a survivor may take until all of its connections have ended.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// After that connections are past the proof, or stay on TCP for good.
-const SETTLED: Duration = Duration::from_millis(250);
 
 /// More than the largest segment on loopback.
 const SEGMENT: u64 = 70_000;
 const HEADER: u64 = 128;
-const SIDE: u64 = 48;
+const SIDE: u64 = 56;
 const END: u32 = 1;
 const ERROR: u32 = 1000;
 
@@ -58,6 +65,7 @@ pub struct Side {
     pub in_end: u32,
     pub out_end: u32,
     pub phase: u32,
+    pub port: u32,
 }
 
 /// Both ends of all connections.
@@ -123,7 +131,6 @@ pub struct Mill<'a> {
     client: Option<Running<'a>>,
     server: Option<Running<'a>>,
     round: u32,
-    begun: Instant,
 }
 
 impl<'a> Mill<'a> {
@@ -132,7 +139,7 @@ impl<'a> Mill<'a> {
         let path = dir.path().join("board");
         std::fs::write(&path, vec![0u8; 16384])?;
         let board = File::options().read(true).write(true).open(&path)?;
-        Ok(Mill { net, plan, dir, board, client: None, server: None, round: 0, begun: Instant::now() })
+        Ok(Mill { net, plan, dir, board, client: None, server: None, round: 0 })
     }
 
     fn word(&self, index: u64) -> Result<u32> {
@@ -161,6 +168,7 @@ impl<'a> Mill<'a> {
                 in_end: word(1),
                 out_end: word(2),
                 phase: word(3),
+                port: word(4),
             }
         };
         Ok(raw.chunks_exact(2 * SIDE as usize)
@@ -214,7 +222,6 @@ impl<'a> Mill<'a> {
         self.board.write_all_at(&lines, HEADER)?;
         self.put(1, 0)?;
         self.round += 1;
-        self.begun = Instant::now();
         self.put(0, self.round)
     }
 
@@ -253,36 +260,60 @@ impl<'a> Mill<'a> {
     pub fn await_death(&mut self, who: Who, time: Duration) -> Result<bool> {
         let end = Instant::now() + time;
         let mut before = self.lines()?;
+        let mut pages = self.pages(who);
         while !self.running(who).as_mut().context("not running")?.gone()? {
             if Instant::now() > end {
                 return Ok(false);
             }
             before = self.lines()?;
+            if pages[0].is_none() {
+                pages = self.pages(who);
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
         let victim = self.running(who).take().context("not running")?;
-        self.judge_all(who, victim, &before, false).context("at that step")?;
+        self.judge_all(who, victim, &before, &pages).context("at that step")?;
         Ok(true)
     }
 
     /// One end dies; the other one must see it as TCP shows it, on all lines.
     pub fn die(&mut self, who: Who, how: Death) -> Result<()> {
-        let settled = self.begun.elapsed() > SETTLED;
         let before = self.lines()?;
+        let pages = self.pages(who);
         let victim = self.running(who).take().context("not running")?;
         for signal in how.signals() {
             victim.signal(*signal)?;
         }
-        self.judge_all(who, victim, &before, settled).with_context(|| format!("{how:?} of {who:?}"))
+        self.judge_all(who, victim, &before, &pages).with_context(|| format!("{how:?} of {who:?}"))
     }
 
-    fn judge_all(&self, who: Who, mut victim: Running<'a>, before: &Lines, settled: bool) -> Result<()> {
+    /// The pages of the one that dies and of the survivor, to be read afterwards.
+    fn pages(&self, who: Who) -> [Option<Page>; 2] {
+        [who, who.other()].map(|end| self.pid(end).and_then(Page::of).ok().flatten())
+    }
+
+    fn judge_all(
+        &self,
+        who: Who,
+        mut victim: Running<'a>,
+        before: &Lines,
+        pages: &[Option<Page>; 2],
+    ) -> Result<()> {
         victim.await_end(PATIENCE)?;
         self.await_closed(who.other())?;
         let (now, d, s) = (self.lines()?, who as usize, who.other() as usize);
         for (i, (now, before)) in now.iter().zip(before).enumerate() {
-            judge(&now[s], &now[d], &before[s], settled)
-                .with_context(|| format!("line {i}\nsurvivor {:?}\ndead     {:?}", now[s], now[d]))?;
+            let port = now[Who::Client as usize].port as u16;
+            let ports = if who == Who::Client { (port, PORT) } else { (PORT, port) };
+            let dead = pages[0].as_ref().and_then(|p| p.find(ports.0, ports.1).ok()?);
+            let awaits_proof = dead.is_some_and(|r| r.awaits_proof());
+            judge(&now[s], &now[d], &before[s], awaits_proof).with_context(|| {
+                let alive = pages[1].as_ref().and_then(|p| p.find(ports.1, ports.0).ok()?);
+                format!(
+                    "line {i}\nsurvivor {:?}\ndead     {:?}\nas their pages show it\nsurvivor {alive:?}\ndead     {dead:?}",
+                    now[s], now[d]
+                )
+            })?;
         }
         Ok(())
     }
@@ -327,9 +358,9 @@ fn has_moved(line: usize, now: &[Side; 2], before: &[Side; 2]) -> bool {
     grew || line % 8 == HALF && now[1].phase == 2
 }
 
-/// Whether what a survivor saw of its dead peer is what TCP shows. Not `settled`: a proof may have stood
+/// Whether what a survivor saw of its dead peer is what TCP shows. `awaits_proof`: a proof may have stood
 /// unread in the dead end's stream, of which the kernel makes a reset (docs/faults.md).
-fn judge(survivor: &Side, dead: &Side, before: &Side, settled: bool) -> Result<()> {
+fn judge(survivor: &Side, dead: &Side, before: &Side, awaits_proof: bool) -> Result<()> {
     let reset = ERROR + libc::ECONNRESET as u32;
     ensure!(survivor.wrong == 0 && dead.wrong == 0, "other bytes than were sent");
     if survivor.phase == 0 || survivor.in_end == 0 {
@@ -344,8 +375,11 @@ fn judge(survivor: &Side, dead: &Side, before: &Side, settled: bool) -> Result<(
     if !was_reset {
         ensure!(survivor.got >= dead.sent, "{} bytes are lost before an orderly end", dead.sent - survivor.got);
     }
-    if settled && dead.phase != 0 && survivor.offered <= dead.got {
+    if !awaits_proof && dead.phase != 0 && survivor.offered <= dead.got {
         ensure!(!was_reset, "a reset although the dead end had read everything");
+    }
+    if awaits_proof && was_reset && survivor.offered <= dead.got {
+        PROOFS_UNREAD.fetch_add(1, Relaxed);
     }
     // Behind a FIN a reset shows as EPIPE; less than a segment may have waited for an acknowledgement.
     if dead.phase != 0 && dead.out_end == 0 && before.sent > dead.asked.max(dead.got) + SEGMENT {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use smcr_tests::census::{self, Census};
 use smcr_tests::dice::{self, Dice};
-use smcr_tests::mill::{Death, MODES, Mill, Plan, Who};
+use smcr_tests::mill::{Death, MODES, Mill, Plan, Who, proofs_unread};
 use smcr_tests::net::Net;
 use smcr_tests::process::Load;
 
@@ -65,7 +65,11 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
         bytes += mill.moved()?;
     }
     let after = alone(&mut mill)?;
-    println!("{victim:?} dies, {client} and {server}: {} times, {bytes} bytes", rounds() + 2);
+    println!(
+        "{victim:?} dies, {client} and {server}: {} times, {bytes} bytes; resets for an unread proof so far: {}",
+        rounds() + 2,
+        proofs_unread()
+    );
     let leaks = after.leaked_since(&before, 3, 4096);
     ensure!(leaks.is_empty(), "the survivor leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
     drop(mill);

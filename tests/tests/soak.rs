@@ -11,7 +11,7 @@ use smcr_tests::apps::{FILES, LONG, Nginx, PORT, Redis, info, noise, signal, wor
 use smcr_tests::census::{self, Census};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::library;
-use smcr_tests::mill::{Death, MODES, Mill, Plan, Who};
+use smcr_tests::mill::{Death, MODES, Mill, Plan, Who, proofs_unread};
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, eventually, which};
 use tempfile::TempDir;
@@ -344,6 +344,6 @@ fn soak() -> Result<()> {
     println!("SEED={seed}, port {PORT}");
     let mut figures = Figures::default();
     let result = run(seed, Duration::from_secs(secs), &mut figures);
-    println!("{figures:#?}");
+    println!("{figures:#?}\nresets for an unread proof: {}", proofs_unread());
     result.with_context(|| format!("SEED={seed}"))
 }
