@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use crate::dump;
 use crate::net::Net;
 use crate::process::{Load, Program, Running, eventually, which};
 
@@ -259,6 +261,30 @@ impl<'a> Nginx<'a> {
             Ok(!Path::new(&format!("/proc/{master}")).exists())
         })
     }
+}
+
+/// Waits for the end of a redis-benchmark whose server was killed. It may also run in circles then, natively
+/// too: its `cliWriteConn` makes EAGAIN of every error that a send met, and its caller tries again at once,
+/// for ever, without a system call. True: it did, and it was killed.
+pub fn benchmark_ends(mut benchmark: Running) -> Result<bool> {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !benchmark.gone()? && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if benchmark.gone()? {
+        let ended = benchmark.wait(LONG)?;
+        ensure!(!ended.status.success(), "{ended}");
+        return Ok(false);
+    }
+    // Each time in that function, and never in the library or the kernel for it.
+    for _ in 0..5 {
+        let stacks = dump::stacks(benchmark.pid()).context("gdb")?;
+        let in_circles = stacks.contains("in cliWriteConn (") && !stacks.contains("libsmcr");
+        ensure!(in_circles, "redis-benchmark neither ends nor runs in its own circles:\n{stacks}");
+    }
+    benchmark.signal(nix::sys::signal::Signal::SIGKILL)?;
+    benchmark.wait(LONG)?;
+    Ok(true)
 }
 
 /// The workers of an nginx master: its children.

@@ -14,6 +14,20 @@ pub fn all(pids: &[i32]) -> String {
     text
 }
 
+/// The user-space stacks of a process as gdb shows them; None: it is not installed, or was refused.
+pub fn stacks(pid: i32) -> Option<String> {
+    let gdb = Command::new("timeout")
+        .args(["20", "gdb", "-p", &pid.to_string(), "-batch", "-nx"])
+        .args(["-ex", "set pagination off", "-ex", "thread apply all bt 25"])
+        .env_remove("LD_PRELOAD")
+        .env_remove("DEBUGINFOD_URLS")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    gdb.status.success().then(|| String::from_utf8_lossy(&gdb.stdout).into_owned())
+}
+
 fn one(text: &mut String, pid: i32) {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
@@ -32,17 +46,8 @@ fn one(text: &mut String, pid: i32) {
             read(format!("{at}/stack")),
         );
     }
-    let gdb = Command::new("timeout")
-        .args(["20", "gdb", "-p", &pid.to_string(), "-batch", "-nx"])
-        .args(["-ex", "set pagination off", "-ex", "thread apply all bt 25"])
-        .env_remove("LD_PRELOAD")
-        .env_remove("DEBUGINFOD_URLS")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    match gdb {
-        Ok(out) if out.status.success() => {
-            let frames = String::from_utf8_lossy(&out.stdout);
+    match stacks(pid) {
+        Some(frames) => {
             for line in frames
                 .lines()
                 .filter(|l| l.starts_with('#') || l.starts_with("Thread"))
@@ -50,7 +55,7 @@ fn one(text: &mut String, pid: i32) {
                 let _ = writeln!(text, "{line}");
             }
         }
-        _ => {
+        None => {
             let _ = writeln!(
                 text,
                 "(no user-space stacks: gdb is not there or was refused)"

@@ -120,7 +120,12 @@ fn is_killed(s: &Sock, dir: &Dir) -> bool {
 pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
     match verdict(s, dir) {
         Verdict::Open => None,
-        Verdict::Eof => Some(Step::End),
+        Verdict::Eof => {
+            // Nobody looks for doorbells behind the end, and one that stays unread makes a reset of ours,
+            // which destroys what we still send (hazard 8).
+            bell::drain(s, dir, sock);
+            Some(Step::End)
+        }
         Verdict::Reset => {
             // The kernel's own answer, which takes the error; doorbells before it are not data.
             bell::drain(s, dir, sock);
