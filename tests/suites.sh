@@ -12,7 +12,8 @@ CARGO=${CARGO:-cargo}
 deadline() {
     case $1 in
         twice) echo 700 ;;
-        units | programs_redis | programs_nginx | faults | lab) echo 400 ;;
+        units | programs_redis | programs_nginx | faults) echo 400 ;;
+        lab) echo 900 ;;
         *) echo 240 ;;
     esac
 }

@@ -7,6 +7,7 @@ use crate::family::links;
 use crate::verbs::device::{Completion, MESSAGE, SENT};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
+use smcr_proto::smc::immediate::Immediate;
 use std::sync::atomic::Ordering::*;
 
 /// How long a group that is over keeps its queue pair, for its last message.
@@ -73,12 +74,16 @@ impl State {
     pub fn poll(&mut self) -> bool {
         let mut any = false;
         for number in 0..self.devices.len() {
-            let mut done = [Completion { id: 0, status: 0, arrived: false, len: 0, qpn: 0 }; 16];
+            let mut done = [Completion { id: 0, status: 0, arrived: false, len: 0, immediate: None, qpn: 0 }; 16];
             loop {
                 let n = self.devices[number].poll(&mut done);
                 any |= n > 0;
                 for c in &done[..n] {
-                    if c.arrived { self.arrived(number, c) } else { self.sent(number, c) }
+                    match c.immediate {
+                        Some(value) if c.arrived => self.written(number, c, value),
+                        _ if c.arrived => self.arrived(number, c),
+                        _ => self.sent(number, c),
+                    }
                 }
                 if n < done.len() {
                     break;
@@ -123,6 +128,36 @@ impl State {
         }
     }
 
+    /// A write of `len` bytes announces itself.
+    fn written(&mut self, number: usize, c: &Completion, value: u32) {
+        self.devices[number].give_back(c.id);
+        let Some(place) = self.group_of(number, c.qpn) else { return };
+        if c.status != 0 {
+            return self.fail_group(place);
+        }
+        let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
+        group.messages[1] += 1;
+        group.handle_arrival(now());
+        let immediate = Immediate::parse(value);
+        let index = u32::from(immediate.number()).wrapping_sub(1) & 0xfff;
+        let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
+        // As in `arrived`.
+        let Some(slot) = slot.filter(|s| s.group == Some(place)) else { return };
+        let bytes = slot.handle_immediate(c.len, immediate);
+        self.took(place, index, bytes);
+    }
+
+    /// A message for a connection has been taken.
+    fn took(&mut self, place: usize, index: u32, bytes: u32) {
+        mark(index);
+        if bytes > 0 {
+            self.note_unseen(index, false);
+        }
+        if let Some(group) = &mut self.groups[place] {
+            group.bytes[1] += u64::from(bytes);
+        }
+    }
+
     fn arrived(&mut self, number: usize, c: &Completion) {
         let mut message = [0; MESSAGE];
         let Some(n) = self.devices[number].take_message(c.id, c.len, &mut message) else { return };
@@ -144,13 +179,7 @@ impl State {
             // The token is looked up in the whole process, so the group is checked as well.
             if let Some(slot) = slot.filter(|s| s.group == Some(place)) {
                 let bytes = slot.handle_cdc(&cdc);
-                mark(index);
-                if bytes > 0 {
-                    self.note_unseen(index, false);
-                }
-                if let Some(group) = &mut self.groups[place] {
-                    group.bytes[1] += u64::from(bytes);
-                }
+                self.took(place, index, bytes);
             }
         } else if cdc::peek_token(message).is_err()
             && let Some(group) = &mut self.groups[place]

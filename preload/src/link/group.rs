@@ -15,6 +15,7 @@ use smcr_proto::page::link::{self as page, Record};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::handshake::{Agreed, Params, Role};
 use smcr_proto::smc::id::{Psn, Rkey, RmbeSize};
+use smcr_proto::smc::immediate;
 use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event};
 use smcr_proto::smc::llc::{Family, Frame, Message, TestLink};
@@ -24,6 +25,9 @@ use std::collections::VecDeque;
 const SLOTS: u32 = 16;
 /// The same with LLC, which may not wait behind data.
 const SLOTS_LLC: u32 = 20;
+
+/// Place of what needs none in the room for messages.
+const NO_ROOM: u32 = 32;
 
 /// How long a message may be on its way before the link counts as dead; the second once the TCP connection
 /// below has ended. (The card's own retries may have no end.)
@@ -66,6 +70,8 @@ pub struct Group {
     pub users: usize,
     /// The link was confirmed.
     pub is_ready: bool,
+    /// Writes announce themselves, both ends have agreed.
+    pub immediate: bool,
     /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
     confirming: Option<u32>,
     /// The group is over, since this time.
@@ -104,6 +110,7 @@ impl Group {
             room: None,
             users: 0,
             is_ready: false,
+            immediate: false,
             confirming: None,
             over: None,
             eid: [0; 32],
@@ -150,6 +157,7 @@ impl Group {
         });
         m.start(now);
         self.mtu = params.mtu.bytes();
+        self.immediate = limits.is_some_and(|l| l.features & immediate::FEATURE != 0);
         if let Agreed::V2 { eid, .. } = params.version {
             self.eid = eid.0;
         }
@@ -355,13 +363,27 @@ impl Group {
         }
         self.rooms &= !(1 << place);
         self.last = Some(place);
+        self.posted(writes);
+        true
+    }
+
+    /// Posts a write that announces itself.
+    pub fn post_write(&mut self, write: &Write, immediate: u32, slot: u32) -> bool {
+        let Some(qp) = &self.qp else { return false };
+        let fine = qp.post_write(write, immediate, u64::from(NO_ROOM) << 32 | u64::from(slot)).is_ok();
+        if fine {
+            self.posted(std::slice::from_ref(write));
+        }
+        fine
+    }
+
+    fn posted(&mut self, writes: &[Write]) {
         if self.outstanding == 0 {
             self.progress = now();
         }
         self.messages[0] += 1;
         self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
         self.outstanding += 1;
-        true
     }
 
     /// What `smcrctl linkgroup` shows.

@@ -10,7 +10,7 @@
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: queue pair, LLC machine, rings;
-//! - [`slot`]: a connection; [`leave`]: how it leaves for TCP;
+//! - [`slot`]: a connection, [`pieces`] what it writes where; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory;
 //! - [`wake`]: this process's own waiters.
 
@@ -19,6 +19,7 @@ pub mod cover;
 pub mod group;
 pub mod leave;
 pub mod lock;
+mod pieces;
 pub mod pool;
 pub mod slot;
 pub mod state;

@@ -53,8 +53,10 @@ pub struct Completion {
     pub status: u32,
     /// A message arrived in buffer `id`.
     pub arrived: bool,
-    /// Its length.
+    /// Its length, or that of the write that came with `immediate`.
     pub len: u32,
+    /// A write announced itself by these bits, and buffer `id` is as it was.
+    pub immediate: Option<u32>,
     /// Number of the queue pair.
     pub qpn: u32,
 }
@@ -221,10 +223,18 @@ impl Device {
                 status: wc.status,
                 arrived: wc.wr_id & SENT == 0,
                 len: wc.byte_len,
+                immediate: (wc.wc_flags & abi::WC_WITH_IMM != 0).then_some(u32::from_be(wc.imm)),
                 qpn: wc.qp_num,
             };
         }
         n
+    }
+
+    /// Posts the buffer of a completed receive again into which nothing came.
+    pub fn give_back(&self, id: u64) {
+        if (id as usize) < RECEIVES {
+            let _ = self.post_receive(id);
+        }
     }
 
     /// Copies the message of a completed receive out and posts the buffer again. None: no such buffer.

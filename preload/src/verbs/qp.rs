@@ -196,13 +196,31 @@ impl QueuePair {
         }
         sges[n] = Sge { addr: address, length: message.len().min(Room::LEN) as u32, lkey: room.lkey };
         (wrs[n].opcode, wrs[n].send_flags, wrs[n].wr_id) = (abi::WR_SEND, flags, id | SENT);
+        self.chain(&mut wrs[..=n], &mut sges)
+    }
+
+    /// Posts one write that announces itself by these 32 bits, in place of a message.
+    pub fn post_write(&self, write: &Write, immediate: u32, id: u64) -> Res<()> {
+        let mut sges = [Sge { addr: write.from, length: write.len, lkey: write.lkey }];
+        let mut wrs = [SendWr::EMPTY];
+        let inline = if write.len <= self.inline { abi::SEND_INLINE } else { 0 };
+        wrs[0].opcode = abi::WR_RDMA_WRITE_WITH_IMM;
+        wrs[0].send_flags = abi::SEND_SIGNALED | abi::SEND_SOLICITED | inline;
+        (wrs[0].remote_addr, wrs[0].rkey, wrs[0].wr_id) = (write.to, write.rkey, id | SENT);
+        wrs[0].imm = immediate.to_be();
+        self.chain(&mut wrs, &mut sges)
+    }
+
+    /// Posts these requests, each with the segment of its number.
+    fn chain(&self, wrs: &mut [SendWr], sges: &mut [Sge]) -> Res<()> {
+        let last = wrs.len().min(sges.len()) - 1;
         let (wr, sge) = (wrs.as_mut_ptr(), sges.as_mut_ptr());
-        for i in 0..=n {
-            // SAFETY: both arrays have more than `n` entries and live through the call.
+        for i in 0..=last {
+            // SAFETY: both slices have more than `last` entries and live through the call.
             unsafe {
                 (*wr.add(i)).sg_list = sge.add(i);
                 (*wr.add(i)).num_sge = 1;
-                (*wr.add(i)).next = if i < n { wr.add(i + 1) } else { std::ptr::null_mut() };
+                (*wr.add(i)).next = if i < last { wr.add(i + 1) } else { std::ptr::null_mut() };
             }
         }
         let mut bad = std::ptr::null_mut();

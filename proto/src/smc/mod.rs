@@ -5,6 +5,7 @@
 //! - [`clc`]: the messages in the TCP stream, and [`handshake`], which agrees by them;
 //! - [`llc`]: the messages of a link, and [`link`], which keeps a link group alive;
 //! - [`cdc`]: the messages of a connection, and [`conn`], which says what to write where;
+//! - [`immediate`]: what stands for such a message between two libsmcr;
 //! - [`cursor`]: ring arithmetic, and the check of what a peer claims;
 //! - [`id`], [`list`], [`error`], [`diagnosis`]: the small types that all of them use.
 //!
@@ -19,6 +20,7 @@ pub mod error;
 mod fields;
 pub mod handshake;
 pub mod id;
+pub mod immediate;
 pub mod link;
 pub mod list;
 pub mod llc;

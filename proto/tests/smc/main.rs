@@ -5,6 +5,7 @@
 //! `scenarios` runs two whole ends in the simulator of `pair`.
 
 mod connections;
+mod connections_immediate;
 mod connections_urgent;
 mod golden;
 mod handshakes;

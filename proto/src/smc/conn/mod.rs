@@ -7,6 +7,7 @@
 //! [`Conn::segments`] gives, say so to [`Conn::consume`]. After every call poll `poll_cdc`, as soon as
 //! a send slot is free. RFC 7609 section 4, Linux `net/smc/smc_{cdc,tx,rx,close}.c`.
 
+mod immediate;
 mod receive;
 mod report;
 mod send;
@@ -32,6 +33,8 @@ pub struct Conn {
     state: State,
     /// Flags that this end sends.
     local: ConnFlags,
+    /// Those of the last message.
+    told: ConnFlags,
     /// Flags that the peer has sent.
     remote: ConnFlags,
     /// close() was called.
@@ -63,6 +66,7 @@ impl Conn {
             peer: None,
             state: State::Init,
             local: ConnFlags::empty(),
+            told: ConnFlags::empty(),
             remote: ConnFlags::empty(),
             closed: false,
             rx: Receiver::new(ring.bytes()),
@@ -325,6 +329,7 @@ impl Conn {
             .as_mut()
             .filter(|_| self.cdc_due && !self.link_down)?;
         self.cdc_due = false;
+        self.told = self.local;
         self.sent = self.sent.wrapping_add(1);
         let (producer, producer_flags) = peer.tx.announce();
         let message = Cdc {

@@ -58,6 +58,16 @@ impl Receiver {
         self.consumed
     }
 
+    /// Bytes read of which the peer does not know.
+    pub fn unconfirmed(&self) -> u32 {
+        (self.consumed - self.confirmed) as u32
+    }
+
+    /// Bytes that the peer knows to be free.
+    pub fn free(&self) -> u32 {
+        self.size - (self.produced - self.confirmed) as u32
+    }
+
     /// Bytes that can be read in one go: up to the urgent byte, if that is not to be read inline.
     pub fn readable(&self) -> u32 {
         let end = match self.mark {
@@ -74,7 +84,7 @@ impl Receiver {
 
     /// Judges the peer's producer cursor: it may not pass what it knows to be free.
     pub fn check(&self, claimed: Cursor) -> Result<u32, CursorError> {
-        let limit = self.size - (self.produced - self.confirmed) as u32;
+        let limit = self.free();
         match Cursor::at(self.produced, self.size).step(claimed, limit, self.size)? {
             Step::Forward(bytes) => Ok(bytes),
             Step::Stale => Ok(0),
@@ -164,7 +174,7 @@ impl Receiver {
     /// Whether the peer has to be told how far the program has read. Linux's rule, and at once where
     /// the peer waits for it.
     pub fn update_due(&self) -> bool {
-        let unconfirmed = (self.consumed - self.confirmed) as u32;
+        let unconfirmed = self.unconfirmed();
         if unconfirmed == 0 {
             return false;
         }
@@ -174,8 +184,7 @@ impl Receiver {
         if self.force || self.flags.intersects(waits) {
             return true;
         }
-        let sender_free = self.size - (self.produced - self.confirmed) as u32;
-        unconfirmed > (self.size / 10).max(MIN_UPDATE) && sender_free <= self.size / 2
+        unconfirmed > (self.size / 10).max(MIN_UPDATE) && self.free() <= self.size / 2
     }
 
     /// The consumer cursor for a message that is sent now.

@@ -89,7 +89,7 @@ impl Sender {
 
     /// Judges the peer's consumer cursor: it may not pass what it was told.
     pub fn check(&self, claimed: Cursor) -> Result<u32, CursorError> {
-        let limit = (self.announced - self.consumed) as u32;
+        let limit = self.unread();
         match Cursor::at(self.consumed, self.size).step(claimed, limit, self.size)? {
             Step::Forward(bytes) => Ok(bytes),
             Step::Stale => Ok(0),
@@ -102,6 +102,17 @@ impl Sender {
         if self.urgent == Urgent::Waiting && self.in_flight() == 0 {
             self.urgent = Urgent::None;
         }
+    }
+
+    /// What the peer knows of and has not read.
+    pub fn unread(&self) -> u32 {
+        (self.announced - self.consumed) as u32
+    }
+
+    /// Whether `len` bytes are all that is to be announced, without any flag.
+    pub fn is_plain(&self, len: u32) -> bool {
+        let fresh = self.produced - self.announced;
+        len > 0 && fresh == u64::from(len) && !self.blocked && self.urgent == Urgent::None
     }
 
     /// The producer cursor and flags for a message that is sent now.

@@ -26,6 +26,7 @@ use smcr_proto::smc::handshake::client::{self, Client};
 use smcr_proto::smc::handshake::server::{self, Offer, Server};
 use smcr_proto::smc::handshake::{Failure, Outcome};
 use smcr_proto::smc::id::RmbeSize;
+use smcr_proto::smc::immediate;
 use std::sync::atomic::Ordering::*;
 
 pub use about::names;
@@ -35,6 +36,8 @@ use about::find_port;
 const GREETING: Time = Time::from_secs(2);
 /// One link for each group: what this library does.
 const LIMITS: Limits = Limits { max_conns: 255, max_links: 1, features: 0 };
+/// Between two libsmcr a write may announce itself.
+const LIMITS_OF_OURS: Limits = Limits { features: immediate::FEATURE, ..LIMITS };
 /// A kernel's client with two links waits for Add Link, and then looks whether the link was declined: where RoCE passes
 /// from this end to the other alone it would take the link for confirmed else.
 const LIMITS_OF_KERNELS: Limits = Limits { max_links: 2, ..LIMITS };
@@ -271,7 +274,7 @@ impl Shake {
         let offer = match self.refusal {
             Some((_, code)) => Err(code),
             None => {
-                let limits = if ours { LIMITS } else { LIMITS_OF_KERNELS };
+                let limits = if ours { LIMITS_OF_OURS } else { LIMITS_OF_KERNELS };
                 Ok(Offer { v1: None, v2: Some((control::user_eids(), limits)) })
             }
         };
@@ -284,7 +287,7 @@ impl Shake {
             (None, Some(port)) => {
                 let offer = OfferV2 {
                     gid: port.gid,
-                    release: Release::V21(LIMITS),
+                    release: Release::V21(if self.is_ours() { LIMITS_OF_OURS } else { LIMITS }),
                     eids: control::user_eids(),
                 };
                 let proposal = Proposal {

@@ -1,0 +1,50 @@
+//! Data that the write itself announces, between two libsmcr: see [`crate::smc::immediate`].
+//!
+//! One message for each write, of which the receiver believes as much as of a CDC message: no byte beyond
+//! the free space, no progress beyond what was sent. It has no sequence number; on one queue pair nothing overtakes.
+
+use super::{Conn, State, Update, Violation};
+use crate::smc::cdc::ProducerFlags;
+use crate::smc::cursor::CursorError;
+use crate::smc::immediate::{Immediate, MAX_PROGRESS, name};
+
+impl Conn {
+    /// Takes the place of [`Conn::poll_cdc`] where nothing else is to be said than that the `len` bytes
+    /// taken by the last [`Conn::write`], one segment, have been written: the immediate of that write. `None`: a CDC
+    /// message is due.
+    pub fn poll_immediate(&mut self, len: u32) -> Option<u32> {
+        let peer = self.peer.as_mut().filter(|_| self.cdc_due && !self.link_down)?;
+        let plain = self.told == self.local && self.rx.unconfirmed() <= MAX_PROGRESS;
+        if !plain || !peer.tx.is_plain(len) {
+            return None;
+        }
+        self.cdc_due = false;
+        peer.tx.announce();
+        self.rx.confirm();
+        let consumed = self.rx.consumed() as u16;
+        Some(Immediate { name: name(peer.token), consumed }.emit())
+    }
+
+    /// Takes the immediate of a write of `len` bytes into this end's ring.
+    pub fn handle_immediate(&mut self, len: u32, immediate: Immediate) -> Result<Update, Violation> {
+        let over = matches!(self.state, State::Closed | State::ProcessAbort);
+        if over || immediate.name != name(self.token) || self.link_down {
+            return Ok(Update::default());
+        }
+        if len == 0 || len > self.rx.free() {
+            return Err(self.violated(Violation::Producer(CursorError::BeyondLimit)));
+        }
+        let before = self.peer.as_ref().map_or(0, |peer| peer.tx.consumed());
+        let freed = u32::from(immediate.consumed.wrapping_sub(before as u16));
+        let unread = self.peer.as_ref().map_or(0, |peer| peer.tx.unread());
+        if freed > unread {
+            return Err(self.violated(Violation::Consumer(CursorError::BeyondLimit)));
+        }
+        if let Some(peer) = &mut self.peer {
+            peer.tx.advance(freed);
+        }
+        self.rx.advance(len, ProducerFlags::empty());
+        self.update_if_due();
+        Ok(Update { received: len, freed, urgent: None, closing: false })
+    }
+}
