@@ -62,7 +62,13 @@ pub fn ring_size() -> usize {
 /// Test mode: whether connections change their medium at random.
 #[inline]
 pub fn flips() -> bool {
-    FLIP.load(Relaxed) != 0
+    flip_mean() != 0
+}
+
+/// Mean number of bytes between two such changes; 0 = none.
+#[inline]
+pub fn flip_mean() -> u32 {
+    FLIP.load(Relaxed)
 }
 
 /// Draws the number of bytes until the next flip.

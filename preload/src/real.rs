@@ -1,8 +1,8 @@
 //! The functions behind our hooks: the next definition of each symbol (RTLD_NEXT), looked up once.
 //!
-//! The constructor fills the table; a hook that runs before it fills it itself. Calling through the
-//! next definition keeps other preloaded libraries, cancellation points and sanitizers in the chain.
-//! Where glibc has no such symbol the caller gets ENOSYS.
+//! The constructor fills the table; before it each entry is a function that fills the table and goes on.
+//! So a call is one load and a jump. Calling through the next definition keeps other preloaded libraries,
+//! cancellation points and sanitizers in the chain. Where glibc has no such symbol the caller gets ENOSYS.
 
 use libc::{
     FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
@@ -16,7 +16,26 @@ macro_rules! table {
         #[allow(non_upper_case_globals)]
         pub(crate) mod slot {
             use super::*;
-            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
+            $(pub static $name: AtomicPtr<c_void> =
+                AtomicPtr::new(super::early::$name as *const () as *mut c_void);)*
+        }
+
+        /// What the slots hold until the symbols are looked up, and where there is no such symbol.
+        mod early {
+            use super::*;
+            $(
+                #[cold]
+                #[allow(non_snake_case)]
+                pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> $r {
+                    let own = $name as *const () as *mut c_void;
+                    if !is_found(&slot::$name, own) {
+                        crate::sys::set_errno(crate::sys::Errno(libc::ENOSYS));
+                        return $missing;
+                    }
+                    // SAFETY: the caller's arguments.
+                    unsafe { super::$name($($a),*) }
+                }
+            )*
         }
 
         /// Looks all symbols up.
@@ -25,7 +44,9 @@ macro_rules! table {
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: a NUL-terminated name.
                 let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                slot::$name.store(p, Relaxed);
+                if !p.is_null() {
+                    slot::$name.store(p, Relaxed);
+                }
             )*
         }
 
@@ -37,14 +58,7 @@ macro_rules! table {
             #[inline]
             #[allow(non_snake_case)]
             pub unsafe fn $name($($a: $t),*) -> $r {
-                let mut p = slot::$name.load(Relaxed);
-                if p.is_null() {
-                    p = late(&slot::$name);
-                    if p.is_null() {
-                        crate::sys::set_errno(crate::sys::Errno(libc::ENOSYS));
-                        return $missing;
-                    }
-                }
+                let p = slot::$name.load(Relaxed);
                 // SAFETY: the symbol has this C type.
                 let f = unsafe {
                     std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)
@@ -56,10 +70,9 @@ macro_rules! table {
     };
 }
 
-#[cold]
-fn late(slot: &AtomicPtr<c_void>) -> *mut c_void {
+fn is_found(slot: &AtomicPtr<c_void>, early: *mut c_void) -> bool {
     resolve();
-    slot.load(Relaxed)
+    slot.load(Relaxed) != early
 }
 
 table! {

@@ -32,6 +32,22 @@ pub const fn wake_space(size: usize) -> usize {
     size / 4
 }
 
+/// Distance of the positions at which a consumer makes sure that it sees a waiting producer. One lies in
+/// whatever is unread while the producer waits: more than three quarters of the ring, or 4 KiB of a larger
+/// ring where the program has limited its buffer.
+#[inline]
+pub const fn wake_step(size: usize) -> u64 {
+    const LEAST: usize = 4096;
+    let part = size / 16;
+    (if part < LEAST { part } else { LEAST }) as u64
+}
+
+/// Whether a multiple of `step` (a power of two) lies behind `before` and not behind `now`.
+#[inline]
+pub const fn has_passed(before: u64, now: u64, step: u64) -> bool {
+    (before ^ now) & !(step - 1) != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,6 +59,19 @@ mod tests {
         assert_eq!(readable(8, 0, 8), Some(8));
         assert_eq!(writable(8, 0, 8), Some(0));
         assert_eq!(writable(8, 9, 8), None);
+    }
+
+    #[test]
+    fn a_position_to_look_at_lies_in_what_is_unread() {
+        for shift in 12..=18 {
+            let size = 1usize << shift;
+            let step = wake_step(size);
+            for tail in [0, 1, step - 1, step, 3 * step + 5] {
+                assert!(has_passed(tail, tail + (size - wake_space(size)) as u64, step), "{size} {tail}");
+                assert!(has_passed(tail, tail + 4096, step), "{size} {tail}");
+            }
+            assert!(!has_passed(step, 2 * step - 1, step));
+        }
     }
 
     #[test]

@@ -155,10 +155,15 @@ fn send_byte(sock: i32) -> Res {
 }
 
 /// After the consumer has published its cursor: wake the producer if it waits and there is room.
-#[inline]
-pub fn after_consume(s: &Sock, dir: &Dir, size: usize) {
-    // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
-    full_fence();
+///
+/// Exactly only where the consumer has passed a multiple of [`cursor::wake_step`]: a producer sleeps while
+/// more than that is unread, so there is one ahead of the consumer.
+#[inline(always)]
+pub fn after_consume(s: &Sock, dir: &Dir, size: usize, before: u64, now: u64) {
+    if cursor::has_passed(before, now, cursor::wake_step(size)) {
+        // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
+        full_fence();
+    }
     let word = dir.space.load(Relaxed);
     if word != 0 && !is_awake(s, word) {
         ring_space(s, dir, size, word);

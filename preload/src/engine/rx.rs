@@ -51,12 +51,14 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
+    // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
+    let mut polled = !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::poll_first(s);
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
         {
             // SAFETY: the program's buffer, valid for writes as it promised the kernel.
-            if let Some(n) = unsafe { fast::recv(s, p, n, flags) } {
+            if let Some(n) = unsafe { fast::recv_again(s, p, n, flags) } {
                 return Ok(n);
             }
         }
@@ -106,7 +108,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if bufs.len() == 0 && s.rx.dir().is_none() {
             return Ok(0);
         }
-        let mut waited = wait::for_data(s, sock, &mut timer, peek && got > 0, got > 0);
+        let begun = got > 0;
+        let mut waited = wait::for_data(s, sock, &mut timer, wait::Asks { more: peek && begun, begun, polled });
+        polled = false;
         if waited.is_ok() && rounds.are_too_fast() {
             waited = wait::a_moment(sock, &mut timer);
         }
@@ -138,7 +142,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
         let again = Marker::new();
         if let Ok(_held) = s.rx.lock.take(&again) {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(flag::NONBLOCK) && !s.is_public();
-            if waits && s.bells_rx.load(Relaxed) > NEVER_REFUSED {
+            if waits && (s.has(flag::BLOCKS) || s.bells_rx.load(Relaxed) > NEVER_REFUSED) {
                 kernel::reads_blocking(s, dir);
             } else {
                 kernel::after_read(s, dir, sock);
@@ -192,6 +196,7 @@ fn from_ring(
         end::hostile(s, sock);
         return Step::Failed(Errno(libc::ECONNRESET));
     };
+    s.rx.size.store(size as u32, Relaxed);
     let base = dir.base.load(Relaxed);
     // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);
     // the claimed base only moves the masked offset.
@@ -244,15 +249,16 @@ fn from_ring(
 }
 
 /// Gives the room below `now` back to the producer. The lock is held.
-#[inline]
+#[inline(always)]
 pub fn give_back(s: &Sock, dir: &Dir, size: usize, now: u64) {
     fault::pass(Fault::Taken);
+    let before = s.rx.cursor.load(Relaxed);
     s.rx.cursor.store(now, Relaxed);
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
     // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
     dir.tail.store(now, Release);
     fault::pass(Fault::GivenBack);
-    bell::after_consume(s, dir, size);
+    bell::after_consume(s, dir, size, before, now);
 }
 
 /// A PEEK that wants more than the ring holds, when the stream goes on in TCP behind it.

@@ -55,6 +55,7 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
         if start < t.no_spin_until.get() {
             return false;
         }
+        renew_cpu(t);
         let same_cpu = cpu() == peer_cpu || is_single_cpu();
         let hit = if same_cpu {
             yielding(t, start, budget, &mut ready)
@@ -164,6 +165,7 @@ fn back_off(until: &Cell<u64>, now: u64, lost: u64, most_us: u64) {
 /// After a sleep that began when polling had failed: a short one says that a little more polling
 /// would have paid.
 pub fn slept(word: &AtomicU32, since: u64) {
+    thread::with(renew_cpu);
     let limit = clock::ticks_of_us(u64::from(config::spin_us()));
     let took = clock::ticks().wrapping_sub(since);
     let budget = budget_of(word, limit);
@@ -176,8 +178,9 @@ pub fn slept(word: &AtomicU32, since: u64) {
     }
 }
 
-/// Number of the processor this thread runs on (rseq where glibc registered it, else the vDSO).
-#[inline]
+/// Number of the processor this thread runs on: from rseq where glibc registered it, else as it was when
+/// the thread last waited.
+#[inline(always)]
 pub fn cpu() -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -193,8 +196,26 @@ pub fn cpu() -> u32 {
             return id;
         }
     }
+    thread::with(|t| match t.cpu.get() {
+        0 => ask_cpu(t),
+        n => n - 1,
+    })
+}
+
+/// Before a wait and after a sleep: where rseq does not tell, the thread may be on another processor.
+#[inline]
+fn renew_cpu(t: &Thread) {
+    if RSEQ.load(Relaxed) <= 1 {
+        ask_cpu(t);
+    }
+}
+
+#[cold]
+fn ask_cpu(t: &Thread) -> u32 {
     // SAFETY: no arguments.
-    unsafe { libc::sched_getcpu() as u32 }
+    let n = unsafe { libc::sched_getcpu() } as u32;
+    t.cpu.set(n.wrapping_add(1));
+    n
 }
 
 /// 0 unknown, 1 none, else offset + 2.

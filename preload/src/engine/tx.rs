@@ -230,7 +230,7 @@ fn fill(
 }
 
 /// Shows the consumer that the bytes below `now` are there. The lock is held.
-#[inline]
+#[inline(always)]
 pub fn publish(s: &Sock, sock: i32, dir: &Dir, now: u64) {
     fault::pass(Fault::Copied);
     s.tx.cursor.store(now, Relaxed);

@@ -13,7 +13,7 @@ use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, fd};
-use crate::transport::region::{Dir, fin};
+use crate::transport::region::{Dir, RING_MIN, fin};
 use crate::transport::waiters::{self, Waiter};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
@@ -70,10 +70,37 @@ pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
     }
 }
 
-/// Waits until something may be received. `more` asks for new data beyond what is there (PEEK with
-/// WAITALL). `begun`: bytes were moved already, so a signal ends the call whatever its handler says.
-/// Errors: EAGAIN (SO_RCVTIMEO), EINTR.
-pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool) -> Res<()> {
+/// Polls before anything else, as [`for_data`] does; true if that was in vain.
+pub fn poll_first(s: &Sock) -> bool {
+    let Some(dir) = s.rx.dir() else { return false };
+    if !s.rx_in_memory() || s.is_linked() {
+        return false;
+    }
+    if s.rx.waiter.load(Relaxed) == bell::EACH && !s.is_public() {
+        // While it polls, a byte for each arrival is of no use to anybody.
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            kernel::reads_blocking(s, dir);
+        }
+    }
+    let ready = || follow::pending(s, dir);
+    !spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready)
+}
+
+/// What a receive wants of a wait.
+#[derive(Clone, Copy)]
+pub struct Asks {
+    /// New data beyond what is there (PEEK with WAITALL).
+    pub more: bool,
+    /// Bytes were moved already, so a signal ends the call whatever its handler says.
+    pub begun: bool,
+    /// It has polled.
+    pub polled: bool,
+}
+
+/// Waits until something may be received. Errors: EAGAIN (SO_RCVTIMEO), EINTR.
+pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
+    let Asks { more, begun, polled } = asks;
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
     if !s.has(flag::BLOCKS) && !s.is_public() {
@@ -89,7 +116,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, more: bool, begun: bool)
         }
         if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { follow::pending(s, dir) }
     };
-    if s.rx_in_memory() && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
+    if s.rx_in_memory() && !polled && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
         return Ok(());
     }
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
@@ -200,7 +227,7 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
         Some(free) => {
             let limit = s.buffer_limit.load(Relaxed) as usize;
             let used = size - free;
-            free >= cursor::wake_space(size) && (limit == 0 || used < limit.max(1))
+            free >= cursor::wake_space(size) && (limit == 0 || used < limit.max(RING_MIN))
         }
         None => true, // the sender finds out
     }
@@ -334,7 +361,7 @@ fn sleep(
         return Ok(Woke::Kernel);
     }
     // The kernel has just said that its socket has nothing: the next send need not ask.
-    s.rx.looked.store(clock::ticks(), Relaxed);
+    looked_now(s);
     Ok(Woke::Event)
 }
 
@@ -397,9 +424,13 @@ pub fn thread_ends() {
 /// after 10 ms for a member of hooked epoll sets, which hear of it from the kernel's set.
 #[inline]
 pub fn is_look_due(s: &Sock) -> bool {
-    let passed = clock::ticks().wrapping_sub(s.rx.looked.load(Relaxed));
-    passed >= clock::ticks_of_us(50)
-        && (s.sets.load(Relaxed) == 0 || passed >= clock::ticks_of_us(10_000))
+    clock::ticks() >= s.rx.looked.load(Relaxed)
+}
+
+/// The kernel's socket has just been looked at: says when the next look is due.
+fn looked_now(s: &Sock) {
+    let us = if s.sets.load(Relaxed) == 0 { 50 } else { 10_000 };
+    s.rx.looked.store(clock::ticks() + clock::ticks_of_us(us), Relaxed);
 }
 
 /// As [`is_look_due`], and notes the look.
@@ -407,7 +438,7 @@ pub fn is_look_due(s: &Sock) -> bool {
 pub fn is_time_to_look(s: &Sock) -> bool {
     let due = is_look_due(s);
     if due {
-        s.rx.looked.store(clock::ticks(), Relaxed);
+        looked_now(s);
     }
     due
 }

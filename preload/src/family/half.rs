@@ -40,11 +40,12 @@ pub struct Half {
     pub mark: AtomicU64,
     /// Bytes until the next flip in flip mode.
     pub flip: AtomicI64,
-    /// Sending: ring size in effect.
+    /// Ring size in effect. Receiving: the last one claimed that was found sound.
     pub size: AtomicU32,
     /// Sending: the ring was found full; grow when it is empty.
     pub wants_more: AtomicU32,
-    /// Tick of the last look at the kernel's socket.
+    /// Receiving: tick from which the kernel's socket is to be looked at again. Sending: how often the ring
+    /// was found full.
     pub looked: AtomicU64,
     /// Spin budget learned for waits in this direction (ticks).
     pub spin: AtomicU32,

@@ -8,6 +8,7 @@
 
 use super::process;
 use crate::sys::proc;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 
 /// The lock; all zero is free.
@@ -33,10 +34,10 @@ impl Marker {
     }
 }
 
-/// Held lock; released on drop.
+/// Held lock; released on drop. The marker stays where it is as long as this lives.
 pub struct Held<'a> {
     lock: &'a Lock,
-    marker: &'a Marker,
+    _marker: PhantomData<&'a Marker>,
 }
 
 impl Lock {
@@ -61,12 +62,12 @@ impl Lock {
 
     #[inline]
     fn mark<'a>(&'a self, me: u32, marker: &'a Marker) -> Held<'a> {
-        let secret = u64::from(me) << 32 | (std::ptr::from_ref(marker) as u64 ^ 0x5a5a_5a5a) >> 3;
+        let secret = (std::ptr::from_ref(marker) as u64).rotate_left(32) ^ u64::from(me);
         self.marker.store(secret, Relaxed);
         self.marker_at.store(std::ptr::from_ref(marker) as usize, Relaxed);
         marker.0.store(secret, Relaxed);
         compiler_fence(SeqCst); // a handler of this thread sees the marker before the cursors move
-        Held { lock: self, marker }
+        Held { lock: self, _marker: PhantomData }
     }
 
     #[cold]
@@ -120,7 +121,6 @@ impl Lock {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.marker.0.store(0, Relaxed);
         self.lock.marker_at.store(0, Relaxed);
         self.lock.owner.store(0, Release); // pairs with the Acquire in `take`
     }

@@ -2,7 +2,9 @@
 //! relatives pass through (ESPIPE).
 
 use super::{direct, hooks, one, vectors};
+use crate::engine::fast;
 use crate::engine::rx::FROM_READ;
+use crate::family::sock::Sock;
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -12,16 +14,14 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::read(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe { table::io::recv(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n)) }),
+            Some(s) => unsafe { read_from(s, fd, buf, n) },
         }
     }
 
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if n <= room => direct(|| unsafe {
-                table::io::recv(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n))
-            }),
+            Some(s) if n <= room => unsafe { read_from(s, fd, buf, n) },
             // SAFETY: the program's arguments.
             _ => unsafe { real::__read_chk(fd, buf, n, room) },
         }
@@ -42,18 +42,14 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::recv(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe {
-                table::io::recv(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags))
-            }),
+            Some(s) => unsafe { recv_from(s, fd, buf, n, flags) },
         }
     }
 
     fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            Some(s) if n <= room => direct(|| unsafe {
-                table::io::recv(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags))
-            }),
+            Some(s) if n <= room => unsafe { recv_from(s, fd, buf, n, flags) },
             // SAFETY: the program's arguments.
             _ => unsafe { real::__recv_chk(fd, buf, n, room, flags) },
         }
@@ -63,18 +59,8 @@ hooks! {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             None => unsafe { real::recvfrom(fd, buf, n, flags, addr, len) },
-            Some(s) => direct(|| {
-                // SAFETY: the program's arguments.
-                let r = unsafe {
-                    table::io::recv(fd, s, &one(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
-                };
-                // A stream socket gives no address.
-                if r >= 0 && !addr.is_null() && !len.is_null() {
-                    // SAFETY: the program's pointer.
-                    unsafe { *len = 0 };
-                }
-                r
-            }),
+            // SAFETY: as above.
+            Some(s) => unsafe { recvfrom_from(s, fd, buf, n, flags, addr, len) },
         }
     }
 
@@ -137,6 +123,92 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe { real::preadv64v2(fd, iov, n, off, flags) }
     }
+}
+
+// As in `data_out`: the usual call is over in these functions.
+
+/// read on a tracked socket.
+#[inline(never)]
+unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    // SAFETY: the program's arguments.
+    match unsafe { fast::recv(s, buf.cast(), n, FROM_READ) } {
+        Some(n) => n as ssize_t,
+        // SAFETY: as above.
+        None => unsafe { read_slowly(s, fd, buf, n) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    // SAFETY: the program's arguments.
+    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n)) })
+}
+
+/// recv on a tracked socket.
+#[inline(never)]
+unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's arguments.
+    match unsafe { fast::recv(s, buf.cast(), n, flags) } {
+        Some(n) => n as ssize_t,
+        // SAFETY: as above.
+        None => unsafe { recv_slowly(s, fd, buf, n, flags) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    direct(|| {
+        // SAFETY: the program's arguments.
+        unsafe { table::io::recv_slowly(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags)) }
+    })
+}
+
+/// recvfrom on a tracked socket.
+#[inline(never)]
+unsafe fn recvfrom_from(
+    s: &'static Sock,
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    if addr.is_null()
+        // SAFETY: the program's arguments.
+        && let Some(n) = unsafe { fast::recv(s, buf.cast(), n, flags) }
+    {
+        return n as ssize_t;
+    }
+    // SAFETY: as above.
+    unsafe { recvfrom_slowly(s, fd, buf, n, flags, addr, len) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn recvfrom_slowly(
+    s: &'static Sock,
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    direct(|| {
+        // SAFETY: the program's arguments.
+        let r = unsafe {
+            table::io::recv(fd, s, &one(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
+        };
+        // A stream socket gives no address.
+        if r >= 0 && !addr.is_null() && !len.is_null() {
+            // SAFETY: the program's pointer.
+            unsafe { *len = 0 };
+        }
+        r
+    })
 }
 
 /// RWF_NOWAIT.

@@ -2,7 +2,8 @@
 //! through (ESPIPE).
 
 use super::{direct, hooks, one, vectors};
-use crate::engine::switch;
+use crate::engine::{fast, switch};
+use crate::family::sock::Sock;
 use crate::sys::probe::{is_null_or_there, is_there};
 use crate::sys::{fd as desc, net};
 use crate::{real, table};
@@ -15,7 +16,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::write(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe { table::io::send(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) }),
+            Some(s) => unsafe { write_to(s, fd, buf, n) },
         }
     }
 
@@ -34,9 +35,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::send(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe {
-                table::io::send(fd, s, &one(buf, n), flags, || real::send(fd, buf, n, flags))
-            }),
+            Some(s) => unsafe { send_to(s, fd, buf, n, flags) },
         }
     }
 
@@ -45,13 +44,7 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::sendto(fd, buf, n, flags, addr, len) },
             // SAFETY: as above.
-            Some(s) => direct(|| unsafe {
-                if flags & libc::MSG_FASTOPEN != 0 {
-                    table::life::on_connect(s);
-                    switch::pin(s, fd, Reason::FastOpen);
-                }
-                table::io::send(fd, s, &one(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
-            }),
+            Some(s) => unsafe { sendto_to(s, fd, buf, n, flags, addr, len) },
         }
     }
 
@@ -151,6 +144,87 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe { real::splice(from, off_in, to, off_out, n, flags) }
     }
+}
+
+// The usual call is over in these functions, which are jumped to and hold little; what is unusual goes on
+// in a function of its own.
+
+/// write on a tracked socket.
+#[inline(never)]
+unsafe fn write_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    // SAFETY: the program's arguments.
+    match unsafe { fast::send(s, fd, buf.cast(), n, 0) } {
+        Some(n) => n as ssize_t,
+        // SAFETY: as above.
+        None => unsafe { write_slowly(s, fd, buf, n) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn write_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    // SAFETY: the program's arguments.
+    direct(|| unsafe { table::io::send_slowly(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) })
+}
+
+/// send on a tracked socket.
+#[inline(never)]
+unsafe fn send_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's arguments.
+    match unsafe { fast::send(s, fd, buf.cast(), n, flags) } {
+        Some(n) => n as ssize_t,
+        // SAFETY: as above.
+        None => unsafe { send_slowly(s, fd, buf, n, flags) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn send_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    direct(|| {
+        // SAFETY: the program's arguments.
+        unsafe { table::io::send_slowly(fd, s, &one(buf, n), flags, || real::send(fd, buf, n, flags)) }
+    })
+}
+
+/// sendto on a tracked socket.
+#[inline(never)]
+unsafe fn sendto_to(
+    s: &'static Sock,
+    fd: c_int,
+    buf: *const c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's arguments.
+    match unsafe { fast::send(s, fd, buf.cast(), n, flags) } {
+        Some(n) => n as ssize_t,
+        // SAFETY: as above.
+        None => unsafe { sendto_slowly(s, fd, buf, n, flags, addr, len) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn sendto_slowly(
+    s: &'static Sock,
+    fd: c_int,
+    buf: *const c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's arguments.
+    direct(|| unsafe {
+        if flags & libc::MSG_FASTOPEN != 0 {
+            table::life::on_connect(s);
+            switch::pin(s, fd, Reason::FastOpen);
+        }
+        table::io::send_slowly(fd, s, &one(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
+    })
 }
 
 /// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.

@@ -9,7 +9,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
 use crate::table;
-use crate::table::members::Inner;
+use crate::table::members::{Inner, Member};
 use crate::table::set::Set;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
@@ -23,8 +23,21 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well.
 const PATIENCE: u32 = 500;
 
+/// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
+/// happen to it is rare, and the kernel's set tells it too.
+const WHOLE: u32 = 8;
+
+/// How much of each hot member to look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Mostly whether data came.
+    Quick,
+    /// Everything, as before a sleep.
+    Whole,
+}
+
 /// Looks at the hot members and writes their events.
-pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> usize {
+pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth: Depth) -> usize {
     let mut n = 0;
     let len = inner.hot_len;
     let mut i = if inner.turn < len { inner.turn } else { 0 };
@@ -38,15 +51,15 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> us
         }
         let m = inner.hot(i);
         left -= 1;
-        if let Some(e) = event_of(inner, m) {
+        i += 1;
+        let mb = inner.member_mut(m);
+        let is_quick = depth == Depth::Quick && mb.idle % WHOLE != WHOLE - 1;
+        if let Some(e) = event_of(mb, is_quick) {
             out[n] = e;
             n += 1;
-            let mb = inner.member_mut(m);
             mb.idle = 0;
-            i += 1;
             continue;
         }
-        let mb = inner.member_mut(m);
         mb.idle += 1;
         if mb.idle > PATIENCE {
             if now == 0 {
@@ -61,7 +74,6 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> us
         } else {
             mb.last = 0;
         }
-        i += 1;
     }
     inner.turn = i;
     if n > 0 && set.untidy.load(Relaxed) == 0 {
@@ -76,14 +88,19 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event]) -> us
 
 /// What the program gets of a member now.
 #[inline]
-fn event_of(inner: &mut Inner, m: u32) -> Option<epoll_event> {
-    let mb = inner.member_mut(m);
+fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     if mb.ghost || mb.spent || !mb.ours {
         return None;
     }
     let s = table::sock(mb.fd)?;
-    if mb.events & ET != 0 && !mb.fresh && is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits) {
-        return None;
+    if !mb.fresh {
+        if mb.events & ET != 0 {
+            if is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits, is_quick) {
+                return None;
+            }
+        } else if is_quick && mb.events & (level::OUT | level::NORMS.1) == 0 && has_no_data(s) {
+            return None;
+        }
     }
     let out = mb.events & (level::OUT | level::NORMS.1) != 0;
     let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
@@ -115,13 +132,24 @@ fn event_of(inner: &mut Inner, m: u32) -> Option<epoll_event> {
     Some(epoll_event { events: wanted, u64: mb.data })
 }
 
+/// Level-triggered, waits for data alone: the ring is empty.
+#[inline]
+fn has_no_data(s: &Sock) -> bool {
+    s.rx_in_memory() && s.rx.dir().is_some_and(|d| d.head.load(Acquire) == s.rx.cursor.load(Relaxed))
+}
+
 /// Edge-triggered: nothing new since the last report, told from cursors alone.
 #[inline]
-fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32) -> bool {
+fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32, is_quick: bool) -> bool {
     let (Some(dir), true, true) = (s.rx.dir(), s.rx_in_memory(), s.tx_in_memory()) else { return false };
-    dir.head.load(Acquire) == seen_in
-        && (seen_bits & level::OUT != 0 && s.tx.looked.load(Relaxed) == seen_full)
-        && s.rx.end.load(Relaxed) == 0
+    if dir.head.load(Acquire) != seen_in
+        || seen_bits & level::OUT == 0
+        || s.tx.looked.load(Relaxed) != seen_full
+    {
+        return false;
+    }
+    is_quick
+        || s.rx.end.load(Relaxed) == 0
         && dir.fin.load(Relaxed) & 1 == 0
         && dir.switch.load(Relaxed) == s.rx.switches.load(Relaxed)
         && !follow::is_asked(s)

@@ -5,7 +5,7 @@
 
 use super::ctl::register;
 use super::level;
-use super::look::{BELL, CHANNEL, keep, look, turn_cold};
+use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -51,7 +51,7 @@ pub unsafe fn sleep(
     if let Some(w) = waiter {
         lie_down(set, w);
         listens = set.channel.load(Relaxed) != 0 && linked::listen().is_some();
-        let n = pass(epfd, set, out);
+        let n = pass(epfd, set, out, Depth::Whole);
         if n > 0 {
             get_up(set, w);
             if listens {
@@ -104,10 +104,10 @@ pub unsafe fn sleep(
     if l.inner.changes != changes::count() {
         take_in_changes(epfd, set, l.inner);
     }
-    l.inner.kernel_look = clock::ticks();
+    l.inner.kernel_look = clock::ticks() + clock::ticks_of_us(50);
     let n = keep(set, l.inner, out, 0, k as usize);
     // Members in memory share the array with what the kernel reported.
-    let n = n + look(set, l.inner, &mut out[n..]);
+    let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
     match n {
         0 if deadline.is_some_and(|d| d == 0 || clock::now_ns() >= d) => Slept::Over,
         0 => Slept::Again,

@@ -8,7 +8,7 @@
 
 use super::ctl::{register, take_over};
 use super::level;
-use super::look::{keep, look};
+use super::look::{Depth, keep, look};
 use super::sleep::{Slept, sleep, wake_next};
 use crate::engine::rounds::Rounds;
 use crate::engine::{linked, spin};
@@ -50,7 +50,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     loop {
         // SAFETY: by the contract.
         let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
-        let n = pass(epfd, set, out);
+        let n = pass(epfd, set, out, Depth::Quick);
         if n > 0 {
             wake_next(set);
             return n as i32;
@@ -62,7 +62,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
             let mut n = 0;
             let peer = peer_cpu(set);
             if spin::spin(&set.spin, peer, || {
-                n = pass(epfd, set, out);
+                n = pass(epfd, set, out, Depth::Quick);
                 n > 0
             }) {
                 wake_next(set);
@@ -100,11 +100,11 @@ fn first_wait(epfd: i32, set: &'static Set) {
 }
 
 /// One look at everything that needs no sleep. Returns the number of events written.
-pub fn pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
-    caught(|| one_pass(epfd, set, out)).unwrap_or(0)
+pub fn pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth) -> usize {
+    caught(|| one_pass(epfd, set, out, depth)).unwrap_or(0)
 }
 
-fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
+fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth) -> usize {
     linked::poll();
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return 0 };
@@ -117,8 +117,8 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
     }
     let mut n = 0;
     let now = clock::ticks();
-    if now.wrapping_sub(inner.kernel_look) > clock::ticks_of_us(50) {
-        inner.kernel_look = now;
+    if now > inner.kernel_look {
+        inner.kernel_look = now + clock::ticks_of_us(50);
         // SAFETY: the program's array.
         let k = unsafe { desc::epoll_wait(epfd, out.as_mut_ptr(), out.len() as i32, 0) };
         if let Ok(k) = k
@@ -127,7 +127,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event]) -> usize {
             n = keep(set, inner, out, 0, k);
         }
     }
-    n + look(set, inner, &mut out[n..])
+    n + look(set, inner, &mut out[n..], depth)
 }
 
 /// Sockets that changed their medium become ours, or the kernel's again.

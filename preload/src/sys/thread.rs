@@ -25,7 +25,8 @@ pub struct Thread {
     pub in_vain: Cell<u32>,
     /// Numbers of pages of the program's that were there (`sys::probe`).
     pub pages: [Cell<u32>; 4],
-    _room: Cell<u32>,
+    /// Number of its processor + 1, where rseq does not tell (`engine::spin`).
+    pub cpu: Cell<u32>,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -76,7 +77,7 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
                     spent: Cell::new(0),
                     in_vain: Cell::new(0),
                     pages: [const { Cell::new(0) }; 4],
-                    _room: Cell::new(0),
+                    cpu: Cell::new(0),
                 }
             };
         }

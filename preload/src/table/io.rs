@@ -39,12 +39,25 @@ pub unsafe fn send(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
-    if let [v] = iov
-        // SAFETY: by the contract.
-        && let Some(n) = unsafe { fast::send(s, fd, v.iov_base.cast(), v.iov_len, flags) }
-    {
+    // SAFETY: by the contract.
+    if let Some(n) = unsafe { fast::send_all(s, fd, iov, flags) } {
         return n as isize;
     }
+    // SAFETY: by the contract.
+    unsafe { send_slowly(fd, s, iov, flags, real) }
+}
+
+/// As [`send`] for a call that is not the usual one.
+///
+/// # Safety
+/// As for [`send`].
+pub unsafe fn send_slowly(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
@@ -185,7 +198,6 @@ fn left_error(s: &Sock, flags: i32) -> Option<isize> {
 ///
 /// # Safety
 /// The entries of `iov` must be valid for writes, as the program promised the kernel.
-#[inline]
 pub unsafe fn recv(
     fd: i32,
     s: &'static Sock,
@@ -193,12 +205,25 @@ pub unsafe fn recv(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
-    if let [v] = iov
-        // SAFETY: by the contract.
-        && let Some(n) = unsafe { fast::recv(s, v.iov_base.cast(), v.iov_len, flags) }
-    {
+    // SAFETY: by the contract.
+    if let Some(n) = unsafe { fast::recv_all(s, iov, flags) } {
         return n as isize;
     }
+    // SAFETY: by the contract.
+    unsafe { recv_slowly(fd, s, iov, flags, real) }
+}
+
+/// As [`recv`] for a call that is not the usual one.
+///
+/// # Safety
+/// As for [`recv`].
+pub unsafe fn recv_slowly(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
     loop {
         if s.has(flag::CAREFUL) {
             if flags & libc::MSG_OOB != 0 && s.is_linked() {

@@ -98,7 +98,7 @@ pub struct Inner {
     pub bell_registered: bool,
     /// The channel of links is in the kernel's set.
     pub channel_registered: bool,
-    /// Tick of the last look at the kernel.
+    /// Tick from which the kernel is to be looked at again.
     pub kernel_look: u64,
 }
 

@@ -19,6 +19,10 @@ struct Rules {
     passes_on: bool,
     /// A writer that relies on another's name looks, once asleep, whether that one still is.
     looks_at_name: bool,
+    /// The consumer has a fence only where it passes a multiple of this (`cursor::wake_step`).
+    step: u32,
+    /// How many it takes, one by one.
+    takes: u32,
 }
 
 const AS_IT_IS: Rules = Rules {
@@ -27,6 +31,15 @@ const AS_IT_IS: Rules = Rules {
     looks_again: true,
     passes_on: true,
     looks_at_name: true,
+    step: 1,
+    takes: 1,
+};
+
+/// The consumer takes all that the ring held, and makes sure at the end alone.
+const NOW_AND_THEN: Rules = Rules {
+    step: SIZE,
+    takes: SIZE,
+    ..AS_IT_IS
 };
 
 struct Dir {
@@ -43,7 +56,7 @@ impl Dir {
     /// The consumer takes one, publishes, and rings whoever is named and sleeps.
     fn take_one(&self, tail: u32, r: Rules) {
         self.tail.store(tail, Release);
-        if r.consumer_fence {
+        if r.consumer_fence && ((tail - 1) ^ tail) & !(r.step - 1) != 0 {
             fence(SeqCst);
         }
         let word = self.space.load(Relaxed) as usize;
@@ -108,7 +121,7 @@ fn model(r: Rules, writers: u32, interrupted: bool) -> impl Fn() + Sync + Send +
         });
         let consumer = {
             let dir = dir.clone();
-            thread::spawn(move || dir.take_one(1, r))
+            thread::spawn(move || (1..=r.takes).for_each(|tail| dir.take_one(tail, r)))
         };
         let second = (writers == 2).then(|| {
             let dir = dir.clone();
@@ -146,6 +159,22 @@ fn no_wake_up_is_lost() {
 fn two_writers() {
     holds(model(AS_IT_IS, 2, false));
     holds(model(AS_IT_IS, 2, true));
+}
+
+#[test]
+fn a_fence_now_and_then() {
+    holds(model(NOW_AND_THEN, 1, false));
+    holds(model(NOW_AND_THEN, 2, false));
+    holds(model(NOW_AND_THEN, 2, true));
+}
+
+#[test]
+fn too_seldom_a_fence() {
+    let r = Rules {
+        step: 2 * SIZE,
+        ..NOW_AND_THEN
+    };
+    breaks("fence within what is unread", model(r, 1, false));
 }
 
 #[test]
