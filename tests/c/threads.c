@@ -118,6 +118,46 @@ static void early_b(void) {
     meet();
 }
 
+/* Four threads block in recv before anything is known of the peer, and whoever gets the last byte of a
+ * message answers it: the stream moves all the same. */
+enum { MESSAGES = 2000, MESSAGE = 16000 };
+static long taken;
+static void *one_of_many(void *p) {
+    char mine[MESSAGE];
+    for (ssize_t n; (n = recv(the_fd, mine, sizeof mine, 0)) > 0;) {
+        long now = __atomic_add_fetch(&taken, n, __ATOMIC_SEQ_CST);
+        if (now / MESSAGE != (now - n) / MESSAGE && send(the_fd, mine, 1, 0) != 1)
+            die("send");
+    }
+    return NULL;
+}
+static void many_readers_a(void) {
+    the_fd = conn_cold();
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&t[i], NULL, one_of_many, NULL);
+    settle();
+    meet();
+    for (int i = 0; i < 4; i++)
+        pthread_join(t[i], NULL);
+    R(shutdown(the_fd, SHUT_WR));
+    meet();
+}
+static void many_readers_b(void) {
+    int fd = conn_cold();
+    meet();
+    long before = lo_bytes();
+    for (int i = 0; i < MESSAGES; i++) {
+        put(fd, buf, MESSAGE);
+        if (get(fd, buf, 1) != 1)
+            die("answer");
+    }
+    warmed(MESSAGES * (MESSAGE + 1L), lo_bytes() - before);
+    MUST(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+    meet();
+}
+
 /* close while another thread waits in recv. In Linux the reader keeps waiting, with a reference of
  * its own; data still comes to it, and the peer sees no end before it has returned. */
 static void *waiting_recv(void *p) {
@@ -273,6 +313,7 @@ const struct test tests[] = {{"two_readers", readers_a, readers_b, 0},
                              {"two_writers", writers_a, writers_b, 0},
                              {"duplex", duplex, duplex, WHOLE},
                              {"reader_before_the_switch", early_a, early_b, 0},
+                             {"many_readers", many_readers_a, many_readers_b, 0},
                              {"close_while_reading", close_waiting_a, close_waiting_b, 0},
                              {"shutdown_while_polling", shutdown_waiting_a, shutdown_waiting_b, 0},
                              {"cancel", cancel_a, cancel_b, 0},

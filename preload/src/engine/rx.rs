@@ -116,6 +116,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         sock = wait::descriptor_now(s, sock);
         match waited {
+            Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => wait::give_way(s, sock),
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),

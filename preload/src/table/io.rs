@@ -6,7 +6,7 @@
 use crate::engine::bufs::Bufs;
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{debt, end, fast, rx, switch, tx, urgent};
+use crate::engine::{debt, end, fast, rx, shadow, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -233,20 +233,7 @@ pub unsafe fn recv_slowly(
                 return real();
             }
             // SAFETY: by the contract.
-            let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
-            if s.has(flag::ENDED) {
-                life::leave(s);
-                return to_c(r);
-            }
-            if matches!(r, Err(Errno(libc::ENOTSOCK | libc::EBADF))) {
-                // The descriptor is another file now: its close was not seen.
-                life::forget_stale(fd);
-                return real();
-            }
-            if !(s.tx_in_memory() && s.rx_in_memory()) {
-                rendezvous::after_op(s, fd);
-            }
-            return to_c(r);
+            return unsafe { recv_carefully(fd, s, iov, flags, real) };
         }
         if s.has(flag::UNASKED) {
             life::first_use(s, fd);
@@ -254,11 +241,60 @@ pub unsafe fn recv_slowly(
                 continue;
             }
         }
+        if is_beside(s, fd, iov, flags) {
+            // SAFETY: by the contract.
+            return unsafe { recv_carefully(fd, s, iov, flags, real) };
+        }
         if let Some(n) = rx::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             rendezvous::after_op(s, fd);
             return n;
         }
     }
+}
+
+/// As [`recv`], never asleep in a call that consumes.
+///
+/// # Safety
+/// As there.
+unsafe fn recv_carefully(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: by the contract.
+    let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
+    if s.has(flag::ENDED) {
+        life::leave(s);
+        return to_c(r);
+    }
+    if matches!(r, Err(Errno(libc::ENOTSOCK | libc::EBADF))) {
+        // The descriptor is another file now: its close was not seen.
+        life::forget_stale(fd);
+        return real();
+    }
+    if !(s.tx_in_memory() && s.rx_in_memory()) {
+        rendezvous::after_op(s, fd);
+    }
+    to_c(r)
+}
+
+/// Another thread sleeps in a read inside the kernel, and this read may sleep as well. Only one of them
+/// does so in there: nothing moves to memory before all have come out, and of many some are always inside.
+#[inline]
+fn is_beside(s: &Sock, fd: i32, iov: &[libc::iovec], flags: i32) -> bool {
+    s.rx.in_kernel.load(std::sync::atomic::Ordering::Relaxed) != 0 && waits_outside(s, fd, iov, flags)
+}
+
+#[cold]
+fn waits_outside(s: &Sock, fd: i32, iov: &[libc::iovec], flags: i32) -> bool {
+    const OTHERWISE: i32 = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
+    if flags & OTHERWISE != 0 || !rendezvous::may_come(s) || iov.iter().all(|v| v.iov_len == 0) {
+        return false;
+    }
+    shadow::learn(s, fd);
+    !s.has(flag::NONBLOCK)
 }
 
 /// recv(MSG_OOB) over a link.
