@@ -46,6 +46,17 @@ git git
 openssl openssl
 stress-ng stress-ng
 cmake cmake
+varnishd varnish
+tinyproxy tinyproxy
+stunnel4 stunnel4
+nutcracker nutcracker
+pgbouncer pgbouncer
+mosquitto mosquitto
+mosquitto_pub mosquitto-clients
+rabbitmq-server rabbitmq-server
+/usr/lib/python3/dist-packages/pika python3-pika
+smbd samba
+smbclient smbclient
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     lab) list build; echo "python3 python3
 ip iproute2

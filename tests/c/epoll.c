@@ -332,6 +332,50 @@ static void reset_b(void) {
     meet();
 }
 
+/* A set for sending, closed when all is sent, and another one for the answer, many times: the peer still takes what
+ * the first one waited for when the second one sleeps. */
+enum { REQUEST = MIB, LATE = 48 * KIB };
+static void one_by_one_a(void) {
+    int fd = conn();
+    char *b = malloc(REQUEST);
+    for (int i = 0; i < 30; i++) {
+        get(fd, b, REQUEST - LATE);
+        usleep(5000);
+        get(fd, b + REQUEST - LATE, LATE);
+        if (!matches(b, REQUEST, 0, i))
+            die("request");
+        put(fd, b, 1);
+    }
+    free(b);
+    meet();
+}
+static void one_by_one_b(void) {
+    int fd = conn(), answers = 0;
+    char *b = malloc(REQUEST);
+    nonblocking(fd, 1);
+    for (int i = 0; i < 30; i++) {
+        fill(b, REQUEST, 0, i);
+        for (int wanted = EPOLLOUT; wanted; wanted = wanted == EPOLLOUT ? EPOLLIN : 0) {
+            int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+            struct epoll_event e = {wanted, {.fd = fd}};
+            MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+            for (size_t sent = 0; wanted == EPOLLOUT && sent < REQUEST;) {
+                ssize_t n = send(fd, b + sent, REQUEST - sent, 0);
+                if (n > 0)
+                    sent += n;
+                else if (epoll_wait(ep, &e, 1, 5000) != 1)
+                    die("no room");
+            }
+            if (wanted == EPOLLIN && epoll_wait(ep, &e, 1, 5000) == 1)
+                answers += recv(fd, b, 1, 0);
+            close(ep);
+        }
+    }
+    free(b);
+    say("%d answers", answers);
+    meet();
+}
+
 const struct test tests[] = {{"level", level_a, level_b, 0},
                              {"edge", edge_a, edge_b, 0},
                              {"oneshot", oneshot_a, oneshot_b, 0},
@@ -342,4 +386,5 @@ const struct test tests[] = {{"level", level_a, level_b, 0},
                              {"writable", writable_a, writable_b, 0},
                              {"closed", closed_a, closed_b, 0},
                              {"reset", reset_a, reset_b, 0},
+                             {"one_by_one", one_by_one_a, one_by_one_b, 0},
                              {0}};

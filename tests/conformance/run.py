@@ -18,6 +18,7 @@ import time
 
 import bed as beds
 import programs
+import proxies
 import report
 import sources
 import suites
@@ -46,7 +47,7 @@ def main():
     cache.mkdir(parents=True, exist_ok=True)
     kept = Kept(cache / "results.json", library)
     if not given.suites:
-        for job in programs.PROGRAMS:
+        for job in programs.PROGRAMS + proxies.PROGRAMS:
             if given.only in job.__name__:
                 kept.add("programs", program(job.__name__, library, given.short))
     if not given.programs:
@@ -134,7 +135,7 @@ def show(row):
 
 def inside(name, mode):
     """In the namespaces: runs the job and prints what it found as one line of JSON."""
-    job = getattr(programs, name, None) or suites.find(name)
+    job = getattr(programs, name, None) or getattr(proxies, name, None) or suites.find(name)
     bed = beds.Bed(mode)
     answer = {}
     try:

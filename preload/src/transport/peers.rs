@@ -31,8 +31,9 @@ pub struct Peer {
     told: [AtomicU32; waiters::SLOTS],
     /// The tick by which it was told.
     told_at: [AtomicU64; waiters::SLOTS],
-    /// The sleep of each of the peer's waiters that this process rang last; 0 = none (a sleep is odd).
-    rung: [AtomicU32; waiters::SLOTS],
+    /// The sleep of each of the peer's waiters that this process rang last, with the waiter's generation:
+    /// a slot that has changed hands goes on with the numbers. 0 = none (a sleep is odd).
+    rung: [AtomicU64; waiters::SLOTS],
     /// Waiters of ours that it has taken (generation + 1).
     taken: [AtomicU32; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
@@ -59,7 +60,7 @@ const FREE: Peer = Peer {
     bells: AtomicPtr::new(std::ptr::null_mut()),
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
     told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
-    rung: [const { AtomicU32::new(0) }; waiters::SLOTS],
+    rung: [const { AtomicU64::new(0) }; waiters::SLOTS],
     taken: [const { AtomicU32::new(0) }; waiters::SLOTS],
     readable: AtomicU32::new(0),
     introduced: AtomicU32::new(0),
@@ -107,7 +108,10 @@ pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
         p.name.store(name, Relaxed);
         p.pid.store(pid, Relaxed);
         p.uid.store(uid, Relaxed);
-        for t in p.told.iter().chain(&p.rung).chain(&p.taken) {
+        for t in p.told.iter().chain(&p.taken) {
+            t.store(0, Relaxed);
+        }
+        for t in &p.rung {
             t.store(0, Relaxed);
         }
         p.introduced.store(0, Relaxed);
@@ -302,12 +306,12 @@ impl Peer {
     /// Whether this sleep of a waiter of the peer was rung already.
     #[inline]
     pub fn is_rung(&self, w: Waiter, sleep: u32) -> bool {
-        self.rung[w.slot()].load(Relaxed) == sleep
+        self.rung[w.slot()].load(Relaxed) == name_of_sleep(w, sleep)
     }
 
     /// Notes that this sleep was rung.
     pub fn note_rung(&self, w: Waiter, sleep: u32) {
-        self.rung[w.slot()].store(sleep, Relaxed);
+        self.rung[w.slot()].store(name_of_sleep(w, sleep), Relaxed);
     }
 
     /// Rings the eventfd of a waiter of the peer; false if it is not known.
@@ -372,4 +376,8 @@ impl Peer {
         }
         self.bell_slots()
     }
+}
+
+fn name_of_sleep(w: Waiter, sleep: u32) -> u64 {
+    u64::from(w.generation()) << 32 | u64::from(sleep)
 }
