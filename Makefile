@@ -45,7 +45,7 @@ test-flip: build
 # The log is in target/soak.log.
 soak: build
 	@tests/deps.sh test
-	SMCR_SOAK_SECS=$(SECS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) $(CARGO) test -p smcr-tests --test soak -- --nocapture 2>&1 | tee target/soak.log; \
+	TMPDIR=/dev/shm SMCR_SOAK_SECS=$(SECS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) $(CARGO) test -p smcr-tests --test soak -- --nocapture 2>&1 | tee target/soak.log; \
 	    tail -8 target/soak.log | grep -q 'test result: ok'
 
 # Programs and suites of others; the scoreboard is docs/compatibility.md.

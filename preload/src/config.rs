@@ -4,7 +4,7 @@
 //! `proto::control` and kept by `control`, which puts the resolved values here ([`apply`]) as often as
 //! a page changes. The rest is the library's own: SMCR_RING, SMCR_FLIP, SMCR_LOG, SMCR_LOG_FILE.
 
-use crate::sys::clock;
+use crate::sys::{cgroup, clock};
 use crate::{control, log};
 use smcr_proto::control::{Attribute, Policy, text};
 use std::ffi::CStr;
@@ -49,9 +49,22 @@ pub fn switch_bytes() -> u64 {
     SWITCH_BYTES.load(Relaxed)
 }
 
-/// Limit of shared memory mapped by this process, in bytes.
+/// Limit of shared memory mapped by this process, in bytes. Never more than a quarter of what the control
+/// group has: one that is full kills, and natively the program would have lived.
 pub fn max_memory() -> u64 {
-    MAX_MEMORY.load(Relaxed) << 20
+    (MAX_MEMORY.load(Relaxed) << 20).min(group_share())
+}
+
+fn group_share() -> u64 {
+    static SHARE: AtomicU64 = AtomicU64::new(0);
+    match SHARE.load(Relaxed) {
+        0 => {
+            let share = cgroup::memory_limit().map_or(u64::MAX, |limit| (limit / 4).max(1));
+            SHARE.store(share, Relaxed);
+            share
+        }
+        known => known,
+    }
 }
 
 /// Bytes of a new ring.

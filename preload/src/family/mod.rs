@@ -63,8 +63,14 @@ pub fn set_descriptor(fd: i32) {
     FD.store(fd, Relaxed);
 }
 
+/// With fewer descriptors than these a program has none to spare: the library needs about eight.
+const FEW_DESCRIPTORS: u64 = 32;
+
 #[cold]
 fn make() -> Res<*mut u8> {
+    if sys::proc::limit(libc::RLIMIT_NOFILE as usize).is_some_and(|most| most < FEW_DESCRIPTORS) {
+        return Err(Errno(libc::EMFILE));
+    }
     // One thread makes it; another that comes meanwhile waits for it.
     if MAKING.swap(1, AcqRel) != 0 {
         for _ in 0..10_000 {
