@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::apps::PORT;
 use crate::dump;
 use crate::net::Net;
-use crate::page::Page;
+use crate::page::{Page, Record};
 use crate::process::{Load, Program, Running};
 use crate::twice::compile_with;
 
@@ -33,9 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// More than the largest segment on loopback.
 const SEGMENT: u64 = 70_000;
-/// What may be on its way there while processors are busy. Who dies before it comes has left nothing unread: the
-/// survivor gets an end, and EPIPE when it comes.
-const ON_ITS_WAY: u64 = 260_000;
 const HEADER: u64 = 128;
 const SIDE: u64 = 56;
 const END: u32 = 1;
@@ -309,8 +306,7 @@ impl<'a> Mill<'a> {
             let port = now[Who::Client as usize].port as u16;
             let ports = if who == Who::Client { (port, PORT) } else { (PORT, port) };
             let dead = pages[0].as_ref().and_then(|p| p.find(ports.0, ports.1).ok()?);
-            let awaits_proof = dead.is_some_and(|r| r.awaits_proof());
-            judge(&now[s], &now[d], &before[s], awaits_proof).with_context(|| {
+            judge(&now[s], &now[d], &before[s], dead).with_context(|| {
                 let alive = pages[1].as_ref().and_then(|p| p.find(ports.1, ports.0).ok()?);
                 format!(
                     "line {i}\nsurvivor {:?}\ndead     {:?}\nas their pages show it\nsurvivor {alive:?}\ndead     {dead:?}",
@@ -361,10 +357,11 @@ fn has_moved(line: usize, now: &[Side; 2], before: &[Side; 2]) -> bool {
     grew || line % 8 == HALF && now[1].phase == 2
 }
 
-/// Whether what a survivor saw of its dead peer is what TCP shows. `awaits_proof`: a proof may have stood
-/// unread in the dead end's stream, of which the kernel makes a reset (docs/faults.md).
-fn judge(survivor: &Side, dead: &Side, before: &Side, awaits_proof: bool) -> Result<()> {
+/// Whether what a survivor saw of its dead peer is what TCP shows. `page`: what the dead end's page shows. A proof
+/// may have stood unread in its stream, of which the kernel makes a reset (docs/faults.md).
+fn judge(survivor: &Side, dead: &Side, before: &Side, page: Option<Record>) -> Result<()> {
     let reset = ERROR + libc::ECONNRESET as u32;
+    let awaits_proof = page.is_some_and(|r| r.awaits_proof());
     ensure!(survivor.wrong == 0 && dead.wrong == 0, "other bytes than were sent");
     if survivor.phase == 0 || survivor.in_end == 0 {
         return Ok(()); // never met, or the connection was refused
@@ -384,10 +381,11 @@ fn judge(survivor: &Side, dead: &Side, before: &Side, awaits_proof: bool) -> Res
     if awaits_proof && was_reset && survivor.offered <= dead.got {
         PROOFS_UNREAD.fetch_add(1, Relaxed);
     }
-    // Behind a FIN a reset shows as EPIPE; less than a segment may have waited for an acknowledgement.
-    let unread = before.sent.saturating_sub(dead.asked.max(dead.got));
-    let came_late = survivor.out_end == ERROR + libc::EPIPE as u32 && unread < ON_ITS_WAY;
-    if dead.phase != 0 && dead.out_end == 0 && unread > SEGMENT {
+    // Less than a segment may have waited for an acknowledgement. Through TCP more may have been on its way: who
+    // dies before it comes has left nothing unread, and the survivor gets an end, and EPIPE when it has come.
+    let through_tcp = page.is_none_or(|r| r.rx_switches.is_multiple_of(2));
+    let came_late = through_tcp && survivor.out_end == ERROR + libc::EPIPE as u32;
+    if dead.phase != 0 && dead.out_end == 0 && before.sent > dead.asked.max(dead.got) + SEGMENT {
         ensure!(was_reset || came_late, "no reset although the dead end left bytes unread");
     }
     Ok(())

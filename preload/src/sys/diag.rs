@@ -98,3 +98,46 @@ fn parse(msg: &[u8]) -> Res<SocketFacts> {
     }
     Ok(SocketFacts { cookie: u64::from(cookie_hi) << 32 | u64::from(cookie_lo), uid, inode, pacing })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reply as the kernel gives it: header, inet_diag_msg, tcp_info.
+    fn reply() -> Vec<u8> {
+        let mut msg = vec![0u8; 16 + 72 + 4 + 240];
+        msg[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        msg[60..64].copy_from_slice(&7u32.to_ne_bytes());
+        msg[64..68].copy_from_slice(&1u32.to_ne_bytes());
+        msg[80..84].copy_from_slice(&1000u32.to_ne_bytes());
+        msg[88..90].copy_from_slice(&244u16.to_ne_bytes());
+        msg[90..92].copy_from_slice(&INET_DIAG_INFO.to_ne_bytes());
+        let at = 92 + TCPI_MAX_PACING_RATE;
+        msg[at..at + 8].copy_from_slice(&99u64.to_ne_bytes());
+        msg
+    }
+
+    #[test]
+    fn no_reply_makes_it_panic() {
+        let good = reply();
+        let facts = parse(&good).expect("a reply");
+        assert_eq!((facts.cookie, facts.uid, facts.pacing), (1 << 32 | 7, 1000, 99));
+        for len in 0..good.len() {
+            let _ = parse(&good[..len]);
+        }
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize
+        };
+        for _ in 0..30_000 {
+            let mut msg = good.clone();
+            for _ in 0..1 + next() % 4 {
+                let at = next() % msg.len();
+                msg[at] = next() as u8;
+            }
+            msg.truncate(next() % (2 * good.len()));
+            let _ = parse(&msg);
+        }
+    }
+}

@@ -94,7 +94,10 @@ macro_rules! tests {
     )*};
 }
 
-tests! { clc clc_stream llc cdc handshake group connection }
+tests! {
+    clc clc_stream llc cdc handshake group connection
+    channel way_back control_page settings link_record ring
+}
 
 #[test]
 fn every_target_is_run_and_has_a_fuzzer() {

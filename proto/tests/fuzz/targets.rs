@@ -1,5 +1,5 @@
 //! What the fuzzers call with arbitrary bytes: every parser of CLC, LLC and CDC, and every machine that
-//! acts on what they read. Used by the bounded run beside this file and by `fuzz/fuzz_targets`.
+//! acts on what they read; those of one host are in `host`. Used by the bounded run beside this file and by `fuzz/fuzz_targets`.
 //!
 //! Machines take several messages: each is one length byte and that many bytes ([`messages`]).
 
@@ -13,9 +13,13 @@ use smcr_proto::smc::id::RmbeSize;
 use smcr_proto::smc::link::Group;
 use smcr_proto::smc::llc::{Family, Message as Llc};
 
+#[path = "host.rs"]
+mod host;
 #[path = "../smc/parts.rs"]
 #[allow(dead_code)]
 mod parts;
+
+pub use host::{channel, control_page, link_record, ring, settings, way_back};
 
 /// A target: its name (that of its corpus) and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
@@ -28,6 +32,12 @@ pub const ALL: &[Target] = &[
     ("handshake", handshake),
     ("group", group),
     ("connection", connection),
+    ("channel", channel),
+    ("way_back", way_back),
+    ("control_page", control_page),
+    ("settings", settings),
+    ("link_record", link_record),
+    ("ring", ring),
 ];
 
 /// The messages of an input; the last may be cut.
