@@ -218,13 +218,33 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         }
         end::before_close(s, fd);
     }
-    if end::unmap(s, last) {
+    if unmap_soon(s, last) {
         finish(s, last);
     } else if last {
         // A thread is inside: the record is given up (it stays mapped), never reused.
         s.set_state(State::Closed);
         s.set(flag::ENDED);
     }
+}
+
+/// Whoever walks over all sockets (a drain, a message of a channel) has the locks of each for a moment.
+fn unmap_soon(s: &Sock, last: bool) -> bool {
+    const YIELDS: u32 = 48;
+    const TRIES: u32 = 64;
+    for n in 0..TRIES {
+        if end::unmap(s, last) {
+            return true;
+        }
+        if inside::count(s) != 0 {
+            break;
+        }
+        if n < YIELDS {
+            sys::proc::yield_now();
+        } else {
+            let _ = sys::fd::poll(&mut [], 1);
+        }
+    }
+    false
 }
 
 /// The socket lives on under a number of ours until the threads that are in calls on it have left.
