@@ -277,6 +277,26 @@ impl Case {
         Ok(())
     }
 
+    /// Whether this is the name, PROGRAM::CASE.
+    pub fn is_called(&self, name: &str) -> bool {
+        let program = self.program.file_stem().and_then(|s| s.to_str());
+        program.is_some_and(|program| name == format!("{program}::{}", self.name))
+    }
+
+    /// For a difference that is known: there must be one with the library at both ends, and both ends must end.
+    pub fn check_known(&self) -> Result<()> {
+        let native = self.run(Ends::Neither)?;
+        self.ensure_sound(&native)?;
+        let got = self.run(Ends::Both)?;
+        ensure!(
+            got.transcript != native.transcript,
+            "no difference any more"
+        );
+        let differences = differences(&native.transcript, &got.transcript);
+        println!("{}: known difference:\n{differences}", self.name);
+        Ok(())
+    }
+
     /// The native run itself must have come to its end.
     pub fn ensure_sound(&self, native: &Outcome) -> Result<()> {
         let text = &native.transcript;

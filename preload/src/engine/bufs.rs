@@ -7,6 +7,20 @@ pub struct Bufs<'a> {
     len: usize,
 }
 
+/// Whether no memory of a program can be there: the first page, and the kernel's half of the addresses.
+#[inline(always)]
+pub fn is_nowhere(p: *const u8) -> bool {
+    const PAGE: usize = 4096;
+    (p as usize).wrapping_sub(PAGE) > isize::MAX as usize - PAGE
+}
+
+/// Whether an entry reaches into the kernel's half of the addresses: the whole call is EFAULT, before
+/// anything else is looked at.
+pub fn reach_beyond(iov: &[libc::iovec]) -> bool {
+    const LAST: usize = isize::MAX as usize;
+    iov.iter().any(|v| v.iov_len > LAST.saturating_sub(v.iov_base as usize) || v.iov_base as usize > LAST)
+}
+
 impl<'a> Bufs<'a> {
     /// Wraps an iovec array.
     ///
@@ -20,6 +34,14 @@ impl<'a> Bufs<'a> {
             len = len.saturating_add(v.iov_len);
         }
         Bufs { iov, len: len.min(isize::MAX as usize) }
+    }
+
+    /// Whether some of the `n` bytes from `from` on lie where no memory can be: EFAULT instead of moving them.
+    #[inline]
+    pub fn are_nowhere(&self, from: usize, n: usize) -> bool {
+        let mut found = false;
+        self.pieces(from, n, |p, _| found |= is_nowhere(p));
+        found
     }
 
     /// Bytes in all.
@@ -104,6 +126,21 @@ mod tests {
 
     fn entry(s: &mut [u8]) -> libc::iovec {
         libc::iovec { iov_base: s.as_mut_ptr().cast(), iov_len: s.len() }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_told() {
+        let mut a = [0u8; 3];
+        let bad = |at: usize, n| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: n };
+        for at in [0, 4095, 1 << 63, usize::MAX] {
+            let iov = [bad(at, 0), entry(&mut a), bad(at, 2), entry(&mut a)];
+            // SAFETY: what is bad is not looked at.
+            let bufs = unsafe { Bufs::new(&iov) };
+            assert!(!bufs.are_nowhere(0, 3) && bufs.are_nowhere(0, 4) && bufs.are_nowhere(4, 1));
+            assert!(!bufs.are_nowhere(5, 3));
+            assert_eq!(reach_beyond(&iov), at > 4095);
+        }
+        assert!(!is_nowhere(4096 as *const u8) && !is_nowhere((1usize << 63).wrapping_sub(1) as *const u8));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! is what the general code would do, in the same order of stores. Nothing here can panic, so there is no
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
+use super::bufs::is_nowhere;
 use super::{rx, tx, wait};
 use crate::config;
 use crate::family::lock::Marker;
@@ -26,6 +27,9 @@ const BUFFERS: usize = 8;
 /// `p` must be valid for reads of `n` bytes, as the program promised the kernel.
 #[inline(always)]
 pub unsafe fn send(s: &Sock, sock: i32, p: *const u8, n: usize, flags: i32) -> Option<usize> {
+    if is_nowhere(p) {
+        return None;
+    }
     // SAFETY: by the contract; `n` is at most the size.
     put(s, sock, n, flags, |ring, at| unsafe { ring.put(at, p, n) })
 }
@@ -53,6 +57,9 @@ pub unsafe fn send_all(s: &Sock, sock: i32, iov: &[libc::iovec], flags: i32) -> 
 /// `p` must be valid for writes of `n` bytes, as the program promised the kernel.
 #[inline(always)]
 pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> {
+    if is_nowhere(p) {
+        return None;
+    }
     // SAFETY: by the contract; `take` is at most `n` and the size.
     get(s, n, flags, |ring, at, take| unsafe { ring.get(at, p, take) })
 }
@@ -91,7 +98,10 @@ fn total(iov: &[libc::iovec]) -> Option<usize> {
     if iov.len() > BUFFERS {
         return None;
     }
-    iov.iter().try_fold(0usize, |n, v| n.checked_add(v.iov_len))
+    iov.iter().try_fold(0usize, |n, v| {
+        let is_sound = !is_nowhere(v.iov_base.cast());
+        is_sound.then(|| n.checked_add(v.iov_len)).flatten()
+    })
 }
 
 #[inline(always)]

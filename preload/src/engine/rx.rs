@@ -91,6 +91,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             Step::Empty => {}
             Step::End => return Ok(got),
             Step::Failed(e) if got == 0 => return Err(e),
+            Step::Failed(Errno(libc::EFAULT)) => return Ok(got), // this call's own, not the socket's
             Step::Failed(e) => {
                 s.error.store(e.0 as u32, Relaxed); // for the next call
                 return Ok(got);
@@ -193,6 +194,9 @@ fn from_ring(
     avail: usize,
 ) -> Step {
     let n = avail.min(bufs.len() - from);
+    if flags & libc::MSG_TRUNC == 0 && bufs.are_nowhere(from, n) {
+        return Step::Failed(Errno(libc::EFAULT));
+    }
     let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
         end::hostile(s, sock);
         return Step::Failed(Errno(libc::ECONNRESET));

@@ -74,6 +74,9 @@ impl Source for FromBufs<'_> {
 
     #[inline]
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res {
+        if self.bufs.are_nowhere(self.done, n) {
+            return Err(Errno(libc::EFAULT));
+        }
         let mut at = pos;
         self.bufs.pieces(self.done, n, |p, len| {
             // SAFETY: the program's buffer, valid for reads as it promised the kernel.

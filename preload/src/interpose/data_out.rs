@@ -5,7 +5,7 @@ use super::{direct, hooks, one, vectors};
 use crate::engine::{fast, switch};
 use crate::family::sock::Sock;
 use crate::sys::probe::{is_null_or_there, is_there};
-use crate::sys::{fd as desc, net};
+use crate::sys::{Errno, fd as desc, net, set_errno};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use smcr_proto::reason::Reason;
@@ -198,12 +198,14 @@ unsafe fn sendto_to(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the program's arguments.
-    match unsafe { fast::send(s, fd, buf.cast(), n, flags) } {
-        Some(n) => n as ssize_t,
-        // SAFETY: as above.
-        None => unsafe { sendto_slowly(s, fd, buf, n, flags, addr, len) },
+    if addr.is_null()
+        // SAFETY: the program's arguments.
+        && let Some(n) = unsafe { fast::send(s, fd, buf.cast(), n, flags) }
+    {
+        return n as ssize_t;
     }
+    // SAFETY: as above.
+    unsafe { sendto_slowly(s, fd, buf, n, flags, addr, len) }
 }
 
 #[cold]
@@ -217,6 +219,11 @@ unsafe fn sendto_slowly(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> ssize_t {
+    // TCP has no use for the address, but the kernel reads it first.
+    if let Some(e) = wrong_address(addr, len) {
+        set_errno(Errno(e));
+        return -1;
+    }
     // SAFETY: the program's arguments.
     direct(|| unsafe {
         if flags & libc::MSG_FASTOPEN != 0 {
@@ -225,6 +232,17 @@ unsafe fn sendto_slowly(
         }
         table::io::send_slowly(fd, s, &one(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
     })
+}
+
+/// What the kernel says of an address that it can't take.
+fn wrong_address(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
+    if addr.is_null() || len == 0 {
+        return None;
+    }
+    if len as usize > size_of::<libc::sockaddr_storage>() {
+        return Some(libc::EINVAL);
+    }
+    (!is_there(addr.cast::<u8>(), len as usize)).then_some(libc::EFAULT)
 }
 
 /// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.
@@ -247,7 +265,7 @@ fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
     let mut buf = [0u8; 16 * 1024];
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     if room == 0 && nonblock {
-        crate::sys::set_errno(crate::sys::Errno(libc::EAGAIN));
+        set_errno(Errno(libc::EAGAIN));
         return -1;
     }
     let want = n.min(buf.len()).min(room.max(4096));
@@ -272,7 +290,7 @@ fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
                 let _ = desc::poll(&mut p, -1);
             }
             Err(e) => {
-                crate::sys::set_errno(e);
+                set_errno(e);
                 return if done > 0 { done as isize } else { -1 };
             }
         }

@@ -58,6 +58,9 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
             out[n] = e;
             n += 1;
             mb.idle = 0;
+            if mb.lingers {
+                inner.kernel_look = 0;
+            }
             continue;
         }
         mb.idle += 1;
@@ -120,6 +123,10 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         mb.seen_bits = bits;
         edge
     } else {
+        // Told of the same bytes again: the program is after something else, which the kernel may have.
+        let at = s.rx.cursor.load(Relaxed);
+        mb.lingers = wanted & level::IN != 0 && at == mb.seen_in;
+        mb.seen_in = at;
         true
     };
     if wanted == 0 || !report {

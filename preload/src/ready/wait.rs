@@ -1,7 +1,7 @@
 //! epoll_wait: members in memory are looked at in user space, all others by the kernel.
 //!
 //! One pass: take in what changed its medium, look at the hot members, look at the kernel when 50 us
-//! have passed. Nothing ready: poll for a bounded time (`engine::spin`), then say "asleep" in the one
+//! have passed or the program leaves unread what it was told of. Nothing ready: poll for a bounded time (`engine::spin`), then say "asleep" in the one
 //! sleep word of the set, look once more, and sleep in the kernel. Kernel events of members in memory
 //! only make them hot; what the program gets of them comes from [`look`] alone, so nothing is reported
 //! twice.
@@ -115,19 +115,32 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     if inner.ours == 0 {
         return 0; // the kernel alone knows
     }
-    let mut n = 0;
     let now = clock::ticks();
-    if now > inner.kernel_look {
-        inner.kernel_look = now + clock::ticks_of_us(50);
-        // SAFETY: the program's array.
-        let k = unsafe { desc::epoll_wait(epfd, out.as_mut_ptr(), out.len() as i32, 0) };
-        if let Ok(k) = k
-            && k > 0
-        {
-            n = keep(set, inner, out, 0, k);
-        }
+    let is_due = now > inner.kernel_look;
+    let mut n = if is_due { look_at_kernel(epfd, set, inner, out, 0, now) } else { 0 };
+    n += look(set, inner, &mut out[n..], depth);
+    if inner.kernel_look == 0 && !is_due && n < out.len() {
+        n = look_at_kernel(epfd, set, inner, out, n, now);
     }
-    n + look(set, inner, &mut out[n..], depth)
+    n
+}
+
+/// The kernel's events, behind the `n` that are there; the new number of events.
+fn look_at_kernel(
+    epfd: i32,
+    set: &'static Set,
+    inner: &mut Inner,
+    out: &mut [epoll_event],
+    n: usize,
+    now: u64,
+) -> usize {
+    inner.kernel_look = now + clock::ticks_of_us(50);
+    let room = &mut out[n..];
+    // SAFETY: the program's array.
+    match unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) } {
+        Ok(k) if k > 0 => keep(set, inner, out, n, k),
+        _ => n,
+    }
 }
 
 /// Sockets that changed their medium become ours, or the kernel's again.

@@ -3,7 +3,7 @@
 //! Called by the hooks with the program's buffers and a closure that makes the program's own call.
 //! Results are C results: -1 with errno.
 
-use crate::engine::bufs::Bufs;
+use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{debt, end, fast, rx, shadow, switch, tx, urgent};
@@ -58,6 +58,9 @@ pub unsafe fn send_slowly(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
+    if bufs::reach_beyond(iov) {
+        return to_c(Err(Errno(libc::EFAULT)));
+    }
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
@@ -224,6 +227,9 @@ pub unsafe fn recv_slowly(
     flags: i32,
     real: impl Fn() -> isize,
 ) -> isize {
+    if bufs::reach_beyond(iov) {
+        return to_c(Err(Errno(libc::EFAULT)));
+    }
     loop {
         if s.has(flag::CAREFUL) {
             if flags & libc::MSG_OOB != 0 && s.is_linked() {

@@ -33,12 +33,14 @@ pub struct Member {
     hot_at: u32,
     /// Served by the library (a direction in memory).
     pub ours: bool,
-    /// Edge-triggered: producer cursor at the last report.
+    /// Cursor at the last report: the producer's if edge-triggered, else our own.
     pub seen_in: u64,
     /// Edge-triggered: fullness count at the last report.
     pub seen_full: u64,
     /// Edge-triggered: bits at the last look.
     pub seen_bits: u32,
+    /// Level-triggered: nothing was read between the last two reports.
+    pub lingers: bool,
     /// Report again whatever was seen (ADD, MOD).
     pub fresh: bool,
     /// Unproductive looks in a row.
@@ -67,6 +69,7 @@ const NO_MEMBER: Member = Member {
     seen_in: 0,
     seen_full: 0,
     seen_bits: 0,
+    lingers: false,
     fresh: false,
     idle: 0,
     last: 0,
