@@ -17,8 +17,12 @@ nft -f - <<'RULES'
 table inet lab {
     counter roce { }
     counter stream { }
-    chain in { type filter hook input priority 0; udp dport 4791 counter name roce; iifname "eth0" tcp sport 4000-9999 counter name stream; iifname "eth0" tcp dport 4000-9999 counter name stream; }
-    chain out { type filter hook output priority 0; udp dport 4791 counter name roce; oifname "eth0" tcp sport 4000-9999 counter name stream; oifname "eth0" tcp dport 4000-9999 counter name stream; }
+    counter requests { }
+    counter received { }
+    chain in { type filter hook input priority 0; udp dport 4791 counter name roce; udp dport 4791 jump kinds; iifname "eth0" tcp sport 4000-9999 counter name stream; iifname "eth0" tcp dport 4000-9999 counter name stream; }
+    chain out { type filter hook output priority 0; udp dport 4791 counter name roce; udp dport 4791 jump kinds; oifname "eth0" tcp sport 4000-9999 counter name stream; oifname "eth0" tcp dport 4000-9999 counter name stream; }
+    # The last packet of each work request by its operation code (RC), and those that take a receive.
+    chain kinds { @th,64,8 { 0x02, 0x03, 0x04, 0x05, 0x08, 0x09, 0x0a, 0x0b, 0x0c } counter name requests; @th,64,8 { 0x02, 0x03, 0x04, 0x05, 0x09, 0x0b } counter name received; }
     chain cut { type filter hook prerouting priority -300; }
 }
 RULES

@@ -4,7 +4,7 @@
     tests/lab/measure.py [-n REPETITIONS] [--out DIR]
 
 Prints the table of docs/rdma-measured.md: medians of interleaved repetitions, as ratios to TCP, and for
-each message the packets that RoCE has carried. Emulated processors make only the order among the RDMA
+each message the work requests, the receives that they took, and the packets of RoCE, acknowledgements among them. Emulated processors make only the order among the RDMA
 paths meaningful, and the counts.
 """
 import argparse
@@ -26,27 +26,32 @@ PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
 ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
 
 
-def roce_packets(lab):
-    text = lab.b.run("nft -j list counter inet lab roce")
-    return next(c["counter"]["packets"] for c in json.loads(text)["nftables"] if "counter" in c)
+KINDS = {"roce": "packets", "requests": "work requests", "received": "received"}
+
+
+def roce(lab):
+    """What one guest has sent and got on RoCE: packets, work requests, and those that took a receive there."""
+    text = lab.b.run("nft -j list counters table inet lab")
+    found = {c["counter"]["name"]: c["counter"]["packets"] for c in json.loads(text)["nftables"] if "counter" in c}
+    return {kind: found[kind] for kind in KINDS}
 
 
 class Row:
     def __init__(self, name, unit, faster_is_more, arguments, pick, messages=None):
         self.name, self.unit, self.more, self.arguments, self.pick, self.messages = name, unit, faster_is_more, arguments, pick, messages
-        self.values, self.packets = {m: [] for m in MEDIA}, {}
+        self.values, self.counts = {m: [] for m in MEDIA}, {}
 
     def run(self, lab, medium):
-        before = roce_packets(lab)
+        before = roce(lab)
         text = lab.b.run(f"exec env {MEDIA[medium]} /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60)
-        packets = (roce_packets(lab) - before) / (self.messages or 1)
-        if self.messages and medium != "TCP" and packets < 1:
+        counts = {kind: (n - before[kind]) / (self.messages or 1) for kind, n in roce(lab).items()}
+        if self.messages and medium != "TCP" and counts["roce"] < 1:
             # It has fallen back: that is no measurement of this medium.
             print(f"{medium}, {self.name}: on TCP, left out", file=sys.stderr, flush=True)
             return
         self.note(medium, float(text.split()[self.pick]))
         if self.messages:
-            self.packets[medium] = packets
+            self.counts[medium] = counts
 
     def note(self, medium, value):
         self.values[medium].append(value)
@@ -107,7 +112,7 @@ def attempt(failures, row, medium, function):
 
 def table(rows, failures):
     names = list(MEDIA)
-    out = ["| | TCP | " + " | ".join(f"{n}, ratio to TCP" for n in names[1:]) + " | RoCE packets per message |",
+    out = ["| | TCP | " + " | ".join(f"{n}, ratio to TCP" for n in names[1:]) + " | work requests, receives and RoCE packets per message |",
            "|---|---|" + "---|" * len(names)]
     for row in rows:
         middle = {m: statistics.median(v) for m, v in row.values.items() if v}
@@ -119,7 +124,8 @@ def table(rows, failures):
                 cells.append(f"{middle[medium] / base:.2f} ({'rate' if row.more else 'time'})")
             else:
                 cells.append("fails" if (row.name, medium) in failures else "-")
-        counts = ", ".join(f"{m} {row.packets[m]:.1f}" for m in names[1:] if m in row.packets)
+        counts = ", ".join(f"{m} " + "/".join(f"{row.counts[m][kind]:.1f}" for kind in ("requests", "received", "roce"))
+                           for m in names[1:] if m in row.counts)
         out.append(f"| {row.name} | " + " | ".join(cells) + f" | {counts} |")
     return "\n".join(out)
 

@@ -202,9 +202,7 @@ pub fn unread(s: &Sock) {
 pub fn poll() {
     if lock::is_used() {
         lock::try_with(|all| {
-            if all.poll() {
-                cover::note_activity();
-            }
+            all.poll();
         });
     }
 }

@@ -1,42 +1,33 @@
-//! Who listens to the completion channel: the service thread, or one waiting thread of the program.
+//! Who listens to the completion channel: the service thread always, and beside it one waiting thread of the program.
 //!
 //! A thread that waits for a connection over a link and is woken by the network card itself saves the way
-//! through the service thread. At most one does so at a time; the others are woken by it. While such
-//! threads come and go the service thread leaves the channel to them and looks every 2 ms whether they
-//! still do (as a network driver polls instead of taking interrupts); when one of them just stays, it
-//! sleeps until that one leaves. So an idle link wakes nobody.
+//! through the service thread. At most one does so at a time; the others are woken by whoever has polled. Who takes
+//! an event off the channel polls, arms the queue again and polls once more, so the queue is armed whenever nobody is at it, and
+//! the service thread hears of what comes while the other one does something else. If both are woken, the second
+//! finds the channel empty and sleeps on in the kernel.
 
 use super::lock;
+use super::state::State;
 use crate::family::process;
-use crate::sys::fd;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// The thread that listens; 0 none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The channel, where the process has exactly one.
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
-/// Goes up when threads of the program come or find something.
-static ACTIVITY: AtomicU32 = AtomicU32::new(0);
-/// The service thread sleeps until it is told.
-static DEEP: AtomicU32 = AtomicU32::new(0);
 
-/// How long the service thread leaves the channel alone at a time.
-const TICK_MS: u64 = 2;
-
-/// What the service thread does about the channel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Plan {
-    /// Listens to it.
-    Listen,
-    /// Looks again after this many milliseconds.
-    Tick(u64),
-    /// Sleeps until it is told.
-    Deep,
+/// The devices have changed.
+pub fn note_devices(state: &State) {
+    let channel = match &state.devices[..] {
+        [only] => only.event_fd(),
+        _ => -1,
+    };
+    CHANNEL.store(channel, Release);
 }
 
-/// The channel of the only device; -1: none, or several.
-pub fn set_channel(channel: i32) {
-    CHANNEL.store(channel, Release);
+/// The channel has another number now.
+pub fn moved(old: i32, new: i32) {
+    let _ = CHANNEL.compare_exchange(old, new, AcqRel, Relaxed);
 }
 
 /// The channel, for an epoll set that wants to hear of it.
@@ -44,81 +35,43 @@ pub fn channel() -> Option<i32> {
     Some(CHANNEL.load(Acquire)).filter(|c| *c >= 0)
 }
 
-/// Begins to listen: the queue is armed and looked at. None: somebody does already. The caller looks at
-/// its connection once more, sleeps with the channel among its descriptors, and calls [`leave`].
+/// Begins to listen. None: somebody does already. The caller looks at its connection once more, sleeps with the
+/// channel among its descriptors, and calls [`leave`].
 pub fn enter() -> Option<i32> {
     let channel = channel()?;
-    OWNER.compare_exchange(0, process::tid(), AcqRel, Relaxed).ok()?;
-    note_activity();
-    let armed = lock::try_with(|all| {
-        lock::arm(all);
-        all.poll();
-    });
-    if armed {
-        return Some(channel);
-    }
-    leave(false);
-    None
+    OWNER.compare_exchange(0, process::tid(), AcqRel, Relaxed).ok().map(|_| channel)
 }
 
 /// Ends it; `heard`: the channel was readable.
 pub fn leave(heard: bool) {
+    OWNER.store(0, Release);
     if heard {
         take();
     }
-    OWNER.store(0, Release);
-    fence(SeqCst); // pairs with the one in `plan`
-    if DEEP.load(Relaxed) != 0 {
-        let _ = fd::event_set(lock::service());
-    }
 }
 
-/// Takes the events off the channel, and what has arrived.
+/// Takes an event off the channel, and what has arrived.
 pub fn take() {
-    note_activity();
     lock::try_with(|all| {
+        let mut any = false;
         for d in &mut all.devices {
-            d.take_events();
+            any |= d.take_event();
         }
         all.poll();
+        if any {
+            lock::arm(all);
+            all.poll();
+        }
     });
 }
 
 /// The calling thread ends, perhaps while it listened.
 pub fn thread_ends() {
-    if OWNER.load(Relaxed) == process::tid() {
-        leave(false);
-    }
-}
-
-/// A thread of the program has found something without sleeping.
-#[inline]
-pub fn note_activity() {
-    ACTIVITY.fetch_add(1, Relaxed);
-}
-
-/// What the service thread does until it looks again; `seen` is the activity that it knows of.
-pub fn plan(seen: &mut u32) -> Plan {
-    DEEP.store(0, Relaxed);
-    if channel().is_none() {
-        return Plan::Listen;
-    }
-    let now = ACTIVITY.load(Relaxed);
-    if now != *seen {
-        *seen = now;
-        return Plan::Tick(TICK_MS);
-    }
-    if OWNER.load(Acquire) == 0 {
-        return Plan::Listen;
-    }
-    DEEP.store(1, Relaxed);
-    fence(SeqCst); // pairs with the one in `leave`: it sees DEEP, or we see that it has left
-    if OWNER.load(Relaxed) == 0 { Plan::Listen } else { Plan::Deep }
+    let _ = OWNER.compare_exchange(process::tid(), 0, AcqRel, Relaxed);
 }
 
 /// A forked child has neither links nor listeners.
 pub fn forget_in_child() {
     OWNER.store(0, Relaxed);
     CHANNEL.store(-1, Relaxed);
-    DEEP.store(0, Relaxed);
 }

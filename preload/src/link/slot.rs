@@ -174,11 +174,17 @@ impl Slot {
                 && self.in_flight > 0
                 && left < u64::from(self.tx.1 / 2)
                 && self.urgent.is_none();
+            // Nothing presses: small pieces wait for what is on its way, and for room that is worth a message.
+            let presses = self.closing != Closing::Open || self.urgent.is_some();
+            let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);
+            // A write that announces itself is one piece: up to where the ring ends.
+            let edge = u64::from(self.tx.1) - self.pumped % u64::from(self.tx.1);
+            let left = if group.immediate { left.min(edge) } else { left };
             let mut writes = [Write::default(); WRITES];
             let mut n = 0;
             if left > 0 && hold_back {
                 self.stalled = true;
-            } else if left > 0 && self.closing != Closing::Abort {
+            } else if left > 0 && !waits && self.closing != Closing::Abort {
                 n = take_bytes(conn, self.pumped, left, self.urgent, (self.tx.0, self.tx.1, self.tx_key), &mut writes);
             }
             let bytes: u64 = writes[..n].iter().map(|w| u64::from(w.len)).sum();

@@ -1,5 +1,6 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
+use super::cover;
 use super::group::Group;
 use super::leave::{Leaving, Unseen};
 use super::lock::{SLOTS, STALLED, USED, mark, now};
@@ -30,7 +31,8 @@ pub struct State {
     generation: u16,
     serial: u32,
     headers: Headers,
-    send_rings: Pool,
+    /// By size.
+    send_rings: Vec<Pool>,
     rooms: Pool,
     peer_id: Option<PeerId>,
     /// Connections that the service thread is to bring back to TCP.
@@ -46,7 +48,7 @@ impl State {
         generation: 0,
         serial: 0,
         headers: Headers::new(),
-        send_rings: Pool::new(0, false),
+        send_rings: Vec::new(),
         rooms: Pool::new(ROOM, false),
         peer_id: None,
         leavers: Vec::new(),
@@ -65,10 +67,6 @@ impl State {
 
     /// A new connection for a record, with a sending ring of `size` bytes.
     pub fn reserve(&mut self, sock: &'static Sock, size: u32) -> Res<&mut Slot> {
-        if self.send_rings.element() == 0 {
-            self.send_rings = Pool::new(size as usize, false);
-        }
-        let size = self.send_rings.element() as u32;
         let index = match self.slots.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.slots.len() < SLOTS => {
@@ -78,7 +76,10 @@ impl State {
             None => return Err(Errno(libc::ENOBUFS)),
         };
         let header = self.headers.take()?;
-        let ring = match self.send_rings.take() {
+        if self.send_rings.iter().all(|p| p.element() != size as usize) {
+            self.send_rings.push(Pool::new(size as usize, false));
+        }
+        let ring = match pool_of(&mut self.send_rings, size).and_then(Pool::take) {
             Ok(ring) => ring,
             Err(e) => {
                 self.headers.give_back(header);
@@ -103,6 +104,7 @@ impl State {
             return Ok(at);
         }
         self.devices.push(Device::open(port)?);
+        cover::note_devices(self);
         Ok(self.devices.len() - 1)
     }
 
@@ -136,7 +138,7 @@ impl State {
         let group = self.groups.get_mut(place).and_then(Option::as_mut);
         let (Some(slot), Some(group)) = (slot, group) else { return Err(Errno(libc::EINVAL)) };
         let device = &self.devices[group.device];
-        slot.tx_key = send_rings.keys(slot.tx.0, group.device, device)?.lkey;
+        slot.tx_key = pool_of(send_rings, slot.tx.1)?.keys(slot.tx.0, group.device, device)?.lkey;
         let ring = group.rings.take()?;
         let keys = match group.rings.keys(ring, group.device, device) {
             Ok(keys) => keys,
@@ -182,7 +184,9 @@ impl State {
         }
         slot.let_tcp_go();
         self.part(&mut slot);
-        self.send_rings.give_back(slot.tx.0);
+        if let Ok(pool) = pool_of(&mut self.send_rings, slot.tx.1) {
+            pool.give_back(slot.tx.0);
+        }
         self.headers.give_back(slot.header);
         USED.fetch_sub(1, Relaxed);
     }
@@ -266,4 +270,9 @@ impl State {
         quiet
     }
 
+}
+
+/// The sending rings of this size.
+fn pool_of(pools: &mut [Pool], size: u32) -> Res<&mut Pool> {
+    pools.iter_mut().find(|p| p.element() == size as usize).ok_or(Errno(libc::EINVAL))
 }

@@ -173,24 +173,21 @@ impl Device {
         }
     }
 
-    /// Takes the events off the channel; the queue is not armed any more.
-    pub fn take_events(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            let (mut cq, mut own) = (std::ptr::null_mut(), std::ptr::null_mut());
-            // SAFETY: a live channel, not blocking.
-            if unsafe { (self.verbs.ibv_get_cq_event)(self.channel, &mut cq, &mut own) } != 0 {
-                break;
-            }
-            any = true;
-            self.unacknowledged += 1;
+    /// Takes an event off the channel. There may be another, of an earlier time that the queue was armed: it wakes
+    /// somebody for nothing then, which is cheaper than to ask each time.
+    pub fn take_event(&mut self) -> bool {
+        let (mut cq, mut own) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: a live channel, not blocking.
+        if unsafe { (self.verbs.ibv_get_cq_event)(self.channel, &mut cq, &mut own) } != 0 {
+            return false;
         }
+        self.unacknowledged += 1;
         if self.unacknowledged > 64 {
             // SAFETY: so many events were taken and not acknowledged yet.
             unsafe { (self.verbs.ibv_ack_cq_events)(self.cq, self.unacknowledged) };
             self.unacknowledged = 0;
         }
-        any
+        true
     }
 
     /// Takes a device event; gives its number.

@@ -118,11 +118,7 @@ fn the_peer_is_told_of_reads_by_the_rule_of_linux() {
 
 #[test]
 fn a_peer_that_waits_is_told_at_once() {
-    let flags = [
-        ProducerFlags::WRITE_BLOCKED,
-        ProducerFlags::UPDATE_REQUESTED,
-        ProducerFlags::URGENT_PENDING,
-    ];
+    let flags = [ProducerFlags::UPDATE_REQUESTED, ProducerFlags::URGENT_PENDING];
     for flag in flags {
         let mut conn = conn();
         conn.handle_cdc(&message(1, 10, 0)).unwrap();
@@ -151,6 +147,34 @@ fn a_peer_that_waits_is_told_at_once() {
         .unwrap();
         assert_eq!(polled(&mut conn), None, "nothing new to tell");
     }
+}
+
+#[test]
+fn a_peer_that_is_blocked_is_told_of_a_tenth_however_much_is_free() {
+    let blocked = |sequence, produced| Cdc {
+        producer_flags: ProducerFlags::WRITE_BLOCKED,
+        ..message(sequence, produced, 0)
+    };
+    let mut conn = conn();
+    conn.handle_cdc(&blocked(1, 5000)).unwrap();
+    conn.consume(2304);
+    assert_eq!(polled(&mut conn), None, "not above the limit");
+    conn.consume(1);
+    assert_eq!(polled(&mut conn).unwrap().consumer.count, 2305);
+}
+
+#[test]
+fn a_piece_is_worth_a_message_if_it_is_all_or_a_quarter_of_the_ring() {
+    let mut conn = conn();
+    assert!(conn.is_worth_it(10 * SIZE));
+    conn.write(SIZE - 100, false).unwrap();
+    assert!(conn.is_worth_it(100) && !conn.is_worth_it(101));
+    polled(&mut conn);
+    let quarter = u64::from(SIZE / 4);
+    conn.handle_cdc(&message(1, 0, quarter - 101)).unwrap();
+    assert!(!conn.is_worth_it(SIZE));
+    conn.handle_cdc(&message(2, 0, quarter - 100)).unwrap();
+    assert!(conn.is_worth_it(SIZE));
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub fn settle(pending: impl Fn() -> bool) {
 /// What was shown is a commitment: CLC follows, if only to say no.
 fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     let refusal = may_link(s, sock).err();
-    let size = ring_size();
+    let size = ring_size(&peer);
     let cookie = net::cookie(sock).unwrap_or(0);
     s.cookie.store(cookie, Relaxed);
     let rings = lock::with(|all| {
@@ -108,10 +108,12 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     service::submit(Shake::new(s, own, rings.index, size, peer, refusal));
 }
 
-/// The ring that a peer writes into.
-fn ring_size() -> RmbeSize {
+/// The rings of a connection. Between two libsmcr a sender keeps what the peer has not read, for the way back, where
+/// Linux has another buffer before the ring: twice as much keeps as much on its way.
+fn ring_size(peer: &Peer) -> RmbeSize {
     let most = crate::transport::region::RING_MAX as u32;
-    RmbeSize::at_least((config::ring_size() as u32).min(most))
+    let twice = if matches!(peer, Peer::Ours { .. }) { 2 } else { 1 };
+    RmbeSize::at_least((config::ring_size() as u32 * twice).min(most))
 }
 
 fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {

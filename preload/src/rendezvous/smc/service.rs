@@ -7,7 +7,7 @@ use super::backlog::{self, Listener};
 use super::blocked::Blocked;
 use super::shake::Shake;
 use super::way_back::Leaver;
-use crate::link::cover::{self, Plan};
+use crate::link::cover;
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::family::sock::{Sock, flag};
@@ -114,8 +114,6 @@ struct Work {
     later: Vec<Later>,
     listeners: Vec<Listener>,
     blocked: Blocked,
-    /// Activity of listening threads that was seen ([`cover::plan`]).
-    seen: u32,
 }
 
 /// The thread.
@@ -130,7 +128,7 @@ fn serve() {
 }
 
 fn round(work: &mut Work) {
-    let Work { shakes, leavers, later, listeners, blocked, seen } = work;
+    let Work { shakes, leavers, later, listeners, blocked } = work;
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -190,21 +188,13 @@ fn round(work: &mut Work) {
         at = [at, wants.at].into_iter().flatten().min();
         fds.push(entry(if wants.events == 0 { -1 } else { leaver.fd }, wants.events));
     }
-    let plan = if shakes.is_empty() { cover::plan(seen) } else { Plan::Listen };
-    if let Plan::Tick(ms) = plan {
-        let soon = now() + Time::from_millis(ms);
-        at = Some(at.map_or(soon, |t| t.min(soon)));
-    }
     // Armed before the last look: what comes afterwards makes an event.
     let busy = lock::with(|all| {
-        let listens = plan == Plan::Listen;
         for d in &all.devices {
-            fds.push(entry(if listens { d.event_fd() } else { -1 }, libc::POLLIN));
+            fds.push(entry(d.event_fd(), libc::POLLIN));
             fds.push(entry(d.async_fd(), libc::POLLIN));
         }
-        if listens {
-            lock::arm(all);
-        }
+        lock::arm(all);
         all.poll() || !all.leavers.is_empty()
     });
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
@@ -229,7 +219,7 @@ fn round(work: &mut Work) {
         let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
         for d in &mut all.devices {
             if number(d.event_fd()) {
-                d.take_events();
+                d.take_event();
             }
             if number(d.async_fd())
                 && let Some(event) = d.take_async()
@@ -347,6 +337,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
+    cover::moved(old, new);
     EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)

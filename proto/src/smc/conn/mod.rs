@@ -125,6 +125,11 @@ impl Conn {
         }
     }
 
+    /// Whether the peer's ring has room for `len` bytes, or enough that a piece of them is worth a message.
+    pub fn is_worth_it(&self, len: u32) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.tx.is_worth_it(len))
+    }
+
     /// Takes as many of `len` bytes as the peer's ring has room for; none is "would block". The
     /// segments lie in the peer's ring, in the order of the bytes. If `urgent`, the last of the `len`
     /// bytes is urgent, and nothing else is taken until the peer has read all.

@@ -178,13 +178,11 @@ impl Receiver {
         if unconfirmed == 0 {
             return false;
         }
-        let waits = ProducerFlags::WRITE_BLOCKED
-            | ProducerFlags::URGENT_PENDING
-            | ProducerFlags::UPDATE_REQUESTED;
-        if self.force || self.flags.intersects(waits) {
+        if self.force || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED) {
             return true;
         }
-        unconfirmed > (self.size / 10).max(MIN_UPDATE) && self.free() <= self.size / 2
+        let blocked = self.flags.contains(ProducerFlags::WRITE_BLOCKED);
+        unconfirmed > (self.size / 10).max(MIN_UPDATE) && (blocked || self.free() <= self.size / 2)
     }
 
     /// The consumer cursor for a message that is sent now.

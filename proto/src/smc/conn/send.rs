@@ -54,6 +54,12 @@ impl Sender {
         }
     }
 
+    /// Whether it is worth it to write some of `len` bytes now: all of them, or a quarter of the ring. A peer that is left less
+    /// free has bytes to read, and says so when it has read a tenth of its ring.
+    pub fn is_worth_it(&self, len: u32) -> bool {
+        self.space() >= len.min(self.size / 4)
+    }
+
     /// Bytes that the peer has not read.
     pub fn in_flight(&self) -> u32 {
         (self.produced - self.consumed) as u32
@@ -112,7 +118,8 @@ impl Sender {
     /// Whether `len` bytes are all that is to be announced, without any flag.
     pub fn is_plain(&self, len: u32) -> bool {
         let fresh = self.produced - self.announced;
-        len > 0 && fresh == u64::from(len) && !self.blocked && self.urgent == Urgent::None
+        // "Write blocked" tells a reader nothing that the cursors do not: the ring is full.
+        len > 0 && fresh == u64::from(len) && self.urgent == Urgent::None
     }
 
     /// The producer cursor and flags for a message that is sent now.
