@@ -7,6 +7,9 @@
 //! - the limit itself exceeds the round trip of a wake, or two sleepers never find back to polling;
 //! - on the processor of the peer polling is useless: yield instead, and when a yield comes back only
 //!   after 100 us (somebody else computes) or several did not let the peer run, sleep instead;
+//! - on another processor pause, and yield after 4 us and now and then: without anybody else that costs
+//!   0.3 us, and who else wants this processor gets it instead of waiting for a poll that may be in
+//!   vain. While others do, yield at each look, which is cheaper than to sleep and be woken;
 //! - two looks at the clock more than 250 us apart mean that this thread was preempted: processors
 //!   are scarce (busy neighbours, a CPU quota), so sleep instead;
 //! - "instead" lasts 20 times as long as what was lost: an attempt that fails costs at most 5 %.
@@ -25,6 +28,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 /// Yields per wait: where the peer is the only other thread of the processor one is enough; more only
 /// burn time when the scheduler prefers a busy neighbour or gives the processor straight back.
 const YIELDS: u32 = 3;
+
+/// Where the peer is on another processor: time of polling after which others that may want this one get
+/// it, and how often then while there are none.
+const ALONE_US: u64 = 4;
+const BETWEEN_US: u64 = 10;
 
 /// Waits ended by polling are counted in the thread's block and handed over in such lots.
 const LOT: u32 = 256;
@@ -98,9 +106,12 @@ fn hand_over(t: &Thread) {
 
 #[inline]
 fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnMut() -> bool) -> bool {
+    let mut start = start;
     let mut last = start;
+    let mut next_yield = start + clock::ticks_of_us(ALONE_US);
+    let mut looks = 16;
     loop {
-        for _ in 0..16 {
+        for _ in 0..looks {
             if ready() {
                 note(t, start, last);
                 return true;
@@ -108,6 +119,23 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
             std::hint::spin_loop();
         }
         let now = clock::ticks();
+        if now >= next_yield && now >= t.no_yield_until.get() {
+            proc::yield_now();
+            let back = clock::ticks();
+            let took = back.wrapping_sub(now);
+            if took > clock::ticks_of_us(100) {
+                note(t, start, now);
+                back_off(&t.no_yield_until, back, took, 1_000_000);
+                return ready();
+            }
+            // The time of others is no polling, what the change to them and back costs is.
+            let shared = took > clock::ticks_of_us(1);
+            start += took.saturating_sub(clock::ticks_of_us(1));
+            last = back;
+            looks = if shared { 1 } else { 16 };
+            next_yield = back + if shared { 0 } else { clock::ticks_of_us(BETWEEN_US) };
+            continue;
+        }
         if now.wrapping_sub(last) > limit.max(clock::ticks_of_us(50)) * 5 {
             note(t, start, last);
             back_off(&t.no_spin_until, now, now.wrapping_sub(last), 128_000);

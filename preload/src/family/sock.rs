@@ -263,7 +263,8 @@ impl Sock {
     /// plain load and store are enough.
     #[inline]
     pub fn count_size(&self, way: usize, bytes: usize) {
-        let n = &self.sizes[way][page::size_class(bytes)];
+        let class = if bytes <= page::SIZES[0] { 0 } else { page::size_class(bytes) };
+        let n = &self.sizes[way][class];
         n.store(n.load(Relaxed) + 1, Relaxed);
     }
 

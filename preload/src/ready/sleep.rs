@@ -16,6 +16,8 @@ use crate::family::process::count;
 use crate::real;
 use crate::sys::{clock, fd as desc};
 use crate::table;
+use crate::family::sock::Sock;
+use crate::table::members::{Inner, Member};
 use crate::table::set::Set;
 use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, epoll_event};
@@ -137,15 +139,8 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return None };
     let inner = l.inner;
-    let waiter = waiter.filter(|w| {
-        if !inner.bell_registered {
-            let e = epoll_event { events: level::IN | ET, u64: BELL };
-            inner.bell_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, w.eventfd(), Some(e)).is_ok();
-            // smcrctl's own bell: an event of it makes the thread look at the control page.
-            let _ = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, wake::descriptor(), Some(e));
-        }
-        inner.bell_registered
-    });
+    inner.unnamed = false;
+    let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
     let mut i = 0;
     while i < inner.hot_len {
         let m = inner.hot(i);
@@ -160,22 +155,48 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
             inner.channel_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, channel, Some(e)).is_ok();
             set.channel.store(u32::from(inner.channel_registered), Relaxed);
         }
-        if let Some(dir) = s.rx.dir() {
-            let word = waiter.map_or(0, Waiter::word);
-            let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
-            if !named && !mb.ghost {
-                let marker = Marker::new();
-                if let Ok(_held) = s.rx.lock.take(&marker) {
-                    kernel::arm_for(s, dir, mb.fd, waiter, Kind::Set);
-                }
-            }
-        }
+        arm(s, &mb, waiter);
         let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
         if wants_out && let Some(ns) = engine_wait::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }
     }
     waiter.map(|w| (w, (full != u64::MAX).then_some(full)))
+}
+
+/// Before it polls: members that have become hot get the waiter's name, or each arrival would ring the
+/// doorbell until the first sleep, which may never come.
+pub fn name_hot(epfd: i32, set: &'static Set, inner: &mut Inner) {
+    inner.unnamed = false;
+    let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w)) else { return };
+    for i in 0..inner.hot_len {
+        let mb = *inner.member(inner.hot(i));
+        if let Some(s) = table::sock(mb.fd).filter(|s| bell::is_sole(s, Kind::Set)) {
+            arm(s, &mb, Some(w));
+        }
+    }
+}
+
+/// Makes sure that what comes wakes this waiter; without one, or beside others, by the doorbell byte.
+fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
+    let Some(dir) = s.rx.dir() else { return };
+    let word = waiter.map_or(0, Waiter::word);
+    let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
+    let marker = Marker::new();
+    if !named && !mb.ghost && let Ok(_held) = s.rx.lock.take(&marker) {
+        kernel::arm_for(s, dir, mb.fd, waiter, Kind::Set);
+    }
+}
+
+/// Whether the kernel's set reports the waiter's eventfd.
+fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
+    if !inner.bell_registered {
+        let e = epoll_event { events: level::IN | ET, u64: BELL };
+        inner.bell_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, w.eventfd(), Some(e)).is_ok();
+        // smcrctl's own bell: an event of it makes the thread look at the control page.
+        let _ = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, wake::descriptor(), Some(e));
+    }
+    inner.bell_registered
 }
 
 /// Notes how long the wake took, if it came from one of the first hot members.

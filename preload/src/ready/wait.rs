@@ -9,7 +9,7 @@
 use super::ctl::{register, take_over};
 use super::level;
 use super::look::{Depth, keep, look};
-use super::sleep::{Slept, sleep, wake_next};
+use super::sleep::{Slept, name_hot, sleep, wake_next};
 use crate::engine::rounds::Rounds;
 use crate::engine::{linked, spin};
 use crate::transport::changes;
@@ -60,7 +60,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         }
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
             let mut n = 0;
-            let peer = peer_cpu(set);
+            let peer = before_polling(epfd, set);
             if spin::spin(&set.spin, peer, || {
                 n = pass(epfd, set, out, Depth::Quick);
                 n > 0
@@ -198,9 +198,13 @@ fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     }
 }
 
-fn peer_cpu(set: &Set) -> u32 {
+/// Names the waiter where that is due; says where the peer ran that was last looked at.
+fn before_polling(epfd: i32, set: &'static Set) -> u32 {
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return u32::MAX };
+    if l.inner.unnamed {
+        caught(|| name_hot(epfd, set, l.inner));
+    }
     if l.inner.hot_len == 0 {
         return u32::MAX;
     }

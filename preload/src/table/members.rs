@@ -101,6 +101,8 @@ pub struct Inner {
     pub bell_registered: bool,
     /// The channel of links is in the kernel's set.
     pub channel_registered: bool,
+    /// A member became hot since the hot ones last got the waiter's name.
+    pub unnamed: bool,
     /// Tick from which the kernel is to be looked at again.
     pub kernel_look: u64,
 }
@@ -133,6 +135,7 @@ impl Inner {
             ours: 0,
             bell_registered: false,
             channel_registered: false,
+            unnamed: false,
             kernel_look: 0,
         };
     }
@@ -268,6 +271,7 @@ impl Inner {
         // SAFETY: the list has room for every member (`grow`).
         unsafe { *self.hot.add(n) = m };
         self.hot_len += 1;
+        self.unnamed = true;
     }
 
     /// Takes a member out of the hot list.

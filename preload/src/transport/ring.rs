@@ -70,7 +70,13 @@ impl Ring {
     }
 }
 
-/// Copies `n` bytes: up to 64 in place, two halves that may overlap; more by libc.
+/// 16 bytes in one register.
+#[cfg(target_arch = "x86_64")]
+type Wide = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Wide = u128;
+
+/// Copies `n` bytes: up to 64 in place, in halves that may overlap; more by libc.
 ///
 /// # Safety
 /// Both valid for `n` bytes, not overlapping.
@@ -79,8 +85,17 @@ unsafe fn copy(src: *const u8, dst: *mut u8, n: usize) {
     // SAFETY: each case moves bytes below `n` only.
     unsafe {
         match n {
-            33..=64 => ends::<[u64; 4]>(src, dst, n),
-            16..=32 => ends::<[u64; 2]>(src, dst, n),
+            33..=64 => {
+                let (from, to) = (src.cast::<Wide>(), dst.cast::<Wide>());
+                let (from_end, to_end) = (src.add(n).cast::<Wide>(), dst.add(n).cast::<Wide>());
+                let (a, b) = (from.read_unaligned(), from.add(1).read_unaligned());
+                let (y, z) = (from_end.sub(2).read_unaligned(), from_end.sub(1).read_unaligned());
+                to.write_unaligned(a);
+                to.add(1).write_unaligned(b);
+                to_end.sub(2).write_unaligned(y);
+                to_end.sub(1).write_unaligned(z);
+            }
+            16..=32 => ends::<Wide>(src, dst, n),
             8..=15 => ends::<u64>(src, dst, n),
             4..=7 => ends::<u32>(src, dst, n),
             2..=3 => ends::<u16>(src, dst, n),
