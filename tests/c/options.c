@@ -316,6 +316,53 @@ static void ulp_b(void) {
     meet();
 }
 
+/* TCP_INQ: each message says what is left, also at the end, cut where there is little room. */
+static void inq_read(int fd, size_t len, size_t room) {
+    static char b[MIB];
+    static union {
+        struct cmsghdr head;
+        char room[64];
+    } control;
+    struct iovec v = {b, len};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room ? &control : NULL, .msg_controllen = room};
+    memset(&control, 0, sizeof control);
+    ssize_t n = MUST(recvmsg(fd, &m, 0));
+    int left = -1;
+    memcpy(&left, control.room + sizeof control.head, sizeof left);
+    say("%zd, control %zu of %zu, flags %x, length %zu, level %d, type %d, left %d", n, (size_t)m.msg_controllen, room, m.msg_flags,
+        (size_t)control.head.cmsg_len, control.head.cmsg_level, control.head.cmsg_type, left);
+}
+static void inq_a(void) {
+    int fd = conn();
+    int two = 2;
+    R(setsockopt(fd, IPPROTO_TCP, 36, &two, sizeof two));
+    sol_int(fd, IPPROTO_TCP, 36, 1);
+    meet_settled();
+    static const size_t rooms[] = {64, 24, 23, 20, 18, 16, 15, 0};
+    for (int i = 0; i < 8; i++)
+        inq_read(fd, 1000, rooms[i]);
+    inq_read(fd, 2000, 64);
+    meet();
+    meet_settled();
+    inq_read(fd, 500, 64);
+    inq_read(fd, 500, 64);
+    inq_read(fd, 500, 64);
+    sol_int(fd, IPPROTO_TCP, 36, 0);
+    inq_read(fd, 500, 64);
+    meet();
+}
+static void inq_b(void) {
+    int fd = conn();
+    static char b[10000];
+    put(fd, b, sizeof b);
+    meet_settled();
+    meet();
+    put(fd, b, 1000);
+    MUST(shutdown(fd, SHUT_WR));
+    meet_settled();
+    meet();
+}
+
 const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"counts", counts_a, counts_b, 0},
                              {"receive_timeout", rcvtimeo_a, rcvtimeo_b, 0},
@@ -325,4 +372,5 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"peek_offset", peek_off_a, peek_off_b, 0},
                              {"names", names_a, names_b, 0},
                              {"ulp", ulp_a, ulp_b, 0},
+                             {"inq", inq_a, inq_b, 0},
                              {0}};

@@ -23,7 +23,13 @@ pub fn learn(s: &Sock, sock: i32) {
     let linger = net::get_opt::<libc::linger>(sock, SOL_SOCKET, libc::SO_LINGER);
     s.put(flag::LINGER0, linger.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0));
     learn_nonblock(s, sock);
+    learn_inq(s, sock);
     s.set(flag::SHADOWED);
+}
+
+/// Reads TCP_INQ from the kernel, which keeps it.
+pub fn learn_inq(s: &Sock, sock: i32) {
+    s.put(flag::INQ, net::get_opt::<i32>(sock, IPPROTO_TCP, net::TCP_INQ).is_ok_and(|v| v != 0));
 }
 
 /// Reads O_NONBLOCK from the kernel.

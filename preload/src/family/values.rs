@@ -76,11 +76,13 @@ pub mod flag {
     pub const URGENT: u32 = 1 << 27;
     /// SO_OOBINLINE, as far as an urgent byte over a link is concerned.
     pub const OOB_INLINE: u32 = 1 << 28;
+    /// TCP_INQ: each message received says how much is left.
+    pub const INQ: u32 = 1 << 29;
 
     /// Each has a bit of its own.
     const _: () = {
         let all = [
-            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE,
+            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE, INQ,
         ];
         let (mut seen, mut i) = (0, 0);
         while i < all.len() {

@@ -85,11 +85,7 @@ hooks! {
                         real::recvmsg(fd, msg, flags)
                     });
                     if !kernel.get() && r >= 0 {
-                        // The kernel says in msg_flags what it did; in memory there is nothing to say.
-                        let m = &mut *msg;
-                        m.msg_namelen = 0;
-                        m.msg_controllen = 0;
-                        m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                        vectors::answer(&mut *msg, flags, table::options::inq(s, fd));
                     }
                     r
                 }

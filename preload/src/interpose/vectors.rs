@@ -6,6 +6,7 @@
 use super::sockets;
 use super::{data_in, data_out};
 use crate::sys::probe::{is_null_or_there, is_there};
+use crate::sys::net::TCP_INQ;
 use crate::sys::{Errno, clock, errno, set_errno};
 use crate::family::sock::Sock;
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
@@ -15,6 +16,9 @@ use std::sync::atomic::Ordering::*;
 const UIO_MAXIOV: usize = 1024;
 const WAITFORONE: c_int = 0x10000;
 const LONGEST_ADDRESS: usize = 128;
+/// A control message of one int, and the room that it takes.
+const INQ_LEN: usize = size_of::<libc::cmsghdr>() + 4;
+const INQ_SPACE: usize = size_of::<libc::cmsghdr>() + 8;
 
 /// The program's iovec array as a slice; None: the kernel refuses it, and says why.
 ///
@@ -52,6 +56,38 @@ pub unsafe fn message<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
     }
     // SAFETY: by the contract.
     unsafe { buffers(m.msg_iov, m.msg_iovlen) }
+}
+
+/// What the kernel says in a message that it did not receive itself: nothing, but what TCP_INQ asks for.
+///
+/// # Safety
+/// As for recvmsg(2): what the message names is the program's, or nothing at all.
+pub unsafe fn answer(m: &mut msghdr, flags: c_int, inq: Option<i32>) {
+    let room = m.msg_controllen;
+    m.msg_namelen = 0;
+    m.msg_controllen = 0;
+    m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    let Some(inq) = inq else { return };
+    // As put_cmsg in the kernel: cut where there is no room for all.
+    let head = libc::cmsghdr { cmsg_len: room.min(INQ_LEN), cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ };
+    if m.msg_control.is_null() || room < size_of_val(&head) {
+        m.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    if room < INQ_LEN {
+        m.msg_flags |= libc::MSG_CTRUNC;
+    }
+    let to = m.msg_control.cast::<u8>();
+    if !is_there(to, head.cmsg_len) {
+        return;
+    }
+    let data = inq.to_ne_bytes();
+    // SAFETY: the program's buffer, at least a header and `cmsg_len` bytes long, and there; it may lie at any address.
+    unsafe {
+        to.cast::<libc::cmsghdr>().write_unaligned(head);
+        to.add(size_of_val(&head)).copy_from_nonoverlapping(data.as_ptr(), head.cmsg_len - size_of_val(&head));
+    }
+    m.msg_controllen = room.min(INQ_SPACE);
 }
 
 /// recvmmsg(2) on a tracked socket.

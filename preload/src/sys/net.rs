@@ -5,6 +5,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use libc::{c_int, c_void};
 use std::mem::{MaybeUninit, size_of};
 
+/// Each message received says how many bytes are left (not in libc).
+pub const TCP_INQ: c_int = 36;
 /// SO_MAX_PACING_RATE, the 64-bit register of a TCP socket that sock_diag shows to everybody.
 pub const SO_MAX_PACING_RATE: c_int = 47;
 /// SO_COOKIE.

@@ -3,7 +3,7 @@
 
 use crate::engine::{end, follow, shadow, switch, urgent};
 use crate::family::sock::{Sock, flag};
-use crate::sys::{fd, net};
+use crate::sys::{fd, net, net::TCP_INQ};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use smcr_proto::reason::Reason;
@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering::*;
 
 const TCP_ULP: c_int = 31;
 const TCP_REPAIR: c_int = 19;
-const TCP_INQ: c_int = 36;
 const TCP_MD5SIG: c_int = 14;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const SIOCATMARK: u64 = 0x8905;
@@ -59,7 +58,7 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             if s.rx_in_memory() { Set::Done } else { Set::Kernel }
         }
         (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
-        (IPPROTO_TCP, TCP_REPAIR | TCP_INQ | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
+        (IPPROTO_TCP, TCP_REPAIR | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
         (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => {
             let Some(v) = value else { return Set::Kernel };
             s.peek_off.store(v.clamp(-1, i32::MAX - 1).wrapping_add(1) as u32, Relaxed);
@@ -84,6 +83,9 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
 
 /// After the kernel took an option.
 pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
+    if (level, name) == (IPPROTO_TCP, TCP_INQ) {
+        shadow::learn_inq(s, sock);
+    }
     if level != SOL_SOCKET {
         return;
     }
@@ -138,6 +140,16 @@ pub fn status_flags(s: &'static Sock, sock: i32, flags: c_int) {
     if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
         crate::table::life::hand_over(s, sock, Reason::Async);
     }
+}
+
+/// What a message received in memory says by TCP_INQ, if the program has set it: bytes left to read, and one
+/// for the end of the stream, so that the program reads on and finds it (as Linux counts the FIN).
+pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
+    if !s.has(flag::INQ) {
+        return None;
+    }
+    let ended = s.rx.end.load(Relaxed) != 0 || s.rx.dir().is_some_and(end::is_marked_end);
+    Some(end::unread(s, sock).map_or(0, |n| n as i32) + i32::from(ended))
 }
 
 /// ioctl answers that memory changes; None: ask the kernel.
