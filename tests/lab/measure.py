@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Between the two guests, one program over TCP, Debian's librspreload, the kernel's SMC-R and libsmcr.
 
-    tests/lab/measure.py [-n REPETITIONS] [--out DIR]
+    tests/lab/measure.py [-n REPETITIONS] [--out DIR] [--write docs/rdma-measured.md]
 
 Prints the table of docs/rdma-measured.md: medians of interleaved repetitions, as ratios to TCP, and for
 each message the work requests, the receives that they took, and the packets of RoCE, acknowledgements among them. Emulated processors make only the order among the RDMA
@@ -9,9 +9,11 @@ paths meaningful, and the counts.
 """
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
+import time
 
 from guests import Failed
 from lab import KERNEL, LIB, Lab
@@ -73,6 +75,7 @@ def main():
     parse.add_argument("-n", type=int, default=3)
     parse.add_argument("--out")
     parse.add_argument("--no-redis", action="store_true")
+    parse.add_argument("--write", help="put the table into this file; what follows its line '## What it says' stays")
     args = parse.parse_args()
     rows = [
         Row("1 B ping-pong, p50", "us", False, ["ping", 1, ROUNDS], 0, ROUNDS * 2.2),
@@ -96,8 +99,33 @@ def main():
                 if not args.no_redis:
                     attempt(failures, set_get["SET"], medium, lambda: redis(lab, medium, set_get))
             print(f"after {number + 1} of {args.n} repetitions:\n{table([*rows, *set_get.values()], failures)}\n", flush=True)
+        if args.write:
+            write(args.write, guests.kernel, args.n, table([*rows, *set_get.values()], failures))
         proof = [f"kernel's diagnosis of its sockets: {sorted({d['mode'] for d in json.loads(lab.a.run(f'{KERNEL} diag'))})}"]
     print("\n".join(proof), file=sys.stderr)
+
+
+HEAD = """# RDMA measured
+
+`tests/lab/measure.py` in the lab (two guests, emulated processors, soft RoCE, Linux {kernel}): one program, the same for every medium. Medians of {n} interleaved
+repetitions on {date}, on a host with a load of {load:.0f} on {processors} processors, which the guests share: absolute times mean nothing, ratios little where the load is high; the
+counts are exact.
+
+{table}
+
+(A message is one way. Counted in one guest for both directions: work requests posted, receives that they took at the other end, and packets, acknowledgements among
+them. For connect() they are those of connect, 16 bytes and one byte there, one back, and close.)
+
+"""
+KEEP = "## What it says\n"
+
+
+def write(path, kernel, n, text):
+    with open(path) as f:
+        kept = f.read().partition(KEEP)[2]
+    head = HEAD.format(kernel=kernel, n=n, date=time.strftime("%d %B %Y"), load=os.getloadavg()[2], processors=os.cpu_count(), table=text)
+    with open(path, "w") as f:
+        f.write(head + KEEP + kept)
 
 
 def attempt(failures, row, medium, function):

@@ -10,6 +10,7 @@ use smcr_proto::smc::clc::assembler::Assembler;
 use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::RmbeSize;
+use smcr_proto::smc::immediate::Immediate;
 use smcr_proto::smc::link::Group;
 use smcr_proto::smc::llc::{Family, Message as Llc};
 
@@ -130,12 +131,18 @@ pub fn connection(data: &[u8]) {
     for bytes in messages(data) {
         if let Ok(message) = Cdc::parse(bytes) {
             let _ = conn.handle_cdc(&message);
+        } else if let Some((head, [a, b, ..])) = bytes.split_first_chunk::<4>() {
+            // A write that announces itself: its bits, and a length.
+            let immediate = Immediate::parse(u32::from_be_bytes(*head));
+            let _ = conn.handle_immediate(u32::from(*a) << 8 | u32::from(*b), immediate);
         }
         let work = bytes.iter().fold(0u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(*b)));
         if let Ok(segments) = conn.write(work % 20_000, work % 7 == 0) {
             assert!(segments.iter().all(|s| s.offset + s.len <= size.bytes()));
         }
-        conn.poll_cdc();
+        if work % 3 > 0 || conn.poll_immediate(work % 20_000).is_none() {
+            conn.poll_cdc();
+        }
         let (received, read) = conn.received_bytes();
         let (sent, acknowledged) = conn.sent_bytes();
         let ring = u64::from(size.bytes());
