@@ -1,5 +1,5 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
-# make test    arrows, protocol, command line, every case natively and under the library, and programs
+# make test    arrows, protocol, command line, every case natively and under the library, programs, and a few cases of the lab
 # make test-flip, test-programs, test-hostile    the longer ones
 # make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
@@ -25,7 +25,7 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice programs_streams programs_redis programs_nginx kills faults models forks
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice programs_streams programs_redis programs_nginx kills faults models forks lab
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build

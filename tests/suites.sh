@@ -24,7 +24,7 @@ run() {
         units) timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin -p smcr-preload --no-fail-fast ;;
         # Between two emulated hosts: what needs root and QEMU is left out where they cannot be had, and says so.
         lab)
-            if ! tests/lab/prepare.sh >/dev/null; then return 77; fi
+            if ! timeout 600 tests/lab/prepare.sh >/dev/null; then return 77; fi
             timeout "$(deadline "$1")" tests/lab/run.py --short
             ;;
         models) timeout "$(deadline "$1")" "$CARGO" test -p smcr-model ;;
