@@ -6,7 +6,7 @@
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
 use super::bufs::is_nowhere;
-use super::{rx, tx, wait};
+use super::{kernel, rx, tx};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -118,7 +118,7 @@ fn put(s: &Sock, sock: i32, n: usize, flags: i32, copy: impl FnOnce(&Ring, u64))
         | s.rx.end.load(Relaxed)
         | s.buffer_limit.load(Relaxed)
         | config::flip_mean();
-    if unusual != 0 || !s.tx_in_memory() || wait::is_look_due(s) {
+    if unusual != 0 || !s.tx_in_memory() || kernel::is_look_due(s) {
         return None;
     }
     let mut size = s.tx.size.load(Relaxed) as usize;

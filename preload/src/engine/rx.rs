@@ -405,7 +405,7 @@ fn peek_ring_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize) ->
 fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
     if s.rx.end.load(Relaxed) == 0 {
         let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
-        if sign || wait::is_time_to_look(s) {
+        if sign || kernel::is_time_to_look(s) {
             kernel::look_at_kernel(s, sock, dir);
         }
     }

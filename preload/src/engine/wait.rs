@@ -378,7 +378,7 @@ fn sleep(
         return Ok(Woke::Kernel);
     }
     // The kernel has just said that its socket has nothing: the next send need not ask.
-    looked_now(s);
+    kernel::looked_now(s);
     Ok(Woke::Event)
 }
 
@@ -435,29 +435,6 @@ pub fn thread_ends() {
     {
         w.release();
     }
-}
-
-/// Whether it is time to look at the kernel's socket, where a peer that dies shows: after 50 us, and
-/// after 10 ms for a member of hooked epoll sets, which hear of it from the kernel's set.
-#[inline]
-pub fn is_look_due(s: &Sock) -> bool {
-    clock::ticks() >= s.rx.looked.load(Relaxed)
-}
-
-/// The kernel's socket has just been looked at: says when the next look is due.
-fn looked_now(s: &Sock) {
-    let us = if s.sets.load(Relaxed) == 0 { 50 } else { 10_000 };
-    s.rx.looked.store(clock::ticks() + clock::ticks_of_us(us), Relaxed);
-}
-
-/// As [`is_look_due`], and notes the look.
-#[inline]
-pub fn is_time_to_look(s: &Sock) -> bool {
-    let due = is_look_due(s);
-    if due {
-        looked_now(s);
-    }
-    due
 }
 
 /// For readers of a socket that ended: nothing to wait for.

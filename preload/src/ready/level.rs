@@ -80,7 +80,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
         if rx_memory {
             let unread = follow::in_ring(s, dir);
-            if look && s.rx.end.load(Relaxed) == 0 && wait::is_time_to_look(s) {
+            if look && s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
                 kernel::look_at_kernel_for_sender(s, sock, dir);
             }
             ended = end::verdict(s, dir);

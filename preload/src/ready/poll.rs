@@ -108,7 +108,7 @@ fn members(fds: &mut [pollfd]) -> (i32, bool) {
         match table::sock(p.fd).filter(|s| level::is_served(s)) {
             Some(s) => {
                 let asked = (p.events as u16 as u32) | level::ERR | level::HUP;
-                let usual = match engine_wait::is_look_due(s) {
+                let usual = match kernel::is_look_due(s) {
                     true => None,
                     false => level::usual(s, asked & (level::OUT | level::NORMS.1) != 0),
                 };

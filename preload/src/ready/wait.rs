@@ -45,19 +45,22 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
     }
-    let mut deadline = None;
+    // SAFETY: by the contract.
+    let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
+    let n = pass(epfd, set, out, Depth::Quick);
+    if n > 0 {
+        wake_next(set);
+        return n as i32;
+    }
+    poll_and_sleep(epfd, set, call, out)
+}
+
+/// Nothing was ready at the first look. A function of its own, so that the look is short.
+#[inline(never)]
+fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event]) -> i32 {
+    let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
     let mut rounds = Rounds::default();
     loop {
-        // SAFETY: by the contract.
-        let out = unsafe { std::slice::from_raw_parts_mut(call.events, call.max.max(1) as usize) };
-        let n = pass(epfd, set, out, Depth::Quick);
-        if n > 0 {
-            wake_next(set);
-            return n as i32;
-        }
-        if deadline.is_none() {
-            deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
-        }
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
             let mut n = 0;
             let peer = before_polling(epfd, set);
@@ -69,7 +72,7 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
                 return n as i32;
             }
         }
-        // SAFETY: by the contract.
+        // SAFETY: array and mask are as `wait` was promised.
         match unsafe { sleep(epfd, set, call, out, deadline) } {
             Slept::Events(n) => {
                 wake_next(set);
@@ -79,9 +82,15 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
             Slept::Over => return 0,
             Slept::Failed => return -1,
         }
+        let n = pass(epfd, set, out, Depth::Quick);
+        if n > 0 {
+            wake_next(set);
+            return n as i32;
+        }
     }
 }
 
+#[cold]
 fn first_wait(epfd: i32, set: &'static Set) {
     set.waited.store(1, Relaxed);
     let marker = Marker::new();
