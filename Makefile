@@ -2,6 +2,9 @@
 # make test    arrows, protocol, command line, every case natively and under the library, programs, and a few cases of the lab
 # make test-flip, test-programs, test-hostile    the longer ones
 # make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
+# make kills   ends of streams, redis and nginx that die, ROUNDS times for each way of waiting: some minutes for 100
+# make churn   10,000 connections that open and close for SECS seconds, natively and under the library
+# make static  clippy, and cargo-deny where it is installed; make reproducible   libsmcr.so twice, and compared
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
@@ -13,10 +16,12 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 CARGO ?= cargo
 # Mean number of bytes between two flips, and the seed.
 FLIP ?= 65536,1
-# Length of the long run in seconds.
+# Length of the long runs in seconds.
 SECS ?= 600
+# Deaths for each pair of ends.
+ROUNDS ?= 100
 
-.PHONY: build test soak test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak kills churn static reproducible test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -47,6 +52,27 @@ soak: build
 	@tests/deps.sh test
 	TMPDIR=/dev/shm SMCR_SOAK_SECS=$(SECS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) $(CARGO) test -p smcr-tests --test soak -- --nocapture 2>&1 | tee target/soak.log; \
 	    tail -8 target/soak.log | grep -q 'test result: ok'
+
+# The logs are in target/kills.log and target/kills_programs.log.
+kills: build
+	@tests/deps.sh test
+	@for t in kills kills_programs; do \
+	    TMPDIR=/dev/shm SMCR_KILL_ROUNDS=$(ROUNDS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) \
+	        $(CARGO) test -p smcr-tests --test $$t -- --nocapture >target/$$t.log 2>&1 || { tail -40 target/$$t.log; exit 1; }; \
+	    grep -E 'times,|deaths|test result' target/$$t.log; \
+	done
+
+churn: build
+	SMCR_CHURN_SECS=$(SECS) $(CARGO) test -p smcr-tests --test limits -- --nocapture thousands_come_and_go
+
+# cargo install cargo-deny; it fetches the advisories.
+static:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \
+	    else echo 'cargo-deny is not installed: licences, sources and advisories are not checked'; fi
+
+reproducible:
+	@CARGO="$(CARGO)" tests/reproducible.sh
 
 # Programs and suites of others; the scoreboard is docs/compatibility.md.
 conformance: build

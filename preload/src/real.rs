@@ -4,6 +4,8 @@
 //! So a call is one load and a jump. Calling through the next definition keeps other preloaded libraries,
 //! cancellation points and sanitizers in the chain. Where glibc has no such symbol the caller gets ENOSYS.
 
+#![allow(clippy::unused_unit, reason = "the table gives each function a result")]
+
 use libc::{
     FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
     mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,

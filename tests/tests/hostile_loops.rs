@@ -106,7 +106,7 @@ fn small_buffers() -> Result<()> {
         eventually("stalled", || Ok(stalled.so_far().0.contains("stalled")))
             .with_context(|| format!("{mode}: {:?}", stalled.so_far()))?;
         friend.exchange(1_000_000).with_context(|| format!("a friend, {mode}"))?;
-        ensure_at_rest(server.pid()).with_context(|| format!("{mode}"))?;
+        ensure_at_rest(server.pid()).with_context(|| mode.to_string())?;
         ensure!(friend.connection()?["state"] == "ACCELERATED");
         friend.end()?;
     }

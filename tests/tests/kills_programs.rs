@@ -149,7 +149,7 @@ fn nginx_workers_die() -> Result<()> {
 fn nginx_clients_die() -> Result<()> {
     seeded(|dice| {
         let net = Net::new()?;
-        let nginx = Nginx::start(&net, Load::Library, 1, *dice.pick::<&str>(&["on", "off"]))?;
+        let nginx = Nginx::start(&net, Load::Library, 1, dice.pick::<&str>(&["on", "off"]))?;
         nginx.fetch("20m")?;
         let worker = *workers(nginx.master()?)?.first().context("a worker")?;
         let before = Census::of(worker)?;

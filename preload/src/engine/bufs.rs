@@ -21,6 +21,7 @@ pub fn reach_beyond(iov: &[libc::iovec]) -> bool {
     iov.iter().any(|v| v.iov_len > LAST.saturating_sub(v.iov_base as usize) || v.iov_base as usize > LAST)
 }
 
+#[allow(clippy::len_without_is_empty, reason = "nobody asks")]
 impl<'a> Bufs<'a> {
     /// Wraps an iovec array.
     ///

@@ -118,6 +118,27 @@ pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
     }
 }
 
+/// Before payload goes into TCP while receiving is in memory: doorbells that nobody takes would make a reset of
+/// our death, which destroys that payload (hazard 8). Those of a waiter with a name are taken at its looks.
+#[inline]
+pub fn before_payload(s: &Sock, sock: i32) {
+    if s.rx_in_memory()
+        && let Some(dir) = s.rx.dir()
+        && bell::unread(s, dir) > 0
+        && Waiter::of_word(s.rx.waiter.load(Relaxed)).is_none()
+    {
+        take_before_payload(s, dir, sock);
+    }
+}
+
+#[cold]
+fn take_before_payload(s: &Sock, dir: &Dir, sock: i32) {
+    let marker = Marker::new();
+    if let Some(_held) = s.rx.lock.try_take(&marker) {
+        settle(s, dir, sock);
+    }
+}
+
 /// Before a sleep, with the receiving lock held: makes sure that this waiter is woken by what comes. By
 /// its name (true), if nobody else can wait here; else by the doorbell byte, on which the caller must
 /// sleep as well. It looks at the ring once more before it sleeps.

@@ -29,6 +29,7 @@ pub struct Marker(AtomicU64);
 
 impl Marker {
     /// A fresh cell.
+    #[allow(clippy::new_without_default, reason = "Default is not const")]
     pub const fn new() -> Marker {
         Marker(AtomicU64::new(0))
     }

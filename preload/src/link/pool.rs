@@ -149,6 +149,7 @@ const HEADERS: usize = 16;
 
 impl Headers {
     /// None yet.
+    #[allow(clippy::new_without_default, reason = "Default is not const")]
     pub const fn new() -> Headers {
         Headers { free: Vec::new() }
     }

@@ -33,7 +33,7 @@ pub fn ctl(
     let set = match table::epoll_set(epfd) {
         Some(s) => s,
         None if op == EPOLL_CTL_ADD && config::enabled() && fd != epfd => match begin(epfd, &real) {
-            Ok((s, r)) if r == 0 => {
+            Ok((s, 0)) => {
                 let marker = Marker::new();
                 if let (Ok(l), Some(e)) = (s.lock(&marker), event) {
                     added(s, l.inner, epfd, fd, e);

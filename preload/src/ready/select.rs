@@ -109,12 +109,8 @@ unsafe fn with_array(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> i32 {
-    let mut at = 0;
-    for (fd, wanted) in asked(n, sets) {
-        if let Some(p) = fds.get_mut(at) {
-            *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
-        }
-        at += 1;
+    for (p, (fd, wanted)) in fds.iter_mut().zip(asked(n, sets)) {
+        *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
     }
     // SAFETY: by the contract.
     let r = unsafe { poll::poll(fds, timeout, mask) };

@@ -36,6 +36,10 @@ pub enum Slept {
     Failed,
 }
 
+/// Sleeps in the kernel until something comes for the set, or the time is over.
+///
+/// # Safety
+/// What `call` names must be valid for the kernel's own epoll_pwait.
 pub unsafe fn sleep(
     epfd: i32,
     set: &'static Set,

@@ -72,7 +72,7 @@ pub fn is_safe_memfd(fd: c_int, len: usize) -> bool {
     // SAFETY: the kernel fills the struct.
     unsafe {
         call(Sysno::fstatfs, [fd as usize, fs.as_mut_ptr() as usize, 0, 0, 0, 0]).is_ok()
-            && fs.assume_init().f_type as i64 == TMPFS_MAGIC
+            && i128::from(fs.assume_init().f_type) == i128::from(TMPFS_MAGIC)
     }
 }
 

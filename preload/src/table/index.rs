@@ -21,6 +21,7 @@ pub struct Index {
 
 impl Index {
     /// An empty index.
+    #[allow(clippy::new_without_default, reason = "Default is not const")]
     pub const fn new() -> Index {
         Index { slots: std::ptr::null_mut(), cap: 0, len: 0 }
     }

@@ -6,7 +6,7 @@
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{debt, end, fast, rx, shadow, switch, tx, urgent};
+use crate::engine::{debt, end, fast, kernel, rx, shadow, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -115,6 +115,7 @@ pub unsafe fn send_slowly(
         if flags & TCP_ONLY != 0 && !s.has(flag::PINNED) {
             switch::pin(s, fd, if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy });
         }
+        kernel::before_payload(s, fd);
         if let Some(n) = tx::through_kernel(s, &real) {
             note_full(s, n, len);
             rendezvous::after_op(s, fd);

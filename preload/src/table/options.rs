@@ -154,9 +154,7 @@ pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
 
 /// ioctl answers that memory changes; None: ask the kernel.
 pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys::Errno>> {
-    if s.region().is_none() {
-        return None;
-    }
+    s.region()?;
     match request {
         libc::FIONREAD => {
             if s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed)) {
@@ -175,10 +173,10 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
 pub fn after_ioctl(s: &'static Sock, sock: i32, request: u64) {
     match request {
         libc::FIONBIO => shadow::learn_nonblock(s, sock),
-        libc::FIOASYNC if !s.has(flag::PINNED) => {
-            if fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) {
-                crate::table::life::hand_over(s, sock, Reason::Async);
-            }
+        libc::FIOASYNC
+            if !s.has(flag::PINNED) && fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) =>
+        {
+            crate::table::life::hand_over(s, sock, Reason::Async);
         }
         _ => {}
     }

@@ -131,7 +131,7 @@ pub fn take() -> Res<Waiter> {
         return Err(Errno(libc::EPERM));
     }
     page()?;
-    for slot in 0..SLOTS {
+    for (slot, local) in LOCAL.iter().enumerate() {
         let Some(t) = taken(slot) else { break };
         let old = t.load(Relaxed);
         // Bit 0: taken; above: generation.
@@ -146,8 +146,8 @@ pub fn take() -> Res<Waiter> {
                 return Err(e);
             }
         };
-        LOCAL[slot].generation.store(generation, Relaxed);
-        LOCAL[slot].eventfd.store(fd, Relaxed);
+        local.generation.store(generation, Relaxed);
+        local.eventfd.store(fd, Relaxed);
         let w = Waiter(generation << 8 | slot as u32);
         w.wake_up();
         return Ok(w);

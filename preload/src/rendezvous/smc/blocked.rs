@@ -78,7 +78,7 @@ mod tests {
             blocked.note(HOST, now); // one that began at the same time
             let begun = now;
             while blocked.has(HOST, now) {
-                now = now + Time::from_secs(1);
+                now += Time::from_secs(1);
             }
             pauses.push(now.saturating_sub(begun).as_micros() / 1_000_000);
         }
