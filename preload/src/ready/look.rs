@@ -124,9 +124,13 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         edge
     } else {
         // Told of the same bytes again: the program is after something else, which the kernel may have.
-        let at = s.rx.cursor.load(Relaxed);
-        mb.lingers = wanted & level::IN != 0 && at == mb.seen_in;
-        mb.seen_in = at;
+        // Only what was told counts: a look that found nothing stands at the same place.
+        mb.lingers = false;
+        if wanted & level::IN != 0 {
+            let at = s.rx.cursor.load(Relaxed);
+            mb.lingers = at == mb.seen_in;
+            mb.seen_in = at;
+        }
         true
     };
     if wanted == 0 || !report {
