@@ -23,6 +23,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_more",
     "polling",
     "rawwait",
+    "uring",
     "fds",
     "children",
     "handover",

@@ -27,6 +27,24 @@ pub const RST: u32 = 2;
 /// Value of `rx.end`: a FIN, and later a reset that our own sending brought about.
 pub const FIN_RST: u32 = 3;
 
+/// Value of `rx.end`: neither end ended it, but this host's kernel (`ss -K`); its error is kept.
+pub const ABORTED: u32 = 4;
+
+/// As [`found`] for a reset. Where it would be taken for the kernel's answer to a doorbell, its error says
+/// whether it came from the peer at all. The kernel tells it once, so it is asked only where nobody else will
+/// want to know: with both directions in memory, and no way back that is still to be followed.
+pub fn found_reset(s: &Sock, sock: i32) {
+    found(s, RST);
+    let is_settled = |dir: &Dir| s.tx_in_memory() && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed);
+    if s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir) && is_settled(dir))
+        && let Ok(e) = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_ERROR)
+        && !matches!(e, 0 | libc::ECONNRESET | libc::EPIPE)
+    {
+        s.error.store(e as u32, Relaxed);
+        found(s, ABORTED);
+    }
+}
+
 /// Notes what the kernel's socket shows. A FIN may be followed by an RST.
 pub fn found(s: &Sock, what: u32) {
     let old = s.rx.end.load(Relaxed);
@@ -95,7 +113,7 @@ pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
     match s.rx.end.load(Relaxed) {
         // A dead peer's kernel resets when a doorbell was unread; TCP does so for payload only.
         RST if is_reset_for_bell(s, dir) => Verdict::Eof,
-        RST => Verdict::Reset,
+        RST | ABORTED => Verdict::Reset,
         FIN | FIN_RST => {
             if marks & fin::RESET != 0 || is_killed(s, dir) {
                 Verdict::Died

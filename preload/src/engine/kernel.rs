@@ -32,7 +32,7 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
     }
     // ERR alone is the error queue (zero-copy completions).
     if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
-        end::found(s, end::RST);
+        end::found_reset(s, sock);
     } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
         // With our own SHUT_RD the kernel shows RDHUP without a FIN.
         end::found(s, end::FIN);
@@ -103,7 +103,7 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
     let bits = fd::poll_now(sock, libc::POLLRDHUP);
     // ERR alone is the error queue (zero-copy completions).
     if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
-        end::found(s, end::RST);
+        end::found_reset(s, sock);
     } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
         end::found(s, end::FIN);
     }

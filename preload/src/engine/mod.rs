@@ -6,9 +6,11 @@
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds,
 //! [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of close, shutdown and death, [`inside`] counts threads that
-//! are in calls; [`count`] compares our byte counts with the kernel's.
+//! are in calls; [`beside`] is for several readers of one connection; [`count`] compares our byte counts
+//! with the kernel's.
 
 pub mod bell;
+pub mod beside;
 pub mod bufs;
 pub mod count;
 pub mod debt;

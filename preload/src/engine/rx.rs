@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, end, fast, kernel, proof, spin, switch, urgent, wait};
+use super::{bell, beside, end, fast, kernel, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -117,7 +117,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         sock = wait::descriptor_now(s, sock);
         match waited {
-            Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => wait::give_way(s, sock),
+            Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),

@@ -58,23 +58,6 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
     }
 }
 
-/// Times that careful readers leave what has come to another one, for each socket.
-const COURTESY: u32 = 100;
-
-/// Another thread sleeps in a read inside the kernel since before reads were careful, and while it does
-/// nothing moves to memory. What has come woke it too: it may have that, so that it comes out.
-#[cold]
-pub fn give_way(s: &Sock, sock: i32) {
-    if s.has(flag::CAREFUL)
-        && s.rx.hold.load(Relaxed) < COURTESY
-        && s.rx.in_kernel.load(Relaxed) != 0
-        && fd::unread(sock).is_ok_and(|n| n > 0)
-    {
-        s.rx.hold.fetch_add(1, Relaxed);
-        let _ = fd::poll(&mut [], 1);
-    }
-}
-
 /// The descriptor that a call goes on with: another thread may have closed the program's.
 #[inline]
 pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {

@@ -32,7 +32,7 @@ pub struct Half {
     /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
     pub gate: AtomicU32,
     _gap: AtomicU32,
-    /// Sending: operations until the next attempt to switch. Receiving: see `engine::wait::give_way`.
+    /// Sending: operations until the next attempt to switch. Receiving: see `engine::beside::give_way`.
     pub hold: AtomicU32,
     /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
     pub end: AtomicU32,

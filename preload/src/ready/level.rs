@@ -128,7 +128,10 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             let own = if s.rx.end.load(Relaxed) == end::RST { 0 } else { kernel & (HUP | ERR) };
             bits |= IN | RDHUP | own | if s.has(flag::SHUT_WR) { HUP } else { 0 };
         }
-        Verdict::Reset => bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN,
+        Verdict::Reset => {
+            let error = if s.error.load(Relaxed) != 0 { ERR } else { 0 };
+            bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN | error;
+        }
         Verdict::Died => {
             bits |= IN | OUT | RDHUP | HUP | if end::death_is_pending(s) { ERR } else { 0 };
         }

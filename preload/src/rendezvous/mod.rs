@@ -49,11 +49,6 @@ pub fn after_op(s: &'static Sock, sock: i32) {
     }
 }
 
-/// Whether nothing keeps the connection on TCP for good.
-pub fn may_come(s: &Sock) -> bool {
-    !s.has(flag::PINNED) && s.step.load(Relaxed) != step::FAILED && s.next_ops.load(Relaxed) != u32::MAX
-}
-
 /// Bytes make a connection worth it too.
 #[inline]
 fn is_heavy(s: &Sock) -> bool {

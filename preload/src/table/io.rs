@@ -6,7 +6,7 @@
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{debt, end, fast, kernel, rx, shadow, switch, tx, urgent};
+use crate::engine::{beside, debt, end, fast, kernel, rx, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -248,7 +248,7 @@ pub unsafe fn recv_slowly(
                 continue;
             }
         }
-        if is_beside(s, fd, iov, flags) {
+        if beside::waits_outside(s, fd, iov, flags) {
             // SAFETY: by the contract.
             return unsafe { recv_carefully(fd, s, iov, flags, real) };
         }
@@ -285,23 +285,6 @@ unsafe fn recv_carefully(
         rendezvous::after_op(s, fd);
     }
     to_c(r)
-}
-
-/// Another thread sleeps in a read inside the kernel, and this read may sleep as well. Only one of them
-/// does so in there: nothing moves to memory before all have come out, and of many some are always inside.
-#[inline]
-fn is_beside(s: &Sock, fd: i32, iov: &[libc::iovec], flags: i32) -> bool {
-    s.rx.in_kernel.load(std::sync::atomic::Ordering::Relaxed) != 0 && waits_outside(s, fd, iov, flags)
-}
-
-#[cold]
-fn waits_outside(s: &Sock, fd: i32, iov: &[libc::iovec], flags: i32) -> bool {
-    const OTHERWISE: i32 = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
-    if flags & OTHERWISE != 0 || !rendezvous::may_come(s) || iov.iter().all(|v| v.iov_len == 0) {
-        return false;
-    }
-    shadow::learn(s, fd);
-    !s.has(flag::NONBLOCK)
 }
 
 /// recv(MSG_OOB) over a link.
