@@ -57,6 +57,14 @@ rabbitmq-server rabbitmq-server
 /usr/lib/python3/dist-packages/pika python3-pika
 smbd samba
 smbclient smbclient
+/usr/lib/python3/dist-packages/grpc python3-grpcio
+/usr/lib/python3/dist-packages/zmq python3-zmq
+/usr/lib/python3/dist-packages/gevent python3-gevent
+/usr/lib/python3/dist-packages/uvloop python3-uvloop
+/usr/lib/python3/dist-packages/trio python3-trio
+/usr/lib/python3/dist-packages/twisted python3-twisted
+/usr/lib/python3/dist-packages/tornado python3-tornado
+/usr/lib/python3/dist-packages/aiohttp python3-aiohttp
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     lab) list build; echo "python3 python3
 ip iproute2

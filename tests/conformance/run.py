@@ -17,6 +17,7 @@ import sys
 import time
 
 import bed as beds
+import frameworks
 import programs
 import proxies
 import report
@@ -24,6 +25,7 @@ import sources
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + frameworks.PROGRAMS
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 
@@ -47,7 +49,7 @@ def main():
     cache.mkdir(parents=True, exist_ok=True)
     kept = Kept(cache / "results.json", library)
     if not given.suites:
-        for job in programs.PROGRAMS + proxies.PROGRAMS:
+        for job in PROGRAMS:
             if given.only in job.__name__:
                 kept.add("programs", program(job.__name__, library, given.short))
     if not given.programs:
@@ -135,7 +137,7 @@ def show(row):
 
 def inside(name, mode):
     """In the namespaces: runs the job and prints what it found as one line of JSON."""
-    job = getattr(programs, name, None) or getattr(proxies, name, None) or suites.find(name)
+    job = next((job for job in PROGRAMS if job.__name__ == name), None) or suites.find(name)
     bed = beds.Bed(mode)
     answer = {}
     try:

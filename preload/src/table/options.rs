@@ -14,7 +14,6 @@ const TCP_REPAIR: c_int = 19;
 const TCP_MD5SIG: c_int = 14;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const SIOCATMARK: u64 = 0x8905;
-const SO_ZEROCOPY: c_int = 60;
 const SO_TIMESTAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
 /// What to do with a setsockopt.
@@ -70,7 +69,6 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             urgent::set_inline(s, value.unwrap_or(0) != 0);
             Set::Kernel
         }
-        (SOL_SOCKET, SO_ZEROCOPY) => pin(Reason::ZeroCopy),
         (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
             // The register that discovery uses is the program's now.
             s.rate_before.store(0, Relaxed);
