@@ -6,8 +6,8 @@
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds,
 //! [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of close, shutdown and death, [`inside`] counts threads that
-//! are in calls; [`beside`] is for several readers of one connection; [`count`] compares our byte counts
-//! with the kernel's.
+//! are in calls; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
+//! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod beside;
@@ -22,6 +22,7 @@ pub mod idle;
 pub mod inside;
 pub mod kernel;
 pub mod linked;
+pub mod peek;
 pub mod proof;
 pub mod rounds;
 pub mod rx;

@@ -1,19 +1,18 @@
 //! Receiving: from the TCP stream up to the switch, then from the ring, and back, as one stream.
 //!
 //! Called by the socket table for sockets whose reads are careful. An attempt never waits and never
-//! takes a byte beyond the switch offset; PEEK, WAITALL and the low-water mark work across it.
+//! takes a byte beyond the switch offset; PEEK ([`peek`]), WAITALL and the low-water mark work across it.
 
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, end, fast, kernel, proof, spin, switch, urgent, wait};
+use super::{bell, beside, end, fast, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, fd, net};
 use crate::transport::region::{self, Dir, fin};
 use crate::transport::ring::Ring;
-use smcr_proto::cursor;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
@@ -231,7 +230,7 @@ fn from_ring(
         }
         copy(tail, from, n);
         if n < bufs.len() - from {
-            return Step::Moved(n + peek_behind(s, sock, dir, bufs, from + n, n));
+            return Step::Moved(n + peek::behind_ring(s, sock, dir, bufs, from + n, n));
         }
         return Step::Moved(n);
     }
@@ -264,33 +263,6 @@ pub fn give_back(s: &Sock, dir: &Dir, size: usize, now: u64) {
     dir.tail.store(now, Release);
     fault::pass(Fault::GivenBack);
     bell::after_consume(s, dir, size, before, now);
-}
-
-/// A PEEK that wants more than the ring holds, when the stream goes on in TCP behind it.
-fn peek_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, peeked: usize) -> usize {
-    let passed = s.rx.switches.load(Relaxed);
-    let next = passed.wrapping_add(1);
-    if dir.switch.load(Acquire) == passed
-        || dir.at_ring(next).load(Relaxed) != s.rx.cursor.load(Relaxed) + peeked as u64
-    {
-        return 0;
-    }
-    bell::drain(s, dir, sock);
-    if s.rx.kernel.load(Relaxed) != dir.at_kernel(next).load(Relaxed) {
-        return 0;
-    }
-    peek_tcp(sock, bufs, from, bufs.len() - from).unwrap_or(0)
-}
-
-fn peek_tcp(sock: i32, bufs: &Bufs, from: usize, n: usize) -> Res {
-    let mut first = (std::ptr::null_mut(), 0);
-    bufs.pieces(from, n, |p, len| {
-        if first.1 == 0 {
-            first = (p, len);
-        }
-    });
-    // SAFETY: the program's buffer, valid for writes.
-    unsafe { net::recv(sock, first.0, first.1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
 }
 
 /// A careful read from the kernel: looks how much is there, then whether the stream switched, and
@@ -356,7 +328,7 @@ fn from_tcp(
                 && flags & libc::MSG_PEEK != 0
                 && got as u64 == limit
             {
-                return Step::Moved(got + peek_ring_behind(s, sock, d, bufs, from + got));
+                return Step::Moved(got + peek::behind_tcp(s, sock, d, bufs, from + got));
             }
             Step::Moved(got)
         }
@@ -377,27 +349,6 @@ fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
     // Behind a link the kernel alone knows.
     let dir = dir.filter(|_| s.region().is_some());
     dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
-}
-
-/// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved.
-fn peek_ring_behind(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize) -> usize {
-    if proof::is_due(s) && !proof::look_ahead(s, sock, dir) {
-        return 0;
-    }
-    let tail = s.rx.cursor.load(Relaxed);
-    let head = dir.head.load(Acquire);
-    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else { return 0 };
-    let Some(avail) = cursor::readable(head, tail, size) else { return 0 };
-    let n = avail.min(bufs.len() - from);
-    // SAFETY: as in `from_ring`.
-    let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
-    let mut pos = tail;
-    bufs.pieces(from, n, |p, len| {
-        // SAFETY: the program's buffer, valid for writes.
-        unsafe { ring.get(pos, p, len) };
-        pos += len as u64;
-    });
-    n
 }
 
 /// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
