@@ -81,7 +81,11 @@ fn idle_programs_use_nothing() -> Result<()> {
     }
     ensure!(busy.is_empty(), "not idle:\n{busy}");
     for ((case, net), before) in cases.iter().zip(&nets).zip(lo_before) {
-        ensure!(net.lo()? == before, "{}: something crossed lo", case.name);
+        let crossed = net.lo()?.packets - before.packets;
+        // A ring that nobody reads is left for TCP, whose full window the kernel probes now and then, at
+        // intervals that double: two in this time, each with its answer.
+        let probes = if case.name == "send" { 4 } else { 0 };
+        ensure!(crossed <= probes, "{}: {crossed} packets crossed lo", case.name);
     }
     Ok(())
 }
