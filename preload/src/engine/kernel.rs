@@ -3,7 +3,7 @@
 //!
 //! Called by readers, by waits before they sleep and when the kernel woke them.
 
-use super::follow::pending;
+use super::follow::{self, pending};
 use super::bell::{self, Kind};
 use super::end;
 use crate::family::lock::Marker;
@@ -119,11 +119,18 @@ pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
 }
 
 /// Before payload goes into TCP while receiving is in memory: doorbells that nobody takes would make a reset of
-/// our death, which destroys that payload (hazard 8). Those of a waiter with a name are taken at its looks.
+/// our death, which destroys that payload (hazard 8). Those of a waiter with a name are taken at its looks. They
+/// may stand behind a switch that nobody has followed, for nobody receives.
 #[inline]
 pub fn before_payload(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    if !s.rx_in_memory()
+        && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+        && follow::can_follow(s, dir)
+    {
+        follow::progress(s, sock);
+    }
     if s.rx_in_memory()
-        && let Some(dir) = s.rx.dir()
         && bell::unread(s, dir) > 0
         && Waiter::of_word(s.rx.waiter.load(Relaxed)).is_none()
     {
