@@ -43,17 +43,8 @@ def memcached(bed):
 
 
 def postgresql(bed):
-    bins = (sorted(glob.glob("/usr/lib/postgresql/*/bin")) or [None])[-1]
-    if not bins:
-        raise Skip("not installed: postgresql")
-    data = bed.work / "pg"
-    data.mkdir()
-    bed.quiet("chown", "postgres", data)
-    bed.quiet(f"{bins}/initdb", "-D", data, "-A", "trust", "--no-sync", user="postgres", cwd="/")
-    bed.server(f"{bins}/postgres", "-D", data, "-h", "127.0.0.1", "-p", 7002, "-k", "", "-F", port=7002, user="postgres",
-               cwd="/")
+    bins = postgres_server(bed)
     psql = [f"{bins}/psql", "-h", "127.0.0.1", "-p", 7002, "-U", "postgres", "-qAt"]
-    ready(bed, *psql, "-c", "select 1")
     bed.client(f"{bins}/pgbench", "-h", "127.0.0.1", "-p", 7002, "-U", "postgres", "-i", "-s", 2, "-q", "postgres")
     out = bed.client(f"{bins}/pgbench", "-h", "127.0.0.1", "-p", 7002, "-U", "postgres", "-S", "-c", 6, "-j", 2, "-t", 3000,
                      "postgres")
@@ -302,6 +293,21 @@ def web_files(bed):
     for name, size in (("small", 1000), ("middle", 70_000), ("large", 3 * MIB)):
         bed.file(name, size)
     return ["small", "middle", "large"]
+
+
+def postgres_server(bed):
+    """A new cluster that answers on port 7002; returns the folder of its programs."""
+    bins = (sorted(glob.glob("/usr/lib/postgresql/*/bin")) or [None])[-1]
+    if not bins:
+        raise Skip("not installed: postgresql")
+    data = bed.work / "pg"
+    data.mkdir()
+    bed.quiet("chown", "postgres", data)
+    bed.quiet(f"{bins}/initdb", "-D", data, "-A", "trust", "--no-sync", user="postgres", cwd="/")
+    bed.server(f"{bins}/postgres", "-D", data, "-h", "127.0.0.1", "-p", 7002, "-k", "", "-F", port=7002, user="postgres",
+               cwd="/")
+    ready(bed, f"{bins}/psql", "-h", "127.0.0.1", "-p", 7002, "-U", "postgres", "-qAt", "-c", "select 1")
+    return bins
 
 
 def nginx_conf(bed, port):

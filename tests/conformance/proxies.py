@@ -1,12 +1,11 @@
 """Programs that stand between two TCP connections, and brokers that hand messages from one to many: jobs as in
-programs.py, of which they use the web files and the readiness check.
+programs.py, of which they use the web files and the servers behind.
 """
 
-import glob
 import textwrap
 
-from bed import Skip, digest, need
-from programs import MIB, fetch_all, nginx_conf, ready, web_files
+from bed import digest, need
+from programs import MIB, fetch_all, nginx_conf, postgres_server, web_files
 
 
 def varnish_nginx(bed):
@@ -75,16 +74,8 @@ def nutcracker_redis(bed):
 
 
 def pgbouncer_postgresql(bed):
-    bins = (sorted(glob.glob("/usr/lib/postgresql/*/bin")) or [None])[-1]
-    if not bins:
-        raise Skip("not installed: postgresql")
     need("/usr/sbin/pgbouncer")
-    data = bed.work / "pg"
-    data.mkdir()
-    bed.quiet("chown", "postgres", data)
-    bed.quiet(f"{bins}/initdb", "-D", data, "-A", "trust", "--no-sync", user="postgres", cwd="/")
-    bed.server(f"{bins}/postgres", "-D", data, "-h", "127.0.0.1", "-p", 7002, "-k", "", "-F", port=7002, user="postgres",
-               cwd="/")
+    bins = postgres_server(bed)
     (bed.work / "users").write_text('"postgres" ""\n')
     (bed.work / "bouncer.ini").write_text(textwrap.dedent(f"""
         [databases]
@@ -97,8 +88,7 @@ def pgbouncer_postgresql(bed):
         auth_file = {bed.work}/users
         pool_mode = transaction
     """))
-    direct, through = ([f"{bins}/psql", "-h", "127.0.0.1", "-p", port, "-U", "postgres", "-qAt"] for port in (7002, 7026))
-    ready(bed, *direct, "-c", "select 1")
+    through = [f"{bins}/psql", "-h", "127.0.0.1", "-p", 7026, "-U", "postgres", "-qAt"]
     bed.quiet(f"{bins}/pgbench", "-h", "127.0.0.1", "-p", 7002, "-U", "postgres", "-i", "-q", "postgres")
     bed.server("/usr/sbin/pgbouncer", bed.work / "bouncer.ini", port=7026, user="postgres")
     bed.client(f"{bins}/pgbench", "-h", "127.0.0.1", "-p", 7026, "-U", "postgres", "-S", "-n", "-c", 6, "-t", 2000, "postgres")

@@ -25,7 +25,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The accepting end had given its nonce and not yet taken the proof: that may have stood in its stream.
+    /// The accepting end died between giving its nonce and taking the proof, which may have stood in its stream.
     pub fn awaits_proof(&self) -> bool {
         const SERVER: u32 = 2;
         self.role == SERVER && self.rx_switches == 0 && self.state == Some(State::Negotiating)

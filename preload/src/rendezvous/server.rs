@@ -179,7 +179,7 @@ fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
     }
 }
 
-/// Takes an announcement back: the connection stays on TCP for now (`next` idle) or for good (failed).
+/// Takes an announcement back: the connection may begin anew (`next` idle), or stays on TCP (failed).
 fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     forget(s);
     let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
