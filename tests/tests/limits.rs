@@ -93,7 +93,7 @@ fn descriptors_one_by_one() -> Result<()> {
     Ok(())
 }
 
-/// /dev/shm, /run and /tmp are full (as root only: it takes a mount namespace).
+/// /dev/shm, /run and /var/tmp are full (as root only: it takes a mount namespace).
 #[test]
 fn full_file_systems() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {

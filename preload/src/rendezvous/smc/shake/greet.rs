@@ -4,7 +4,7 @@ use super::{Late, Machine, Shake};
 use crate::sys::{Errno, net};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
-use smcr_proto::smc::clc::SMCR;
+use smcr_proto::smc::clc::{Kind, SMCR};
 use smcr_proto::smc::clc::decline::{LEN_V1, LEN_V2};
 
 impl Shake {
@@ -90,5 +90,6 @@ enum First {
 
 /// How a Decline of this length begins: its header but for the last byte.
 const fn decline(len: usize) -> [u8; 7] {
-    [0xe2, 0xd4, 0xc3, 0xd9, 4, 0, len as u8]
+    let [e0, e1, e2, e3] = SMCR;
+    [e0, e1, e2, e3, Kind::Decline as u8, 0, len as u8]
 }
