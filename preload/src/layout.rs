@@ -58,7 +58,10 @@ pub struct Dir {
     /// Tick at which the consumer forked while it held the connection, 0 = it is in one process: its child
     /// can wake only those of the producer's waiters that were known by then.
     pub forked_at: AtomicU64,
-    _p5: [AtomicU64; 5],
+    /// Bytes that the consumer has ever taken off the kernel's stream. Release, Acquire by the producer once the
+    /// consumer is dead (`engine::end`).
+    pub taken: AtomicU64,
+    _p5: [AtomicU64; 4],
 }
 
 /// Switches that a producer may be ahead of its consumer, at most: one to memory that was not

@@ -2,6 +2,7 @@
 
   steered.py server PORT...   echoes every connection on these ports, a thread each
   steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
+  steered.py sink PORT SIZE   greets one connection with SIZE bytes, reads it, and says how it ended
   steered.py client           does what it is told:
       open NAME PORT          connects
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
@@ -62,6 +63,20 @@ def fork(port):
             echo(s)
             os._exit(0)
         s.close()
+
+
+def sink(port, size):
+    listener = socket.create_server(("127.0.0.1", port))
+    print("ready", flush=True)
+    s, _ = listener.accept()
+    s.sendall(data(0, size))
+    try:
+        while s.recv(1 << 16):
+            pass
+        print("ended EOF", flush=True)
+    except OSError as e:
+        print("ended", name_of(e), flush=True)
+    threading.Event().wait()
 
 
 def data(seed, size):
@@ -183,5 +198,7 @@ if sys.argv[1] == "server":
     threading.Event().wait()
 elif sys.argv[1] == "forks":
     fork(int(sys.argv[2]))
+elif sys.argv[1] == "sink":
+    sink(*map(int, sys.argv[2:]))
 else:
     client()

@@ -261,7 +261,7 @@ pub fn unread(s: &Sock, dir: &Dir) -> i32 {
 
 /// Counts doorbells that were taken off the TCP connection.
 pub fn note_taken(s: &Sock, n: usize) {
-    s.rx.kernel.fetch_add(n as u64, Relaxed);
+    super::count::took(s, n as u64);
     s.bells_rx.fetch_add(n as u32, Relaxed);
     count(Counter::BellsRx, n as i64);
 }

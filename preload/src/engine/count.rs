@@ -1,6 +1,6 @@
 //! Our byte counts against the kernel's: whether anybody used the socket behind our back.
 //!
-//! Asked before a direction switches; liburing, inline system calls and programs that used the
+//! Compared before a direction switches; liburing, inline system calls and programs that used the
 //! socket before the library was loaded show up here as a difference (hazard 16).
 
 use crate::family::sock::{Sock, role};
@@ -13,6 +13,15 @@ type InfoHead = [u64; 17];
 const ATTEMPTS: u32 = 8;
 const BYTES_ACKED: usize = 15;
 const BYTES_RECEIVED: usize = 16;
+
+/// `n` bytes of the kernel's stream were taken: payload, proof or doorbells. The peer is told, for the case that
+/// this process dies with nothing else unread (`end::left_nothing`).
+pub fn took(s: &Sock, n: u64) {
+    let taken = s.rx.kernel.fetch_add(n, Relaxed) + n;
+    if let Some(dir) = s.rx.dir() {
+        dir.taken.store(taken, Release);
+    }
+}
 
 /// Whether all that was sent went through the hooks. The caller holds the sending lock and nobody is
 /// inside a kernel send.

@@ -203,14 +203,22 @@ fn ring_was_read(s: &Sock) -> bool {
     })
 }
 
-/// Whether the peer had read all that we put into its ring, and nothing of ours went through TCP
-/// since: what lay unread there we can't know, but the kernel does.
+/// Whether the peer had read all payload of ours: of the ring, and of each stretch of TCP that it has not
+/// followed yet. A peer on TCP whose next switch is not followed has read what comes before that.
 fn left_nothing(s: &Sock) -> bool {
-    let through_tcp = s.tx.tcp.load(Relaxed) as u32 != s.tx.waiter.load(Relaxed);
     s.tx.dir().is_none_or(|d| {
-        let followed = d.passed.load(Acquire) + 1 >= s.tx.switches.load(Relaxed);
-        let read = d.tail.load(Acquire) == s.tx.cursor.load(Relaxed);
-        read && followed && (s.tx_in_memory() || !through_tcp)
+        let (made, sent) = (s.tx.switches.load(Relaxed), s.tx.kernel.load(Relaxed));
+        let at = |n: u32| d.at_kernel(n).load(Relaxed);
+        let taken = d.taken.load(Acquire);
+        let in_memory = made % 2 == 1;
+        let of_tcp = match made.wrapping_sub(d.passed.load(Acquire)) {
+            0 => in_memory || taken == sent,
+            1 if in_memory => taken >= at(made),
+            1 => sent == at(made),
+            2 if !in_memory => taken >= at(made - 1) && sent == at(made),
+            _ => false,
+        };
+        of_tcp && d.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
     })
 }
 

@@ -180,6 +180,7 @@ pub fn offer_reading(s: &Sock, sock: i32) {
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return };
     if count::received_matches(s, sock) == Ok(true) {
+        count::took(s, 0);
         dir.ctl.fetch_or(ctl::READY, AcqRel);
     }
 }

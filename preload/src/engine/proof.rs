@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::end;
+use super::{count, end};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
@@ -133,7 +133,7 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
     }
     match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
         Ok(n) if n as u64 == PROOF => {
-            s.rx.kernel.fetch_add(PROOF, Relaxed);
+            count::took(s, PROOF);
             fault::pass(Fault::ProofTaken);
             s.step.store(step::PROVED, Release);
             if let Some(r) = s.region() {

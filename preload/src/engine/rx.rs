@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, end, fast, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, count, end, fast, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -317,7 +317,7 @@ fn from_tcp(
         if let Ok(moved) = r
             && flags & libc::MSG_PEEK == 0
         {
-            s.rx.kernel.fetch_add(moved as u64, Relaxed);
+            count::took(s, moved as u64);
             s.rx.tcp.fetch_add(moved as u64, Relaxed);
         }
         r

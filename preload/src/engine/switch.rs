@@ -213,7 +213,6 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
         _ => FIRST_HOLD.saturating_mul(made.min(64)),
     };
     s.tx.hold.store(hold, Relaxed);
-    s.tx.waiter.store(s.tx.tcp.load(Relaxed) as u32, Relaxed);
     process::count(Counter::SwitchTxTcp, 1);
     match why {
         Spill::UnseenWriter => s.note(Reason::UnseenWriter),

@@ -60,8 +60,6 @@ pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     s.tx_switches.store(HOME, Relaxed);
     out.switch.store(HOME, Relaxed);
     out.passed.store(HOME, Relaxed);
-    // What lay unread at a peer that dies is the kernel's to know (`end::left_nothing`).
-    s.tx.waiter.store((s.tx.tcp.load(Relaxed) as u32).wrapping_sub(1), Relaxed);
     if stand.taken < end {
         debt::owe(s, stand.taken);
     }

@@ -49,8 +49,7 @@ pub struct Half {
     pub looked: AtomicU64,
     /// Spin budget learned for waits in this direction (ticks).
     pub spin: AtomicU32,
-    /// Receiving: last doorbell word that a waiter of ours stored. Sending: `tcp` (low half) when the
-    /// direction last moved back to TCP.
+    /// Receiving: last doorbell word that a waiter of ours stored.
     pub waiter: AtomicU32,
     /// Sending: when the pages of an idle ring were last given back, in s.
     pub released: AtomicU32,

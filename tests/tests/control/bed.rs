@@ -85,7 +85,16 @@ impl Bed {
 
     /// The server with a child for each connection.
     pub fn forking_server(&self) -> Result<Running<'_>> {
-        let server = self.program(&[])?.args(["forks".into(), PORTS[0].to_string()]).start()?;
+        self.single(&["forks", &PORTS[0].to_string()])
+    }
+
+    /// The server that sends one connection this much, and reads it.
+    pub fn sink(&self, greeting: usize) -> Result<Running<'_>> {
+        self.single(&["sink", &PORTS[0].to_string(), &greeting.to_string()])
+    }
+
+    fn single(&self, args: &[&str]) -> Result<Running<'_>> {
+        let server = self.program(&[])?.args(args).start()?;
         eventually("a server", || Ok(server.so_far().0.contains("ready")))?;
         Ok(server)
     }

@@ -1,10 +1,11 @@
 //! Draining: connections in use go back to TCP, and not a byte is lost.
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
 use smcr_tests::apps::noise;
 use smcr_tests::process::{Running, eventually, flipping};
 
-use crate::bed::{Bed, Client};
+use crate::bed::{Bed, Client, PORTS};
 
 /// Media and reasons of all connection ends.
 fn shown(bed: &Bed) -> Result<Vec<(String, String)>> {
@@ -181,6 +182,34 @@ fn unread_data() -> Result<()> {
             client.stays_on_tcp("a")?;
         }
         client.moves_to_memory("b")?;
+    }
+    Ok(())
+}
+
+/// A client that only sends dies. If the doorbell of a drain alone lies unread in its stream, the server sees an end, as
+/// TCP shows it; if payload does, a reset.
+#[test]
+fn killed_unread() -> Result<()> {
+    for (greeting, drains, end) in [(100, false, "ECONNRESET"), (0, true, "EOF"), (100, true, "ECONNRESET")] {
+        let bed = Bed::enabled()?;
+        let (server, client) = (bed.sink(greeting)?, bed.client(&[])?);
+        client.tell(&format!("open a {}", PORTS[0]))?;
+        let switches = |role: &str| -> Result<i64> {
+            let socks = bed.socks()?;
+            Ok(socks.iter().find(|s| s["role"] == role).and_then(|s| s["tx"]["switches"].as_i64()).unwrap_or(0))
+        };
+        eventually("both send through memory", || {
+            client.tell("put a 30000")?;
+            Ok(switches("client")? > 0 && switches("server")? > 0)
+        })?;
+        if drains {
+            bed.ok(&["drain", &format!("pid:{}", server.pid()), "--user", "--no-wait"])?;
+            eventually("the server sends through TCP", || Ok(switches("server")? > 1))?;
+        }
+        client.program.signal(Signal::SIGKILL)?;
+        eventually("the server's last read", || Ok(server.so_far().0.contains("ended")))?;
+        let told = server.so_far().0;
+        ensure!(told.contains(&format!("ended {end}")), "greeting {greeting}, drain {drains}: {told}");
     }
     Ok(())
 }
