@@ -185,10 +185,15 @@ fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
     ring_waiter(peer, w, None);
 }
 
-/// Wakes the peer without data, so that it looks at what we ask of it.
+/// Wakes the peer without data, so that it takes its direction back to TCP. Not where that is on TCP, followed by us
+/// or not: the peer has nothing to do then, and a doorbell that it never takes off would make a reset of its death,
+/// which destroys what it has sent.
 pub fn call_peer(s: &Sock, sock: i32) {
     let (Some(to), Some(from)) = (s.tx.dir(), s.rx.dir()) else { return };
     fence(SeqCst);
+    if from.switch.load(Acquire).is_multiple_of(2) {
+        return;
+    }
     let word = to.bell.load(Relaxed);
     if word != 0 && word != RUNG {
         ring(s, to, sock, word);

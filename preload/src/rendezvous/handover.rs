@@ -76,11 +76,7 @@ pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
             dir.ctl.fetch_or(ctl::RETURN | ctl::PINNED, AcqRel);
         }
     }
-    // While doorbells may still be sent. Not to a peer whose direction is on TCP: it has nothing to do, and a
-    // doorbell that it never takes off would make a reset of its death, which destroys what it has sent.
-    if s.rx_in_memory() || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
-        bell::call_peer(s, sock);
-    }
+    bell::call_peer(s, sock); // while doorbells may still be sent
     switch::pin(s, sock, why);
     true
 }
