@@ -11,6 +11,8 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
+/// Whether our own environment names the library.
+static NAMED: AtomicBool = AtomicBool::new(false);
 static STRICT: AtomicBool = AtomicBool::new(false);
 static SPIN_US: AtomicU32 = AtomicU32::new(50);
 static SWITCH_OPS: AtomicU32 = AtomicU32::new(16);
@@ -26,6 +28,41 @@ static FLIP_SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
 #[inline]
 pub fn enabled() -> bool {
     ENABLED.load(Relaxed)
+}
+
+/// Whether a program that is started with this environment has the library too: it is named there, or was
+/// not named in our own (/etc/ld.so.preload).
+///
+/// # Safety
+/// `envp` must be null or as for [`read`].
+pub unsafe fn is_in(envp: *const *const libc::c_char) -> bool {
+    // SAFETY: by the contract.
+    !NAMED.load(Relaxed) || unsafe { entries(envp) }.any(names_us)
+}
+
+fn names_us(entry: &CStr) -> bool {
+    entry.to_bytes().strip_prefix(b"LD_PRELOAD=").is_some_and(|v| v.windows(NAME.len()).any(|w| w == NAME))
+}
+
+/// What the library's file is called, wherever it lies.
+const NAME: &[u8] = b"libsmcr";
+
+/// The strings of an environment.
+///
+/// # Safety
+/// `at` must be null or as for [`read`].
+unsafe fn entries(mut at: *const *const libc::c_char) -> impl Iterator<Item = &'static CStr> {
+    std::iter::from_fn(move || {
+        // SAFETY: by the contract; nothing behind the NULL is looked at.
+        unsafe {
+            let entry = at.as_ref()?;
+            if entry.is_null() {
+                return None;
+            }
+            at = at.add(1);
+            Some(CStr::from_ptr(*entry))
+        }
+    })
 }
 
 /// Whether a fallback of an eligible connection is an error.
@@ -159,13 +196,12 @@ fn is_named(attribute: Attribute, name: &str) -> bool {
 /// `envp` must be the process's environment: NULL-terminated, of NUL-terminated strings.
 pub unsafe fn read(envp: *const *const libc::c_char) {
     let mut found = Found::default();
-    let mut at = envp;
     // SAFETY: by the contract.
-    while !at.is_null() && unsafe { !(*at).is_null() } {
-        // SAFETY: as above.
-        found.add(unsafe { CStr::from_ptr(*at) });
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
+    for entry in unsafe { entries(envp) } {
+        found.add(entry);
+        if names_us(entry) {
+            NAMED.store(true, Relaxed);
+        }
     }
     if let Some(value) = found.ring {
         match value.parse::<u32>() {

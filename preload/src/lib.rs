@@ -38,11 +38,12 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     sys::clock::start();
     sys::proc::start();
     engine::spin::start();
-    rendezvous::start();
+    rendezvous::start(table::life::is_stdio);
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::life::leave);
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
+    let _ = sys::caught(table::inherit::look);
 }
 
 /// Runs at exit(3), after the program's own handlers.

@@ -56,6 +56,45 @@ pub const fn proof_rate(random: u64) -> u64 {
     (random >> 3) | 1 << 62
 }
 
+/// Top 24 bits of a [`Legacy`]. Its first bits are those of no proof; far beyond any network as well.
+const LEGACY: u64 = 0x33_4d43;
+
+/// What a process leaves on a connection, in the same place, for the program that it becomes by exec.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Legacy {
+    /// The process: nobody else may take the connection over.
+    pub pid: u32,
+    /// Whether this is the end that connected.
+    pub connected: bool,
+    /// How many other processes still hold the connection; [`Legacy::NEVER`] does not change any more.
+    pub others: u8,
+}
+
+impl Legacy {
+    /// Somebody holds it whose end nobody will tell.
+    pub const NEVER: u8 = u8::MAX;
+
+    /// As a rate; None if the process's number has no room in it.
+    pub const fn rate(self) -> Option<u64> {
+        if self.pid == 0 || self.pid >> 24 != 0 {
+            return None;
+        }
+        Some(LEGACY << 40 | (self.connected as u64) << 32 | (self.others as u64) << 24 | self.pid as u64)
+    }
+
+    /// From a socket's rate, if it is one.
+    pub const fn parse(rate: u64) -> Option<Legacy> {
+        if rate >> 40 != LEGACY || rate >> 33 & 0x7f != 0 || rate & 0xff_ffff == 0 {
+            return None;
+        }
+        Some(Legacy {
+            pid: (rate & 0xff_ffff) as u32,
+            connected: rate >> 32 & 1 == 1,
+            others: (rate >> 24) as u8,
+        })
+    }
+}
+
 /// The abstract name of the Unix socket with this number.
 pub fn channel_name(name: u64) -> [u8; 16] {
     let mut out = *b"smcr/..........\0";
@@ -269,6 +308,20 @@ mod tests {
         assert_eq!(announced(10_000_000_000), None);
         assert_eq!(announced(proof_rate(u64::MAX)), None);
         assert_eq!(announced(proof_rate(0)), None);
+    }
+
+    #[test]
+    fn a_legacy_is_nothing_else() {
+        for (pid, connected, others) in [(1, false, 0), (4_194_304, true, 3), (0xff_ffff, false, Legacy::NEVER)] {
+            let l = Legacy { pid, connected, others };
+            let rate = l.rate().expect("a process number");
+            assert_eq!(Legacy::parse(rate), Some(l));
+            assert_eq!(announced(rate), None);
+        }
+        assert_eq!(Legacy { pid: 1 << 24, connected: false, others: 0 }.rate(), None);
+        for other in [0, u64::MAX, announcement(7), proof_rate(u64::MAX), proof_rate(0), LEGACY << 40, LEGACY << 40 | 1 << 34 | 5] {
+            assert_eq!(Legacy::parse(other), None);
+        }
     }
 
     #[test]

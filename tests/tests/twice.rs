@@ -27,6 +27,7 @@ const PROGRAMS: &[&str] = &[
     "fds",
     "children",
     "handover",
+    "execs",
     "stdio",
     "threads",
     "death",

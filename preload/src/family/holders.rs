@@ -2,7 +2,8 @@
 //!
 //! `Sock::holders` counts them, `Sock::held_by` has a bit for each process record, so that a process
 //! that ended without a close, or went into another program, does not keep the connection shared for
-//! ever. Used by `table::life` around exec and close, and by the rendezvous before it begins.
+//! ever. Used by `table::life` around exec and close, and by the rendezvous before it begins. A program that
+//! such a process became has a page of its own: `rendezvous::legacy`.
 
 use super::process;
 use super::sock::Sock;

@@ -134,7 +134,12 @@ pub struct Sock {
     pub after_close: AtomicI32,
     /// Tick at which the present step of the rendezvous began.
     pub since: AtomicU64,
-    _tail: [AtomicU64; 2],
+    /// Of a connection that exec left to another program: the process that may take it over; 0 none.
+    pub heir: AtomicU32,
+    /// Of one that this program has from the one before exec: the process it was left to, while others may
+    /// hold it of whom this family does not know; else 0.
+    pub legacy: AtomicU32,
+    _tail: [AtomicU64; 1],
     /// Sends while in memory by size, changed under the sending lock; then receives, under the other.
     pub sizes: [[AtomicU64; page::SIZES.len()]; 2],
 }
@@ -193,6 +198,8 @@ impl Sock {
             &self.unseen,
             &self.link,
             &self.peek_off,
+            &self.heir,
+            &self.legacy,
         ] {
             w.store(0, Relaxed);
         }

@@ -9,7 +9,7 @@ use super::{guarded, hooks};
 use crate::control;
 use crate::engine::{signals, spin, wait};
 use crate::table::{self, forks, life};
-use crate::real;
+use crate::{config, real};
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
@@ -37,31 +37,31 @@ hooks! {
     }
 
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(forks::before_exec);
+        before_exec(envp);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execve(path, argv, envp) })
     }
 
     fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-        guarded(forks::before_exec);
+        before_exec(environment());
         // SAFETY: the program's arguments.
         failed(unsafe { real::execv(path, argv) })
     }
 
     fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
-        guarded(forks::before_exec);
+        before_exec(environment());
         // SAFETY: the program's arguments.
         failed(unsafe { real::execvp(path, argv) })
     }
 
     fn execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(forks::before_exec);
+        before_exec(envp);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execvpe(path, argv, envp) })
     }
 
     fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-        guarded(forks::before_exec);
+        before_exec(envp);
         // SAFETY: the program's arguments.
         failed(unsafe { real::fexecve(fd, argv, envp) })
     }
@@ -146,6 +146,21 @@ pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R
         control::restrict();
     }
     r
+}
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// What the variants of exec without an argument for it pass on.
+fn environment() -> *const *const c_char {
+    // SAFETY: libc's variable, read as exec itself does.
+    unsafe { environ }
+}
+
+fn before_exec(envp: *const *const c_char) {
+    // SAFETY: the environment that the program gives to exec.
+    guarded(|| forks::before_exec(|| unsafe { config::is_in(envp) }));
 }
 
 /// exec came back.

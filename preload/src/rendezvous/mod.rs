@@ -10,6 +10,7 @@
 
 mod client;
 mod handover;
+pub mod legacy;
 mod listener;
 pub mod mark;
 pub mod pending;
@@ -27,7 +28,7 @@ use crate::transport::channel::Heard;
 use crate::transport::peers::Peer;
 use crate::{config, control};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, fence};
 
 /// Operations after which an offer, or an announcement that was answered, is given up, if this time has
 /// passed as well: many small operations take less than the other side needs to wake up.
@@ -62,7 +63,11 @@ fn work(s: &'static Sock, sock: i32) {
     if s.stepping.swap(1, Acquire) != 0 {
         return;
     }
-    if s.has(flag::PINNED) && s.region().is_none() {
+    if control::is_restricted() && s.region().is_none() {
+        // Each call that we make may end the process.
+        s.note(Reason::Seccomp);
+        s.next_ops.store(u32::MAX, Relaxed);
+    } else if s.has(flag::PINNED) && s.region().is_none() {
         s.next_ops.store(u32::MAX, Relaxed);
     } else if crate::sys::caught(|| one_step(s, sock)).is_none() {
         later(s, u32::MAX);
@@ -95,7 +100,7 @@ pub fn step_in_wait(s: &'static Sock, sock: i32, is_there: impl Fn() -> bool) {
 fn one_step(s: &'static Sock, sock: i32) {
     let is_client = s.role.load(Relaxed) == role::CLIENT;
     match s.step.load(Acquire) {
-        step::IDLE if !may_begin(s) => {}
+        step::IDLE if !may_begin(s, sock) => {}
         step::IDLE if is_client => client::begin(s, sock),
         step::IDLE => server::announce(s, sock),
         step::ANNOUNCED => server::listen(s),
@@ -107,7 +112,7 @@ fn one_step(s: &'static Sock, sock: i32) {
     }
 }
 
-fn may_begin(s: &Sock) -> bool {
+fn may_begin(s: &Sock, sock: i32) -> bool {
     let role = s.role.load(Relaxed);
     if role != role::CLIENT && role != role::SERVER {
         return false;
@@ -120,10 +125,17 @@ fn may_begin(s: &Sock) -> bool {
         s.note(Reason::Disabled);
         return false;
     }
-    if s.holders.load(Relaxed) > 1 {
-        if !is_due(s, SHARED_US) || holders::is_shared(s) {
-            s.note(Reason::SharedByFork);
-            later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
+    if is_stdio(s) {
+        s.note(Reason::Stdio);
+        later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
+        return false;
+    }
+    if s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 {
+        if !is_due(s, SHARED_US) || holders::is_shared(s) || !legacy::is_sole(s, sock) {
+            if s.next_ops.load(Relaxed) != u32::MAX {
+                s.note(Reason::SharedByFork);
+                later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
+            }
             return false;
         }
         s.next_tick.store(0, Relaxed);
@@ -195,8 +207,19 @@ pub fn forget(s: &'static Sock) {
     mark::forget(s);
 }
 
-/// Sets what the other layers call back; called by the constructor.
-pub fn start() {
+static STDIO: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Whether stdio or a child may use it behind the hooks, for it is stdin, stdout or stderr here.
+fn is_stdio(s: &Sock) -> bool {
+    let p = STDIO.load(Acquire);
+    // SAFETY: `start` alone stores, and stores functions of this type.
+    !p.is_null() && unsafe { std::mem::transmute::<*mut (), fn(&Sock) -> bool>(p) }(s)
+}
+
+/// Sets what the layers call back: lower ones here, this one the socket table (`is_stdio`). Called by the
+/// constructor.
+pub fn start(is_stdio: fn(&Sock) -> bool) {
+    STDIO.store(is_stdio as *mut (), Release); // pairs with the Acquire above
     crate::transport::channel::set_sink(heard);
     mark::set_provider(smc::is_usable);
 }

@@ -106,14 +106,16 @@ pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
 
 fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<(), Reason> {
     let sock = s.fd.load(Relaxed);
-    let is_it = s.step.load(Acquire) == step::ANNOUNCED
-        && !s.has(flag::PINNED)
-        && net::cookie(sock) == Ok(o.cookie);
-    if !is_it {
+    if s.has(flag::PINNED) || net::cookie(sock) != Ok(o.cookie) {
         fd::close(region_fd);
         return Err(Reason::PeerPinned);
     }
-    if holders::is_shared(s) {
+    if s.step.load(Acquire) != step::ANNOUNCED {
+        fd::close(region_fd);
+        // One that a child has taken over by exec is asked again: it announces itself there.
+        return Err(if s.heir.load(Relaxed) != 0 { Reason::SharedByFork } else { Reason::PeerPinned });
+    }
+    if holders::is_shared(s) || super::is_stdio(s) {
         // Memory that only this process maps: not while a forked child has the connection too.
         fd::close(region_fd);
         withdraw(s, sock, Reason::SharedByFork, step::IDLE);
@@ -180,7 +182,7 @@ fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
 }
 
 /// Takes an announcement back: the connection may begin anew (`next` idle), or stays on TCP (failed).
-fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
+pub fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     forget(s);
     let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     s.note(why);

@@ -7,7 +7,7 @@ use super::{Entry, range, take};
 use crate::engine::{bell, end, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
-use crate::rendezvous::{self, mark};
+use crate::rendezvous::{self, legacy, mark};
 use crate::table::set;
 use crate::transport::{peers, waiters};
 use crate::{control, sys};
@@ -22,6 +22,11 @@ pub fn before_fork() {
     if rendezvous::smc::is_busy() {
         // The child can use a link of ours only if its memory is there when the fork happens.
         rendezvous::smc::settle(|| held().any(linked::is_pending));
+    }
+    for (fd, e) in range(0, u32::MAX) {
+        if let Entry::Sock(s) = e {
+            legacy::before_fork(s, fd);
+        }
     }
     let mut connected = false;
     for s in held() {
@@ -76,9 +81,18 @@ pub fn at_exit() {
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
                 closes_unseen(s, fd);
+                if s.heir.load(Relaxed) != 0 && s.let_go_in(process::index()) {
+                    s.holders.fetch_sub(1, AcqRel);
+                    legacy::left(s, fd);
+                }
             }
         }
     }
+}
+
+/// A connection; whether it is one is asked before the environment of the next program is looked at.
+fn is_worth_passing(s: &Sock) -> bool {
+    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER)
 }
 
 /// The kernel will close it with the process, or at an exec.
@@ -89,8 +103,9 @@ fn closes_unseen(s: &'static Sock, fd: i32) {
 }
 
 /// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
-/// that this process has used must be on TCP for the next program.
-pub fn before_exec() {
+/// that this process has used must be on TCP for the next program, which takes over those that have always
+/// been there if it has the library.
+pub fn before_exec(has_library: impl Fn() -> bool) {
     before_spawn();
     if process::is_vfork_child() {
         return; // the memory is the parent's, which goes on
@@ -99,6 +114,9 @@ pub fn before_exec() {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
         if survives_exec(fd) {
+            if is_worth_passing(s) && has_library() && legacy::leave(s, fd) {
+                continue;
+            }
             if s.process.load(Relaxed) == process::index() {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
@@ -106,6 +124,7 @@ pub fn before_exec() {
             // The kernel closes it: those that have it too need not share it any longer.
             LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
             holders::leave(s);
+            legacy::left(s, fd);
         } else {
             closes_unseen(s, fd);
         }
@@ -119,6 +138,7 @@ pub fn exec_failed() {
     }
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
+        legacy::take_back(s, fd);
         let index = family::index_of(s) as usize;
         let left = LEFT[index].swap(0, Relaxed);
         if left == 0 {

@@ -33,18 +33,39 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     crate::control::look();
     s.reset();
     s.put(flag::NONBLOCK, nonblock);
-    if fd <= 2 {
-        switch::pin(s, fd, Reason::Stdio);
-    }
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
     s.next_ops.store(config::switch_ops(), Relaxed);
+    enter(s, fd);
+    Some(s)
+}
+
+/// A connection that the process has from the program that it was before exec; `fill` says whether it can
+/// be tracked.
+#[cold]
+pub fn on_inherited(fd: i32, fill: impl FnOnce(&'static Sock) -> bool) {
+    let Ok(s) = family::take_sock() else { return };
+    s.reset();
+    s.fd.store(fd, Relaxed);
+    if fill(s) {
+        enter(s, fd);
+    } else {
+        s.set_state(State::Free);
+        family::give_back(s);
+    }
+}
+
+fn enter(s: &'static Sock, fd: i32) {
     process::count(Counter::Sockets, 1);
     process::count(Counter::Tracked, 1);
     s.held_in(process::index());
     REFS[family::index_of(s) as usize].store(1, Relaxed);
     put(fd, Entry::Sock(s));
-    Some(s)
+}
+
+/// Whether it is stdin, stdout or stderr in this process: stdio passes the hooks by, and every child has it.
+pub fn is_stdio(s: &Sock) -> bool {
+    (0..=2).any(|fd| super::sock(fd).is_some_and(|t| std::ptr::eq(s, t)))
 }
 
 /// connect(2) is about to be called, with this address if it is one of the Internet's.
@@ -61,6 +82,9 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         return; // over RDMA it ends with the kernel's reset
     }
     rendezvous::forget(s);
+    if s.legacy.load(Relaxed) != 0 {
+        return switch::pin(s, fd, Reason::TcpSpecial); // others may connect it again
+    }
     if s.region().is_none() {
         if !matches!(s.role.load(Relaxed), role::LISTENER) {
             family::ended::count(s);
@@ -155,8 +179,9 @@ pub fn on_dup(old: i32, new: i32) {
             put(new, Entry::Sock(s));
             // Whoever arranges descriptors is the one that uses them (a child before exec).
             s.process.store(process::index(), Relaxed);
-            if new <= 2 {
-                hand_over(s, new, Reason::Stdio); // stdin, stdout and stderr pass the hooks by
+            // stdin, stdout and stderr pass the hooks by. On TCP they just do not begin.
+            if new <= 2 && (s.region().is_some() || s.link.load(Relaxed) != 0 || s.has(flag::MARKED)) {
+                hand_over(s, new, Reason::Stdio);
             }
         }
         Some(Entry::Set(s)) if super::has_room(new) => {
@@ -204,6 +229,9 @@ fn release(s: &'static Sock, fd: Option<i32>) {
     }
     process::count(Counter::Tracked, -1);
     let last = holders::leave(s);
+    if !last && let Some(fd) = fd {
+        rendezvous::legacy::left(s, fd);
+    }
     let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
     if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link

@@ -6,6 +6,7 @@
 //! forked child has a copy.
 //!
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
+//! - [`inherit`]: connections that were there before the program was;
 //! - [`io`]: sending and receiving on a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
@@ -16,6 +17,7 @@ pub mod drain;
 pub mod index;
 pub mod io;
 pub mod forks;
+pub mod inherit;
 pub mod life;
 pub mod members;
 pub mod options;

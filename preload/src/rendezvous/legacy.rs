@@ -1,0 +1,167 @@
+//! Connections that go on in another program: what is left on the socket for it before exec, and whether
+//! the new program is the only one that holds the connection.
+//!
+//! The new program knows nothing; but it is the same process, and the socket is the same. So the socket's
+//! register (SO_MAX_PACING_RATE) says what it was (`proto`'s `Legacy`): which process may take it over, and
+//! how many relatives of the one that called exec still hold it. They hold it in a page that the new program
+//! does not have; each of them brings the number up to date when it leaves. While it is not 0 the
+//! connection stays on TCP, and who leaves without a word (killed, closed behind the hooks) keeps it there.
+//!
+//! Called by `table` around fork, exec and close, by `table::inherit` at the start of a program, and before
+//! a connection begins.
+
+use super::{later, server};
+use crate::control;
+use crate::family::process;
+use crate::family::sock::{Sock, flag, role, step};
+use crate::sys::{clock, net, proc};
+use smcr_proto::page::State;
+use smcr_proto::reason::Reason;
+use smcr_proto::rendezvous::Legacy;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Value of TCP_SYNCNT, which means nothing once a connection is established: a program that took the
+/// connection over has made relatives since, of which what stands in the register knows nothing.
+const DISOWNED: i32 = 119;
+
+/// How long a fork waits for those who have not closed the connection yet.
+const A_MOMENT_US: u64 = 1000;
+
+/// Relatives that leave at once each write what they see; more rounds than that are not needed.
+const ROUNDS: u32 = 64;
+
+/// Before exec into a program with the library: leaves the connection to it. False: it can't be, and goes
+/// on in TCP for good.
+pub fn leave(s: &'static Sock, sock: i32) -> bool {
+    if s.heir.load(Relaxed) == process::pid() {
+        return true; // by another descriptor
+    }
+    let may = may_leave(s, sock);
+    let inherited = s.legacy.load(Relaxed) != 0 && !is_sole(s, sock);
+    if inherited && !may {
+        disown(sock);
+    }
+    if !may || inherited {
+        return may; // what stands there still holds
+    }
+    if s.step.load(Relaxed) == step::ANNOUNCED {
+        server::withdraw(s, sock, Reason::NotWorthIt, step::IDLE);
+    }
+    if net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) != Ok(u64::MAX) {
+        return false; // the program's own
+    }
+    s.heir.store(process::pid(), SeqCst);
+    write(s, sock)
+}
+
+fn may_leave(s: &Sock, sock: i32) -> bool {
+    let role = s.role.load(Relaxed);
+    (role == role::CLIENT || role == role::SERVER)
+        && !s.has(flag::PINNED | flag::MARKED)
+        && s.region().is_none()
+        && s.link.load(Relaxed) == 0
+        && matches!(s.step.load(Relaxed), step::IDLE | step::ANNOUNCED)
+        && s.heir.load(Relaxed) == 0
+        && process::index() != u32::MAX
+        && !control::is_restricted()
+        && super::learn_names(s, sock).is_some_and(|(_, remote)| super::is_local(&remote))
+}
+
+/// exec failed: nobody takes it over.
+pub fn take_back(s: &Sock, sock: i32) {
+    if s.heir.load(Relaxed) == process::pid() {
+        s.heir.store(0, SeqCst);
+        s.set_state(State::Tcp);
+        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+    }
+}
+
+/// This process holds it no more (the kernel's descriptor is still open): says so to the heir.
+pub fn left(s: &Sock, sock: i32) {
+    let heir = s.heir.load(SeqCst);
+    if heir != 0 && !control::is_restricted() && of(sock).is_some_and(|l| l.pid == heir) {
+        write(s, sock);
+    }
+}
+
+/// Says who else holds it. Whoever writes last has seen the final number: it was changed before, and is
+/// looked at again behind.
+fn write(s: &Sock, sock: i32) -> bool {
+    for _ in 0..ROUNDS {
+        let holders = s.holders.load(SeqCst);
+        let others = holders.saturating_sub(1).min(u32::from(Legacy::NEVER) - 1) as u8;
+        let legacy = Legacy {
+            pid: s.heir.load(Relaxed),
+            connected: s.role.load(Relaxed) == role::CLIENT,
+            // Pinned by one of us meanwhile: it may be with a stranger.
+            others: if s.has(flag::PINNED) { Legacy::NEVER } else { others },
+        };
+        let Some(rate) = legacy.rate() else { return false };
+        if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_err() {
+            return false;
+        }
+        if others == 0 {
+            s.set_state(State::Closed); // listed by the heir from now on
+        }
+        fence(SeqCst);
+        if s.holders.load(SeqCst) == holders {
+            return true;
+        }
+    }
+    false
+}
+
+/// What stands on a socket.
+fn of(sock: i32) -> Option<Legacy> {
+    net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE).ok().and_then(Legacy::parse)
+}
+
+/// What a program finds at its start: a connection that was left to it.
+pub fn found(sock: i32, pid: u32) -> Option<Legacy> {
+    let legacy = of(sock).filter(|l| l.pid == pid)?;
+    (!is_disowned(sock)).then_some(legacy)
+}
+
+/// Whether nobody holds it any more of whom this family does not know.
+pub fn is_sole(s: &Sock, sock: i32) -> bool {
+    let pid = s.legacy.load(Relaxed);
+    if pid == 0 {
+        return true;
+    }
+    match of(sock).filter(|l| l.pid == pid).map_or(Legacy::NEVER, |l| l.others) {
+        0 => {
+            let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+            s.legacy.store(0, Relaxed);
+            true
+        }
+        Legacy::NEVER => {
+            s.note(Reason::Exec);
+            later(s, u32::MAX);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Before fork: from now on what stands on the socket is not the whole truth. Who called exec closes the
+/// connection at once as a rule: it is given a moment, once.
+pub fn before_fork(s: &Sock, sock: i32) {
+    if s.legacy.load(Relaxed) == 0 || control::is_restricted() || is_disowned(sock) {
+        return;
+    }
+    let until = clock::ticks() + clock::ticks_of_us(A_MOMENT_US);
+    while !is_sole(s, sock) {
+        if clock::ticks() >= until {
+            return disown(sock);
+        }
+        proc::yield_now();
+    }
+}
+
+fn disown(sock: i32) {
+    let _ = net::set_opt(sock, libc::IPPROTO_TCP, libc::TCP_SYNCNT, &DISOWNED);
+}
+
+fn is_disowned(sock: i32) -> bool {
+    net::get_opt::<i32>(sock, libc::IPPROTO_TCP, libc::TCP_SYNCNT) == Ok(DISOWNED)
+}

@@ -1,0 +1,67 @@
+//! Connections that this program has from the one that the process was before exec.
+//!
+//! Called once, by the constructor. Looks at the lowest descriptors only: that is where inetd, git daemon and
+//! sshd put a connection, and a program with nothing there pays one system call for each.
+
+use super::life::{self, REFS};
+use super::{Entry, put, range};
+use crate::config;
+use crate::engine::{count, shadow};
+use crate::family::sock::{Sock, role};
+use crate::family::{self, process};
+use crate::rendezvous::legacy;
+use crate::sys::{fd, net, proc};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::*;
+
+/// Descriptors that are looked at.
+const LOWEST: i32 = 16;
+/// Bytes not sent yet: answered by TCP sockets that do not listen. As ioctl(2) it is asked of a socket of
+/// any kind, also where a filter lets no call of the network through.
+const SIOCOUTQNSD: u64 = 0x894b;
+
+/// Looks for connections that were left to this process.
+pub fn look() {
+    if !config::enabled() {
+        return;
+    }
+    for sock in 0..LOWEST {
+        let is_socket = fd::stat(sock).is_ok_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFSOCK);
+        if is_socket && fd::ioctl_int(sock, SIOCOUTQNSD).is_ok() {
+            take_over(sock);
+        }
+    }
+}
+
+fn take_over(sock: i32) {
+    let pid = proc::pid();
+    let Some(legacy) = legacy::found(sock, pid) else { return };
+    let Ok(cookie) = net::cookie(sock) else { return };
+    let known = range(0, sock as u32).find_map(|(_, e)| match e {
+        Entry::Sock(s) if s.cookie.load(Relaxed) == cookie => Some(s),
+        _ => None,
+    });
+    if let Some(s) = known {
+        REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
+        put(sock, Entry::Sock(s));
+        return;
+    }
+    let first = if legacy.connected { role::CLIENT } else { role::SERVER };
+    life::on_inherited(sock, |s| {
+        s.role.store(first, Relaxed);
+        s.cookie.store(cookie, Relaxed);
+        s.legacy.store(pid, Relaxed);
+        s.note(Reason::NotWorthIt);
+        shadow::learn_nonblock(s, sock);
+        begin_counting(s, sock)
+    });
+}
+
+/// From here on all that goes through it is counted by this program.
+fn begin_counting(s: &Sock, sock: i32) -> bool {
+    let ops = config::switch_ops();
+    let is_client = s.role.load(Relaxed) == role::CLIENT;
+    s.next_ops.store(if is_client { ops + ops / 2 } else { ops }, Relaxed);
+    s.process.store(process::index(), Relaxed);
+    count::begin(s, sock)
+}

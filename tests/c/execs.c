@@ -1,0 +1,319 @@
+/* Owns: connections that a program has from the one that its process was before exec, as sshd's, git daemon's
+ * and inetd's servers have them: who else holds them, and what goes on in memory. */
+#include "case.h"
+
+static char buf[64 * KIB];
+extern char **environ;
+
+enum { AT = 10 }; /* where the next program finds the connection */
+
+static int wait_for(pid_t child) {
+    int status;
+    MUST(waitpid(child, &status, 0));
+    if (WIFSIGNALED(status))
+        return say("child: signal %d", WTERMSIG(status)), 1;
+    return say("child: exit %d", WEXITSTATUS(status)), 0;
+}
+static void echo(int fd, const char *what, unsigned seed) {
+    static char a[20000], b[20000];
+    fill(a, sizeof a, 0, seed);
+    put(fd, a, sizeof a);
+    size_t n = get(fd, b, sizeof b);
+    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
+}
+static void echo_until_end(int fd) {
+    long all = 0;
+    ssize_t n;
+    for (; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n)
+        put(fd, buf, n);
+    say("echoed %ld, then %s", all, n == 0 ? "end" : err_name(errno));
+    close(fd);
+}
+
+/* This program again, in the role that EXEC_ROLE says; with the library if this one has it. */
+static void exec_self(const char *role) {
+    char self[200];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n] = 0;
+    setenv("EXEC_ROLE", role, 1);
+    execv(self, (char *[]){self, "executed", is_a ? "a" : "b", NULL});
+    die("execv");
+}
+static void exec_at(int fd, const char *role) {
+    if (fd != AT) {
+        MUST(dup2(fd, AT));
+        close(fd);
+    }
+    exec_self(role);
+}
+static pid_t start_at(int fd, const char *role) {
+    pid_t child = fork();
+    if (child == 0)
+        exec_at(fd, role);
+    return child;
+}
+static int accepted(void) {
+    int l = listen_on(PORT);
+    meet();
+    int fd = accept_from(l);
+    close(l);
+    return fd;
+}
+
+static void executed(void) {
+    const char *role = getenv("EXEC_ROLE");
+    if (!role)
+        return;
+    if (!strcmp(role, "warm")) {
+        warm(AT);
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "wait and warm")) {
+        settle();
+        settle();
+        warm(AT);
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "echo") || !strcmp(role, "wait and echo")) {
+        if (role[0] == 'w') {
+            settle();
+            settle();
+        }
+        for (int i = 0; i < 60; i++) { /* long enough to begin, if nobody minded the others */
+            fill(buf, 4000, 0, i);
+            put(AT, buf, 4000);
+            if (get(AT, buf + 4000, 4000) != 4000 || memcmp(buf, buf + 4000, 4000))
+                die("echo");
+        }
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "again")) {
+        exec_self("warm");
+    } else if (!strcmp(role, "serve")) { /* as git daemon does: the next program is a child */
+        wait_for(start_at(AT, "warm"));
+        close(AT);
+    } else if (!strcmp(role, "serve alone")) {
+        pid_t child = start_at(AT, "warm");
+        close(AT);
+        wait_for(child);
+    } else if (!strcmp(role, "sister")) { /* its own child holds it on when it becomes the next program */
+        int over[2];
+        MUST(pipe(over));
+        if (fork() == 0) {
+            close(over[1]);
+            MUST(read(over[0], buf, 1)); /* until the next program has ended */
+            echo(AT, "the sister", 3);
+            _exit(0);
+        }
+        close(over[0]);
+        exec_self("wait and echo");
+    } else if (!strcmp(role, "low")) { /* as sshd does */
+        int fd = dup(0), null = open("/dev/null", O_RDWR);
+        MUST(dup2(null, 0));
+        MUST(dup2(null, 1));
+        warm(fd);
+        echo(fd, "executed", 7);
+    } else if (!strcmp(role, "share")) { /* its own child uses it in turns with it */
+        warm(AT);
+        for (int i = 0; i < 2; i++) {
+            pid_t child = fork();
+            if (child == 0) {
+                echo(AT, "its child", i);
+                _exit(0);
+            }
+            wait_for(child);
+        }
+        echo(AT, "executed", 4);
+    }
+    exit(0);
+}
+
+/* The usual server: a program for each connection; this one closes it. */
+static void each_a(void) {
+    int fd = accepted();
+    pid_t child = start_at(fd, "warm");
+    close(fd);
+    wait_for(child);
+    meet();
+}
+static void warm_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    echo_until_end(fd);
+    meet();
+}
+static void low_a(void) {
+    int fd = accepted();
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(dup2(fd, 0));
+        MUST(dup2(0, 1));
+        exec_self("low"); /* and under its own number */
+    }
+    close(fd);
+    wait_for(child);
+    meet();
+}
+static void itself_a(void) { exec_at(accepted(), "warm"); }
+static void itself_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    echo_until_end(fd);
+}
+static void again_a(void) { exec_at(accepted(), "again"); }
+static void chain_a(void) {
+    int fd = accepted();
+    pid_t child = start_at(fd, "serve alone");
+    close(fd);
+    wait_for(child);
+    meet();
+}
+static void share_a(void) {
+    int fd = accepted();
+    pid_t child = start_at(fd, "share");
+    close(fd);
+    wait_for(child);
+    meet();
+}
+
+/* The one that called exec, or a relative of it, holds the connection on and uses it afterwards. */
+static void held_a(void) {
+    int fd = accepted();
+    wait_for(start_at(fd, "echo"));
+    echo(fd, "the parent", 3);
+    close(fd);
+    meet();
+}
+static void held_b(void) {
+    meet();
+    echo_until_end(dial(PORT));
+    meet();
+}
+static void held_by_child_a(void) {
+    int fd = accepted(), turn[2], done[2];
+    MUST(pipe(turn));
+    MUST(pipe(done));
+    pid_t sister = fork();
+    if (sister == 0) {
+        MUST(read(turn[0], buf, 1));
+        echo(fd, "the sister", 3);
+        MUST(write(done[1], "x", 1));
+        MUST(read(turn[0], buf, 1));
+        _exit(0);
+    }
+    pid_t child = start_at(fd, "echo");
+    close(fd);
+    wait_for(child);
+    MUST(write(turn[1], "x", 1));
+    MUST(read(done[0], buf, 1));
+    MUST(write(turn[1], "x", 1));
+    wait_for(sister);
+    meet();
+}
+/* The middle program of a chain holds it on, with the last one. */
+static void held_in_chain_a(void) {
+    int fd = accepted();
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t last = start_at(fd, "serve");
+        wait_for(last);
+        echo(fd, "the middle", 3);
+        _exit(0);
+    }
+    close(fd);
+    wait_for(child);
+    meet();
+}
+/* The program that took it over made a child while the first one still held it, and became another one. */
+static void held_by_sister_a(void) {
+    int fd = accepted(), end[2];
+    MUST(pipe(end));
+    pid_t child = start_at(fd, "sister");
+    close(end[1]);
+    settle();
+    close(fd);
+    MUST(read(end[0], buf, 1)); /* till the sister has ended */
+    wait_for(child);
+    meet();
+}
+/* It was passed on by a descriptor message before: a stranger has it. */
+static void held_by_stranger_a(void) {
+    int fd = accepted(), over[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, over));
+    char c = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec v = {&c, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    MUST(sendmsg(over[0], &m, 0));
+    pid_t child = start_at(fd, "echo");
+    close(fd);
+    wait_for(child);
+    if (recvmsg(over[1], &m, 0) != 1)
+        die("recvmsg");
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    echo(fd, "the stranger", 3);
+    close(fd);
+    meet();
+}
+/* The last holder leaves late, and one of several dies without a word. */
+static void late_a(void) {
+    int fd = accepted(), turn[2];
+    MUST(pipe(turn));
+    pid_t child = fork();
+    if (child == 0) {
+        pid_t next = start_at(fd, "wait and warm");
+        MUST(read(turn[0], buf, 1));
+        close(fd);
+        wait_for(next);
+        _exit(0);
+    }
+    settle();
+    close(fd);
+    MUST(write(turn[1], "x", 1));
+    wait_for(child);
+    meet();
+}
+/* exec fails: this program goes on. */
+static void fails_a(void) {
+    int fd = accepted();
+    MUST(dup2(fd, AT));
+    close(fd);
+    R(execv("/nowhere", (char *[]){"nowhere", NULL}));
+    warm(AT);
+    echo(AT, "after", 7);
+    close(AT);
+    meet();
+}
+
+/* The connecting end becomes another program. */
+static void connected_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    int fd = accept_from(l);
+    warm(fd);
+    echo_until_end(fd);
+}
+static void connected_b(void) {
+    meet();
+    exec_at(dial(PORT), "warm");
+}
+
+const struct test tests[] = {{"each", each_a, warm_b, 0},
+                             {"low", low_a, warm_b, 0},
+                             {"itself", itself_a, itself_b, 0},
+                             {"again", again_a, itself_b, 0},
+                             {"chain", chain_a, warm_b, 0},
+                             {"share", share_a, warm_b, 0},
+                             {"held", held_a, held_b, COLD},
+                             {"held_by_child", held_by_child_a, held_b, COLD},
+                             {"held_in_chain", held_in_chain_a, warm_b, COLD},
+                             {"held_by_sister", held_by_sister_a, held_b, COLD},
+                             {"held_by_stranger", held_by_stranger_a, held_b, COLD},
+                             {"late", late_a, warm_b, 0},
+                             {"fails", fails_a, warm_b, 0},
+                             {"connected", connected_a, connected_b, 0},
+                             {"executed", executed, executed, COLD},
+                             {0}};
