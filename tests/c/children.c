@@ -383,6 +383,70 @@ static void young_b(void) {
     meet();
 }
 
+/* The reader is a child, forked since the connection is in memory, and slow: the writer waits for room by what
+ * the child has never been told of. In a blocking call, in poll, and in an epoll set. */
+static void slow_child_a(void) {
+    int fd = conn();
+    pid_t child = fork();
+    if (child == 0) {
+        for (unsigned part = 0; part < 3; part++)
+            for (uint64_t o = 0; o < 6 * MIB; o += 32 * KIB) {
+                if (get(fd, buf, 32 * KIB) != 32 * KIB || !matches(buf, 32 * KIB, o, part))
+                    die("child: other bytes");
+                if (o % (512 * KIB) == 0)
+                    usleep(700);
+            }
+        R(recv(fd, buf, 1, 0));
+        _exit(0);
+    }
+    meet();
+    wait_for(child);
+    R(close(fd));
+}
+static void wait_for_room(int fd, int set) {
+    struct epoll_event e;
+    if (set < 0)
+        events(fd, POLLOUT, -1);
+    else if (epoll_wait(set, &e, 1, -1) != 1)
+        die("epoll_wait");
+}
+static void *slow_child_put(void *p) {
+    int fd = *(int *)p, set = -1;
+    for (unsigned part = 0; part < 3; part++) {
+        nonblocking(fd, part > 0);
+        if (part == 2) {
+            struct epoll_event e = {.events = EPOLLOUT};
+            MUST(set = epoll_create1(0));
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+        }
+        if (part > 0)
+            wait_for_room(fd, set);
+        for (uint64_t o = 0; o < 6 * MIB;) {
+            size_t n = 6 * MIB - o < sizeof buf ? 6 * MIB - o : sizeof buf;
+            fill(buf, n, o, part);
+            ssize_t sent = send(fd, buf, n, 0);
+            if (sent > 0)
+                o += sent;
+            else if (sent < 0 && errno == EAGAIN)
+                wait_for_room(fd, set);
+            else
+                die("send");
+        }
+    }
+    payload(18 * MIB);
+    return NULL;
+}
+static void slow_child_b(void) {
+    int fd = conn();
+    pthread_t t;
+    meet();
+    pthread_create(&t, NULL, slow_child_put, &fd);
+    pthread_join(t, NULL);
+    R(shutdown(fd, SHUT_WR));
+    nonblocking(fd, 0);
+    R(recv(fd, buf, 1, 0));
+}
+
 const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
                              {"parent_closes", parent_closes_a, parent_closes_b, 0},
                              {"child_reads", child_reads_a, child_reads_b, 0},
@@ -392,5 +456,6 @@ const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
                              {"unrelated_children", unrelated_a, unrelated_b, WHOLE},
                              {"killed_child", killed_a, echo_b, 0},
                              {"forking_beside_traffic", forking_a, echo_b, 0},
+                             {"slow_child", slow_child_a, slow_child_b, WHOLE},
                              {"fork_while_young", young_a, young_b, COLD | WHOLE},
                              {0}};

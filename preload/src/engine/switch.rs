@@ -30,7 +30,7 @@ pub enum Spill {
     UnseenWriter,
     /// The peer shut down its sending side: it can't be woken any more.
     HalfClosed,
-    /// Nobody can be woken when room comes.
+    /// A wait has nothing by which it could be woken when room comes.
     NoWaiter,
     /// The ring stays full and unread.
     Unread,

@@ -170,29 +170,27 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
     let me = thread_waiter().filter(|w| name_writer(s, dir, *w));
-    let Some(me) = me else {
-        if linked {
-            return a_moment(sock, timer);
-        }
-        switch::spill(s, sock, switch::Spill::NoWaiter);
-        return Ok(());
-    };
+    if me.is_none() && linked {
+        return a_moment(sock, timer);
+    }
     let at_most = match linked {
         true => None,
         false => match switch::leave_unread(s, sock, dir, false) {
             None => return Ok(()),
-            at_most => at_most.map(|ns| ns.min(bell::trust(s, me))),
+            at_most => at_most.map(|ns| ns.min(me.map_or(UNNAMED_NS, |me| bell::trust(s, me)))),
         },
     };
     s.writers.fetch_add(1, AcqRel);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
-    let on = || room() || !is_named(dir, me);
+    let on = || room() || me.is_some_and(|me| !is_named(dir, me));
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
-    let result = sleep(s, sock, libc::POLLRDHUP, Some(me), at_most, timer, begun, on);
+    let result = sleep(s, sock, libc::POLLRDHUP, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
-    if s.writers.fetch_sub(1, AcqRel) > 1 {
+    if s.writers.fetch_sub(1, AcqRel) > 1
+        && let Some(me) = me
+    {
         wake_own(me);
     }
     if matches!(result, Ok(Woke::Kernel)) {
@@ -233,19 +231,24 @@ pub fn has_room(s: &Sock, dir: &Dir) -> bool {
     }
 }
 
-/// Before a sleep of poll or epoll that waits for room as well: makes sure that `me` is woken when there is,
-/// or else moves the direction to TCP. Some: ns after which to look again at a ring that is full. `reads`: it waits for
-/// data too.
+/// How long a writer sleeps whom not every process at the other end can name (one was forked since): then it looks
+/// by itself. A ring that is full that long is not read much, and one that is not read at
+/// all is given up (`stuck`).
+const UNNAMED_NS: u64 = 150_000;
+
+/// Before a sleep of poll or epoll that waits for room as well: makes sure that `me` is woken when there is, or else
+/// moves the direction to TCP. Some: ns after which to look again at a ring that is full. `reads`: it waits for data too.
 pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> Option<u64> {
     let dir = s.tx.dir().filter(|d| s.tx_in_memory() && !has_room(s, d))?;
-    if !me.is_some_and(|w| name_writer(s, dir, w)) {
+    let Some(me) = me else {
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return None;
-    }
+    };
+    let named = name_writer(s, dir, me);
     if s.is_linked() {
         return None;
     }
-    let trust = me.map_or(u64::MAX, |w| bell::trust(s, w));
+    let trust = if named { bell::trust(s, me) } else { UNNAMED_NS };
     Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
 }
 
