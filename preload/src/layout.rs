@@ -2,15 +2,18 @@
 //!
 //! Plain atomics at fixed places; `transport::region` makes and maps regions, `transport::ring` copies.
 //! Either end may be hostile: whatever is read from here is a claim, checked by the reader. Each line of
-//! 64 bytes has one writer, except the two wake words.
+//! 64 bytes has one writer, except the two wake words. Processors fetch lines in pairs of 128 bytes, so
+//! that the two cursors, which are written at every message, each lie in a pair without anything that
+//! the other end uses as often.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes before the first ring.
 pub const HEADER: usize = 4096;
 
-/// One direction. The producer owns lines 0, 4 and 5, the consumer lines 1 and 6.
-#[repr(C, align(64))]
+/// One direction. The producer owns lines 0, 1 and 7, the consumer lines 2 and 5.
+#[repr(C, align(128))]
 pub struct Dir {
     /// Bytes ever put in. Release by the producer, Acquire by the consumer.
     pub head: AtomicU64,
@@ -27,28 +30,20 @@ pub struct Dir {
     /// Over a link: the urgent byte that has arrived, with [`oob`] bits.
     pub oob: AtomicU32,
     _p0: [AtomicU32; 5],
+    /// Kernel stream position of switch number n, at n modulo [`RECORDS`].
+    at_kernel: [AtomicU64; RECORDS],
+    /// Ring position of switch number n.
+    at_ring: [AtomicU64; RECORDS],
     /// Bytes ever taken out. Release by the consumer, Acquire by the producer.
     pub tail: AtomicU64,
     /// CPU that the consumer last ran on.
     pub consumer_cpu: AtomicU32,
-    _p1: [AtomicU32; 13],
+    _p1: [AtomicU32; 29],
     /// Doorbell word for arriving data: the consumer arms, the producer rings (`engine::bell`).
     pub bell: AtomicU32,
     /// Doorbell bytes that the producer has put into the TCP stream.
     pub bells: AtomicU32,
     _p2: [AtomicU64; 7],
-    /// Doorbell word for space: the producer waits, the consumer rings.
-    pub space: AtomicU32,
-    _p3: [AtomicU32; 15],
-    /// Switches that the producer has made; odd = the stream goes on in the ring.
-    pub switch: AtomicU32,
-    /// [`fin`] bits.
-    pub fin: AtomicU32,
-    _p4: [AtomicU64; 7],
-    /// Kernel stream position of switch number n, at n modulo [`RECORDS`].
-    at_kernel: [AtomicU64; RECORDS],
-    /// Ring position of switch number n.
-    at_ring: [AtomicU64; RECORDS],
     /// Switches that the consumer has followed.
     pub passed: AtomicU32,
     /// [`ctl`] bits.
@@ -61,7 +56,15 @@ pub struct Dir {
     /// Bytes that the consumer has ever taken off the kernel's stream. Release, Acquire by the producer once the
     /// consumer is dead (`engine::end`).
     pub taken: AtomicU64,
-    _p5: [AtomicU64; 4],
+    _p3: [AtomicU64; 4],
+    /// Doorbell word for space: the producer waits, the consumer rings.
+    pub space: AtomicU32,
+    _p4: [AtomicU32; 15],
+    /// Switches that the producer has made; odd = the stream goes on in the ring.
+    pub switch: AtomicU32,
+    /// [`fin`] bits.
+    pub fin: AtomicU32,
+    _p5: [AtomicU64; 7],
 }
 
 /// Switches that a producer may be ahead of its consumer, at most: one to memory that was not
@@ -128,7 +131,7 @@ pub mod word {
 }
 
 /// The header page.
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub struct RegionHeader {
     /// Name and version of the layout.
     pub magic: AtomicU64,
@@ -137,7 +140,7 @@ pub struct RegionHeader {
     _pad: AtomicU32,
     /// Nonce that the connecting side must put into the stream.
     pub nonce: [AtomicU64; 2],
-    _gap: [AtomicU64; 4],
+    _gap: [AtomicU64; 12],
     /// 0: connecting side to accepting side; 1: back.
     pub dirs: [Dir; 2],
 }
@@ -154,5 +157,8 @@ pub mod setup {
     pub const COMMITTED: u32 = 4;
 }
 
-const _: () = assert!(size_of::<Dir>() == 448);
+const _: () = assert!(size_of::<Dir>() == 512);
+const _: () = assert!(offset_of!(Dir, at_kernel) == 64 && offset_of!(Dir, tail) == 128 && offset_of!(Dir, bell) == 256);
+const _: () = assert!(offset_of!(Dir, passed) == 320 && offset_of!(Dir, space) == 384 && offset_of!(Dir, switch) == 448);
+const _: () = assert!(offset_of!(RegionHeader, dirs) == 128);
 const _: () = assert!(size_of::<RegionHeader>() <= HEADER);

@@ -38,6 +38,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     sys::clock::start();
     sys::proc::start();
     engine::spin::start();
+    sys::thread::start();
     rendezvous::start(table::life::is_stdio);
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::life::leave);

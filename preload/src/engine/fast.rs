@@ -6,11 +6,11 @@
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
 use super::bufs::is_nowhere;
-use super::{kernel, rx, tx};
+use super::{kernel, rx, tx, wait};
 use crate::config;
-use crate::family::lock::Marker;
+use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag};
-use crate::transport::region::{ctl, fin};
+use crate::transport::region::{Dir, ctl, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use std::sync::atomic::Ordering::*;
@@ -30,8 +30,11 @@ pub unsafe fn send(s: &Sock, sock: i32, p: *const u8, n: usize, flags: i32) -> O
     if is_nowhere(p) {
         return None;
     }
+    let marker = Marker::new();
+    let room = room(s, &marker, n, flags)?;
     // SAFETY: by the contract; `n` is at most the size.
-    put(s, sock, n, flags, |ring, at| unsafe { ring.put(at, p, n) })
+    unsafe { room.ring.put(room.at, p, n) };
+    Some(room.filled(s, sock, n))
 }
 
 /// As [`send`] for several buffers.
@@ -41,27 +44,47 @@ pub unsafe fn send(s: &Sock, sock: i32, p: *const u8, n: usize, flags: i32) -> O
 #[inline(never)]
 pub unsafe fn send_all(s: &Sock, sock: i32, iov: &[libc::iovec], flags: i32) -> Option<usize> {
     let n = total(iov)?;
-    put(s, sock, n, flags, |ring, at| {
-        let mut at = at;
-        for v in iov {
-            // SAFETY: by the contract; all of them together are at most the size.
-            unsafe { ring.put(at, v.iov_base.cast(), v.iov_len) };
-            at += v.iov_len as u64;
-        }
-    })
+    let marker = Marker::new();
+    let room = room(s, &marker, n, flags)?;
+    let mut at = room.at;
+    for v in iov {
+        // SAFETY: by the contract; all of them together are at most the size.
+        unsafe { room.ring.put(at, v.iov_base.cast(), v.iov_len) };
+        at += v.iov_len as u64;
+    }
+    Some(room.filled(s, sock, n))
 }
 
-/// Receives up to `n` bytes from the ring if it has any.
+/// Receives up to `n` bytes from the ring, and polls for them where the program waits. The error is what
+/// the general code has to add to the flags.
 ///
 /// # Safety
 /// `p` must be valid for writes of `n` bytes, as the program promised the kernel.
 #[inline(always)]
-pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> {
-    if is_nowhere(p) {
-        return None;
+pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<usize, usize> {
+    // Without the lock: a hint, and `data` looks again.
+    if let Some(dir) = s.rx.dir()
+        && dir.head.load(Relaxed) == s.rx.cursor.load(Relaxed)
+    {
+        // SAFETY: by the contract.
+        return unsafe { wait_and_take(s, p, n, flags) };
     }
-    // SAFETY: by the contract; `take` is at most `n` and the size.
-    get(s, n, flags, |ring, at, take| unsafe { ring.get(at, p, take) })
+    // SAFETY: by the contract.
+    unsafe { take(s, p, n, flags) }.ok_or(0)
+}
+
+/// The ring is empty. A function of its own, in which what comes is taken at once.
+#[inline(never)]
+unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<usize, usize> {
+    let waits = s.flags.load(Relaxed) & (flag::BLOCKS | flag::NONBLOCK) == flag::BLOCKS;
+    if !waits || n == 0 || flags & !(RECV_FLAGS & !libc::MSG_DONTWAIT) != 0 || !wait::can_poll(s) {
+        return Err(0);
+    }
+    if !wait::poll_first(s) {
+        return Err(rx::POLLED as usize);
+    }
+    // SAFETY: by the contract.
+    unsafe { take(s, p, n, flags) }.ok_or(rx::POLLED as usize)
 }
 
 /// As [`recv`], for those that have just waited.
@@ -71,26 +94,39 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> 
 #[inline(never)]
 pub unsafe fn recv_again(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> {
     // SAFETY: by the contract.
-    unsafe { recv(s, p, n, flags) }
+    unsafe { take(s, p, n, flags) }
 }
 
-/// As [`recv`] for several buffers.
+#[inline(always)]
+unsafe fn take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> {
+    if is_nowhere(p) {
+        return None;
+    }
+    let marker = Marker::new();
+    let data = data(s, &marker, n, flags)?;
+    // SAFETY: by the contract; `data.n` is at most `n` and the size.
+    unsafe { data.ring.get(data.at, p, data.n) };
+    Some(data.taken(s))
+}
+
+/// As [`recv`] for several buffers, without polling.
 ///
 /// # Safety
 /// The entries must be valid for writes, as the program promised the kernel.
 #[inline(never)]
 pub unsafe fn recv_all(s: &Sock, iov: &[libc::iovec], flags: i32) -> Option<usize> {
     let n = total(iov)?;
-    get(s, n, flags, |ring, at, take| {
-        let (mut at, mut left) = (at, take);
-        for v in iov {
-            let part = left.min(v.iov_len);
-            // SAFETY: by the contract; all parts together are `take`, at most the size.
-            unsafe { ring.get(at, v.iov_base.cast(), part) };
-            at += part as u64;
-            left -= part;
-        }
-    })
+    let marker = Marker::new();
+    let data = data(s, &marker, n, flags)?;
+    let (mut at, mut left) = (data.at, data.n);
+    for v in iov {
+        let part = left.min(v.iov_len);
+        // SAFETY: by the contract; all parts together are `data.n`, at most the size.
+        unsafe { data.ring.get(at, v.iov_base.cast(), part) };
+        at += part as u64;
+        left -= part;
+    }
+    Some(data.taken(s))
 }
 
 #[inline]
@@ -104,13 +140,21 @@ fn total(iov: &[libc::iovec]) -> Option<usize> {
     })
 }
 
+/// Room in the ring of a direction that is locked.
+struct Room<'a> {
+    dir: &'static Dir,
+    ring: Ring,
+    at: u64,
+    _held: Held<'a>,
+}
+
+/// Finds room for `n` bytes.
 #[inline(always)]
-fn put(s: &Sock, sock: i32, n: usize, flags: i32, copy: impl FnOnce(&Ring, u64)) -> Option<usize> {
+fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Room<'a>> {
     if flags & !SEND_FLAGS != 0 || !s.tx_in_memory() {
         return None;
     }
-    let marker = Marker::new();
-    let _held = s.tx.lock.try_take(&marker)?;
+    let held = s.tx.lock.try_take_by(marker, s.is_alone())?;
     let (dir, back) = (s.tx.dir()?, s.rx.dir()?);
     let unusual = back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED)
         | dir.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED)
@@ -137,19 +181,36 @@ fn put(s: &Sock, sock: i32, n: usize, flags: i32, copy: impl FnOnce(&Ring, u64))
     }
     // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap).
     let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
-    copy(&ring, head);
-    tx::publish(s, sock, dir, head + n as u64);
-    s.count_size(0, n);
-    Some(n)
+    Some(Room { dir, ring, at: head, _held: held })
 }
 
+impl Room<'_> {
+    /// The bytes are there: shows them to the consumer.
+    #[inline(always)]
+    fn filled(self, s: &Sock, sock: i32, n: usize) -> usize {
+        tx::publish(s, sock, self.dir, self.at + n as u64);
+        s.count_size(0, n);
+        n
+    }
+}
+
+/// Bytes in the ring of a direction that is locked.
+struct Data<'a> {
+    dir: &'static Dir,
+    ring: Ring,
+    size: usize,
+    at: u64,
+    n: usize,
+    _held: Held<'a>,
+}
+
+/// Finds up to `n` bytes.
 #[inline(always)]
-fn get(s: &Sock, n: usize, flags: i32, copy: impl FnOnce(&Ring, u64, usize)) -> Option<usize> {
+fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Data<'a>> {
     if flags & !RECV_FLAGS != 0 || !s.rx_in_memory() || !s.tx_in_memory() {
         return None;
     }
-    let marker = Marker::new();
-    let _held = s.rx.lock.try_take(&marker)?;
+    let held = s.rx.lock.try_take_by(marker, s.is_alone())?;
     let dir = s.rx.dir()?;
     // Each bit says that something is unusual: what a peer claims only leads to the general code. A
     // waiter that we do not see may have to find a doorbell after this read, or none.
@@ -174,16 +235,23 @@ fn get(s: &Sock, n: usize, flags: i32, copy: impl FnOnce(&Ring, u64, usize)) -> 
         return None; // not the size that was found sound (`rx::from_ring`)
     }
     let size = claimed as usize;
-    let take = cursor::readable(head, tail, size)?.min(n);
-    if take.wrapping_sub(1) >= size / 4 {
+    let n = cursor::readable(head, tail, size)?.min(n);
+    if n.wrapping_sub(1) >= size / 4 {
         return None; // nothing there, or so much that the space is given back in parts
     }
     s.rx.seen.store(head, Relaxed);
     // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);
     // the claimed base only moves the masked offset.
     let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
-    copy(&ring, tail, take);
-    rx::give_back(s, dir, size, tail + take as u64);
-    s.count_size(1, take);
-    Some(take)
+    Some(Data { dir, ring, size, at: tail, n, _held: held })
+}
+
+impl Data<'_> {
+    /// The bytes are copied out: gives their room back.
+    #[inline(always)]
+    fn taken(self, s: &Sock) -> usize {
+        rx::give_back(s, self.dir, self.size, self.at + self.n as u64);
+        s.count_size(1, self.n);
+        self.n
+    }
 }

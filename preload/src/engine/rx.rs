@@ -13,6 +13,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, fd, net};
 use crate::transport::region::{self, Dir, fin};
 use crate::transport::ring::Ring;
+use smcr_proto::cursor;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
@@ -30,6 +31,8 @@ pub enum Step {
 
 /// Flag of our own: the call is read or readv.
 pub const FROM_READ: i32 = 1 << 30;
+/// Flag of our own, no bit of Linux's: the caller has polled in vain.
+pub const POLLED: i32 = 1 << 28;
 
 /// Doorbells spent on a reader that would wait and never had to, until it is taken for one that has no
 /// other waiter.
@@ -51,7 +54,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
     // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
-    let mut polled = !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::poll_first(s);
+    let mut polled = flags & POLLED != 0
+        || !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::can_poll(s) && !wait::poll_first(s);
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -250,6 +254,15 @@ fn from_ring(
     urgent::after_read(s, dir);
     s.count_size(1, done);
     Step::Moved(done)
+}
+
+/// Where the next byte of the ring will stand, for [`crate::sys::mem::fetch`] alone: what the peer says of
+/// the base moves it inside the ring.
+#[inline(always)]
+pub fn next_byte(s: &Sock, dir: &Dir) -> *const u8 {
+    let size = (s.rx.size.load(Relaxed) as usize).max(1);
+    let off = cursor::offset(s.rx.cursor.load(Relaxed), dir.base.load(Relaxed), size);
+    s.rx.ring.load(Relaxed).wrapping_add(off)
 }
 
 /// Gives the room below `now` back to the producer. The lock is held.

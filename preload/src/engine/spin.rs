@@ -7,9 +7,11 @@
 //! - the limit itself exceeds the round trip of a wake, or two sleepers never find back to polling;
 //! - on the processor of the peer polling is useless: yield instead, and when a yield comes back only
 //!   after 100 us (somebody else computes) or several did not let the peer run, sleep instead;
-//! - on another processor pause, and yield after 4 us and now and then: without anybody else that costs
-//!   0.3 us, and who else wants this processor gets it instead of waiting for a poll that may be in
-//!   vain. While others do, yield at each look, which is cheaper than to sleep and be woken;
+//! - on another processor pause, and yield after 4 us: who else wants this processor gets it instead of
+//!   waiting for a poll that may be in vain. While others do, yield at each look, which is cheaper than to
+//!   sleep and be woken. A yield that comes straight back says that nobody does: the next one is twice as
+//!   long off, up to 10 ms, until a preemption says otherwise. And where a yield takes long (a tracer makes
+//!   10 us of it) the first one waits longer than that, or each end's yields would be the other's cause;
 //! - two looks at the clock more than 250 us apart mean that this thread was preempted: processors
 //!   are scarce (busy neighbours, a CPU quota), so sleep instead;
 //! - "instead" lasts 20 times as long as what was lost: an attempt that fails costs at most 5 %.
@@ -30,9 +32,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 const YIELDS: u32 = 3;
 
 /// Where the peer is on another processor: time of polling after which others that may want this one get
-/// it, and how often then while there are none.
+/// it, and the time from one such question to the next while there are none, the least and the most.
 const ALONE_US: u64 = 4;
-const BETWEEN_US: u64 = 10;
+const ASK_US: (u64, u64) = (10, 10_000);
+/// Two looks at the clock this far apart: somebody else had the processor.
+const ABSENT_US: u64 = 50;
 
 /// Waits ended by polling are counted in the thread's block and handed over in such lots.
 const LOT: u32 = 256;
@@ -51,6 +55,7 @@ fn set_budget(word: &AtomicU32, ticks: u64) {
 
 /// Polls `ready` within the budget; true if it became true. `peer_cpu` is where the other end last
 /// ran.
+#[inline(always)]
 pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) -> bool {
     crate::control::poll();
     let limit = clock::ticks_of_us(u64::from(config::spin_us()));
@@ -58,32 +63,35 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     if budget == 0 || limit == 0 {
         return false;
     }
-    let start = clock::ticks();
-    thread::with(|t| {
-        if start < t.no_spin_until.get() {
-            return false;
-        }
-        renew_cpu(t);
-        let same_cpu = cpu() == peer_cpu || is_single_cpu();
-        let hit = if same_cpu {
-            yielding(t, start, budget, &mut ready)
-        } else {
-            pausing(t, start, budget, limit, &mut ready)
-        };
-        if hit {
-            if budget < limit {
-                set_budget(word, (budget * 2).min(limit));
-            }
-            t.hits.set(t.hits.get() + 1);
-            if t.hits.get() >= LOT {
-                hand_over(t);
-            }
-        } else {
-            hand_over(t);
-            count(Counter::SpinMisses, 1);
-        }
-        hit
-    })
+    let (start, t) = (clock::ticks(), thread::here());
+    if start < t.no_spin_until.get() {
+        return false;
+    }
+    renew_cpu(t);
+    let same_cpu = cpu() == peer_cpu || is_single_cpu();
+    let hit = if same_cpu {
+        yielding(t, start, budget, &mut ready)
+    } else {
+        pausing(t, start, budget, limit, &mut ready)
+    };
+    if !hit {
+        missed(t);
+        return false;
+    }
+    if budget < limit {
+        set_budget(word, (budget * 2).min(limit));
+    }
+    t.hits.set(t.hits.get() + 1);
+    if t.hits.get() >= LOT {
+        hand_over(t);
+    }
+    true
+}
+
+#[cold]
+fn missed(t: &Thread) {
+    hand_over(t);
+    count(Counter::SpinMisses, 1);
 }
 
 /// The thread ends: what it has not handed over yet.
@@ -104,11 +112,12 @@ fn hand_over(t: &Thread) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnMut() -> bool) -> bool {
     let mut start = start;
     let mut last = start;
-    let mut next_yield = start + clock::ticks_of_us(ALONE_US);
+    let took = t.yield_took.get();
+    let mut next_yield = (start + clock::ticks_of_us(ALONE_US).max(took + took / 2)).max(t.ask_at.get());
     let mut looks = 16;
     loop {
         for _ in 0..looks {
@@ -133,8 +142,12 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
             start += took.saturating_sub(clock::ticks_of_us(1));
             last = back;
             looks = if shared { 1 } else { 16 };
-            next_yield = back + if shared { 0 } else { clock::ticks_of_us(BETWEEN_US) };
+            t.yield_took.set(took);
+            next_yield = asked(t, back, shared);
             continue;
+        }
+        if now.wrapping_sub(last) > clock::ticks_of_us(ABSENT_US) {
+            next_yield = asked(t, now, true);
         }
         if now.wrapping_sub(last) > limit.max(clock::ticks_of_us(50)) * 5 {
             note(t, start, last);
@@ -149,12 +162,23 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
     }
 }
 
+/// Whether others want this processor is known now: says when to yield next.
+#[cold]
+fn asked(t: &Thread, now: u64, they_do: bool) -> u64 {
+    let (least, most) = (clock::ticks_of_us(ASK_US.0), clock::ticks_of_us(ASK_US.1));
+    let gap = if they_do { 0 } else { (t.ask_gap.get() * 2).clamp(least, most) };
+    t.ask_gap.set(gap);
+    t.ask_at.set(now + gap);
+    now + gap
+}
+
 /// Time spent polling, as far as the clock was read for other reasons.
 #[inline]
 fn note(t: &Thread, start: u64, now: u64) {
     t.spent.set(t.spent.get() + now.wrapping_sub(start));
 }
 
+#[inline(never)]
 fn yielding(t: &Thread, start: u64, budget: u64, ready: &mut impl FnMut() -> bool) -> bool {
     if start < t.no_yield_until.get() {
         return ready();

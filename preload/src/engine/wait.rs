@@ -5,14 +5,14 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, end, follow, inside, kernel, linked, signals, spin, switch};
+use super::{debt, end, follow, inside, kernel, linked, rx, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{Errno, Res, clock, fd};
+use crate::sys::{Errno, Res, clock, fd, mem};
 use crate::transport::region::{Dir, RING_MIN, fin};
 use crate::transport::waiters::{self, Waiter};
 use smcr_proto::cursor;
@@ -70,21 +70,37 @@ pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
     }
 }
 
-/// Polls before anything else, as [`for_data`] does; true if that was in vain.
+/// Whether polling before anything else is of use to a reader that waits.
+#[inline]
+pub fn can_poll(s: &Sock) -> bool {
+    s.rx_in_memory() && !s.is_linked()
+}
+
+/// Polls before anything else, as [`for_data`] does; true if something came. The line where the next bytes
+/// will stand is asked for together with the producer's cursor: when they come, both are on their way.
+#[inline(always)]
 pub fn poll_first(s: &Sock) -> bool {
-    let Some(dir) = s.rx.dir() else { return false };
-    if !s.rx_in_memory() || s.is_linked() {
-        return false;
-    }
+    let Some(dir) = s.rx.dir() else { return true };
     if s.rx.waiter.load(Relaxed) == bell::EACH && !s.is_public() {
-        // While it polls, a byte for each arrival is of no use to anybody.
-        let marker = Marker::new();
-        if let Some(_held) = s.rx.lock.try_take(&marker) {
-            kernel::reads_blocking(s, dir);
-        }
+        ring_no_more(s, dir);
     }
-    let ready = || follow::pending(s, dir);
-    !spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready)
+    let next = rx::next_byte(s, dir);
+    let ready = || {
+        // Acquire as in `follow::in_ring`.
+        let came = dir.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+        mem::fetch(next);
+        came || follow::pending(s, dir)
+    };
+    spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready)
+}
+
+/// While it polls, a byte for each arrival is of no use to anybody.
+#[cold]
+fn ring_no_more(s: &Sock, dir: &Dir) {
+    let marker = Marker::new();
+    if let Some(_held) = s.rx.lock.try_take(&marker) {
+        kernel::reads_blocking(s, dir);
+    }
 }
 
 /// What a receive wants of a wait.

@@ -6,6 +6,7 @@
 //! a copy that we publish, never what we compute with.
 
 use crate::layout::RegionHeader;
+use crate::sys::thread;
 use smcr_proto::page::{self, State, socket as field};
 use smcr_proto::reason::Reason;
 use std::mem::offset_of;
@@ -335,6 +336,13 @@ impl Sock {
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.has(flag::LINKED)
+    }
+
+    /// Whether nobody but the calling thread can use the record now: the process has one thread, and no
+    /// other process was ever given the socket.
+    #[inline(always)]
+    pub fn is_alone(&self) -> bool {
+        !self.has(flag::FORKED) && thread::is_only()
     }
 
     /// Whether a waiter may exist that we never see.

@@ -128,17 +128,17 @@ hooks! {
 unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     // SAFETY: the program's arguments.
     match unsafe { fast::recv(s, buf.cast(), n, FROM_READ) } {
-        Some(n) => n as ssize_t,
+        Ok(n) => n as ssize_t,
         // SAFETY: as above.
-        None => unsafe { read_slowly(s, fd, buf, n) },
+        Err(more) => unsafe { read_slowly(s, fd, buf, n, more as c_int) },
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, more: c_int) -> ssize_t {
     // SAFETY: the program's arguments.
-    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ, || real::read(fd, buf, n)) })
+    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, || real::read(fd, buf, n)) })
 }
 
 /// recv on a tracked socket.
@@ -146,18 +146,18 @@ unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) 
 unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's arguments.
     match unsafe { fast::recv(s, buf.cast(), n, flags) } {
-        Some(n) => n as ssize_t,
+        Ok(n) => n as ssize_t,
         // SAFETY: as above.
-        None => unsafe { recv_slowly(s, fd, buf, n, flags) },
+        Err(more) => unsafe { recv_slowly(s, fd, buf, n, flags, more as c_int) },
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, more: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::io::recv_slowly(fd, s, &one(buf, n), flags, || real::recv(fd, buf, n, flags)) }
+        unsafe { table::io::recv_slowly(fd, s, &one(buf, n), flags | more, || real::recv(fd, buf, n, flags)) }
     })
 }
 
@@ -172,31 +172,35 @@ unsafe fn recvfrom_from(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
-    if addr.is_null()
+    let mut more = 0;
+    if addr.is_null() {
         // SAFETY: the program's arguments.
-        && let Some(n) = unsafe { fast::recv(s, buf.cast(), n, flags) }
-    {
-        return n as ssize_t;
+        match unsafe { fast::recv(s, buf.cast(), n, flags) } {
+            Ok(n) => return n as ssize_t,
+            Err(m) => more = m as c_int,
+        }
     }
     // SAFETY: as above.
-    unsafe { recvfrom_slowly(s, fd, buf, n, flags, addr, len) }
+    unsafe { recvfrom_slowly(s, fd, buf, n, flags, more, addr, len) }
 }
 
 #[cold]
 #[inline(never)]
+#[expect(clippy::too_many_arguments, reason = "the arguments of recvfrom")]
 unsafe fn recvfrom_slowly(
     s: &'static Sock,
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
     flags: c_int,
+    more: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
         let r = unsafe {
-            table::io::recv(fd, s, &one(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
+            table::io::recv_slowly(fd, s, &one(buf, n), flags | more, || real::recvfrom(fd, buf, n, flags, addr, len))
         };
         // A stream socket gives no address.
         if r >= 0 && !addr.is_null() && !len.is_null() {

@@ -134,3 +134,20 @@ pub fn wipe_on_fork(p: *mut u8, len: usize) -> Res {
     // SAFETY: acts on a private mapping of ours.
     unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) }
 }
+
+/// Asks for the line of the cache at `p`, which may be anywhere: a hint that reads nothing.
+#[inline(always)]
+pub fn fetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = p;
+}

@@ -5,6 +5,7 @@
 //! is preloaded always has room there.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
 
 /// One thread's block; all zero at its start.
 #[repr(C, align(64))]
@@ -27,10 +28,16 @@ pub struct Thread {
     pub pages: [Cell<u32>; 4],
     /// Number of its processor + 1, where rseq does not tell (`engine::spin`).
     pub cpu: Cell<u32>,
+    /// Tick before which it does not yield to find out whether others want its processor.
+    pub ask_at: Cell<u64>,
+    /// Ticks from the last such question, which had a no for an answer, to that one.
+    pub ask_gap: Cell<u64>,
+    /// Ticks that its last yield took.
+    pub yield_took: Cell<u64>,
 }
 
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Thread>() == 64);
+const _: () = assert!(size_of::<Thread>() == 128);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -39,30 +46,31 @@ core::arch::global_asm!(
     ".globl smcr_thread_block",
     ".hidden smcr_thread_block",
     ".type smcr_thread_block, @object",
-    ".size smcr_thread_block, 64",
+    ".size smcr_thread_block, 128",
     "smcr_thread_block:",
-    ".zero 64",
+    ".zero 128",
     ".popsection",
 );
 
 /// Runs `f` with the calling thread's block.
 #[inline(always)]
 pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+    f(here())
+}
+
+/// The calling thread's block, which can't leave the thread: its cells are not for others.
+#[inline(always)]
+pub fn here() -> &'static Thread {
+    let p: *const Thread;
     #[cfg(target_arch = "x86_64")]
-    {
-        let p: *const Thread;
-        // SAFETY: reads the thread pointer and the offset of the block, which the loader has filled in.
-        unsafe {
-            core::arch::asm!(
-                "mov {0}, qword ptr fs:[0]",
-                "add {0}, qword ptr [rip + smcr_thread_block@GOTTPOFF]",
-                out(reg) p,
-                options(pure, readonly, nostack),
-            );
-        }
-        // SAFETY: the block lives as long as the thread and no reference to it leaves `f`'s thread; all
-        // fields are cells that the thread alone uses, zero bytes are valid.
-        f(unsafe { &*p })
+    // SAFETY: reads the thread pointer and the offset of the block, which the loader has filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, qword ptr fs:[0]",
+            "add {0}, qword ptr [rip + smcr_thread_block@GOTTPOFF]",
+            out(reg) p,
+            options(pure, readonly, nostack),
+        );
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -78,11 +86,38 @@ pub fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
                     in_vain: Cell::new(0),
                     pages: [const { Cell::new(0) }; 4],
                     cpu: Cell::new(0),
+                    ask_at: Cell::new(0),
+                    ask_gap: Cell::new(0),
+                    yield_took: Cell::new(0),
                 }
             };
         }
-        BLOCK.with(f)
+        p = BLOCK.with(std::ptr::from_ref);
     }
+    // SAFETY: the block lives as long as the thread, and the reference is of no use in another one (it is
+    // not Send); all fields are cells that the thread alone uses, zero bytes are valid.
+    unsafe { &*p }
+}
+
+/// glibc's own word, which says whether the process has had one thread only; else one that says no.
+static ONLY: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::from_ref(&SEVERAL).cast_mut());
+static SEVERAL: AtomicU8 = AtomicU8::new(0);
+
+/// Looks up what [`is_only`] needs; called by the constructor.
+pub fn start() {
+    // SAFETY: dlsym with a NUL-terminated name; the symbol is a `char` of glibc (2.32 and later).
+    let p = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    if !p.is_null() {
+        ONLY.store(p.cast(), Relaxed);
+    }
+}
+
+/// Whether the calling thread is the only one of its process: glibc says so until the first
+/// pthread_create, which orders its store before all that the new thread does.
+#[inline(always)]
+pub fn is_only() -> bool {
+    // SAFETY: a byte that lives as long as libc, or our own.
+    unsafe { &*ONLY.load(Relaxed) }.load(Relaxed) != 0
 }
 
 /// Whether the calling thread runs on its alternate signal stack now.

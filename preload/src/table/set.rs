@@ -4,7 +4,7 @@
 
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
-use crate::sys::mem;
+use crate::sys::{mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
@@ -154,7 +154,7 @@ pub fn forget_in_child() {
 impl Set {
     /// Takes the lock.
     pub fn lock<'a>(&'a self, marker: &'a Marker) -> Result<Locked<'a>, Reentered> {
-        let held = self.lock.take(marker)?;
+        let held = self.lock.take_by(marker, thread::is_only())?;
         // SAFETY: the lock is held for as long as the reference lives.
         Ok(Locked { inner: unsafe { &mut *self.inner.get() }, _held: held })
     }

@@ -18,7 +18,7 @@ pub const RING_MIN: usize = 4096;
 /// Bytes of a region.
 pub const LEN: usize = HEADER + 2 * RING_MAX;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x02");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed).
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {

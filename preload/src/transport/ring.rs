@@ -26,7 +26,7 @@ impl Ring {
     }
 
     /// The piece from `pos` on that is contiguous, at most `want` bytes.
-    #[inline]
+    #[inline(always)]
     pub fn piece(&self, pos: u64, want: usize) -> (*mut u8, usize) {
         let off = cursor::offset(pos, self.base, self.size);
         // SAFETY: `off` is below `size`, which is at most RING_MAX.
@@ -37,7 +37,7 @@ impl Ring {
     ///
     /// # Safety
     /// `src` must be valid for reads of `n` bytes.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn put(&self, pos: u64, src: *const u8, n: usize) {
         debug_assert!(n <= self.size);
         let (p, first) = self.piece(pos, n);
@@ -56,7 +56,7 @@ impl Ring {
     ///
     /// # Safety
     /// `dst` must be valid for writes of `n` bytes.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn get(&self, pos: u64, dst: *mut u8, n: usize) {
         debug_assert!(n <= self.size);
         let (p, first) = self.piece(pos, n);

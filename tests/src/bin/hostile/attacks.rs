@@ -204,10 +204,10 @@ pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
                     .store(head.wrapping_add(size), SeqCst);
             } else if n % 5 == 1 {
                 // Anywhere in the header: both directions, marks, nonce, padding.
-                let word = link.region.u32((dice.roll() % 240 * 4) as usize);
+                let word = link.region.u32((dice.roll() % 288 * 4) as usize);
                 word.store(dice.value(u64::from(word.load(Relaxed))) as u32, SeqCst);
             } else if n % 5 == 2 {
-                let word = link.region.u64((dice.roll() % 120 * 8) as usize);
+                let word = link.region.u64((dice.roll() % 144 * 8) as usize);
                 word.store(dice.value(word.load(Relaxed)), SeqCst);
             } else if n % 5 == 3 {
                 let cell = link

@@ -8,24 +8,25 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const HEADER: usize = 4096;
 pub const RING_MAX: usize = 256 * 1024;
 pub const LEN: usize = HEADER + 2 * RING_MAX;
-const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x01");
-const DIR: usize = 448;
+const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x02");
+const DIRS: usize = 128;
+const DIR: usize = 512;
 
 /// Offsets in a direction.
 pub mod at {
     pub const HEAD: usize = 0;
     pub const BASE: usize = 8;
     pub const SIZE: usize = 16;
-    pub const TAIL: usize = 64;
-    pub const BELL: usize = 128;
-    pub const BELLS: usize = 132;
-    pub const SWITCH: usize = 256;
-    pub const FIN: usize = 260;
-    pub const AT_KERNEL: usize = 320;
-    pub const AT_RING: usize = 352;
-    pub const PASSED: usize = 384;
-    pub const CTL: usize = 388;
-    pub const FROZEN: usize = 392;
+    pub const AT_KERNEL: usize = 64;
+    pub const AT_RING: usize = 96;
+    pub const TAIL: usize = 128;
+    pub const BELL: usize = 256;
+    pub const BELLS: usize = 260;
+    pub const PASSED: usize = 320;
+    pub const CTL: usize = 324;
+    pub const FROZEN: usize = 328;
+    pub const SWITCH: usize = 448;
+    pub const FIN: usize = 452;
 }
 
 /// Offsets in the header.
@@ -119,11 +120,11 @@ impl Region {
 
     /// A 64-bit field of direction 0 (to the server) or 1.
     pub fn d64(&self, dir: usize, off: usize) -> &AtomicU64 {
-        self.u64(64 + dir * DIR + off)
+        self.u64(DIRS + dir * DIR + off)
     }
 
     pub fn d32(&self, dir: usize, off: usize) -> &AtomicU32 {
-        self.u32(64 + dir * DIR + off)
+        self.u32(DIRS + dir * DIR + off)
     }
 
     /// Copies into or out of a ring, byte by byte.
