@@ -2,7 +2,8 @@
 
   steered.py server PORT...   echoes every connection on these ports, a thread each
   steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
-  steered.py sink PORT SIZE   greets one connection with SIZE bytes, reads it, and says how it ended
+  steered.py sink PORT FIRST LAST    sends FIRST bytes to one connection, LAST more when it has read
+                              a million, one more at SIGUSR1, and says how it ended
   steered.py client           does what it is told:
       open NAME PORT          connects
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
@@ -65,14 +66,22 @@ def fork(port):
         s.close()
 
 
-def sink(port, size):
+def sink(port, first, last):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     listener = socket.create_server(("127.0.0.1", port))
     print("ready", flush=True)
     s, _ = listener.accept()
-    s.sendall(data(0, size))
+    s.sendall(data(0, first))
+    got = 0
     try:
-        while s.recv(1 << 16):
-            pass
+        while part := s.recv(1 << 16):
+            if got < 1_000_000 <= got + len(part):
+                s.sendall(data(0, last))
+                print("sent", flush=True)
+                if last:
+                    signal.sigwait({signal.SIGUSR1})
+                    s.sendall(b"x")
+            got += len(part)
         print("ended EOF", flush=True)
     except OSError as e:
         print("ended", name_of(e), flush=True)

@@ -194,12 +194,13 @@ fn was_ours(s: &Sock) -> bool {
     s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 
-/// Whether the peer had read all that we left in its ring: after a way back, what lies before the mark.
+/// Whether the peer had read all that we left in its ring. After a way back: what lies before the mark, and what
+/// it asked for through TCP lies unread unless it has followed the mark.
 fn ring_was_read(s: &Sock) -> bool {
-    let made = s.tx.switches.load(Relaxed);
+    let (made, end) = (s.tx.switches.load(Relaxed), s.tx.cursor.load(Relaxed));
     s.tx.dir().is_none_or(|d| {
-        let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { s.tx.cursor.load(Relaxed) };
-        d.tail.load(Acquire) == to
+        let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { end };
+        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made)
     })
 }
 

@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, count, debt, end, follow, linked, proof, shadow};
+use super::{bell, count, debt, end, follow, kernel, linked, proof, shadow};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -266,12 +266,18 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
 
 /// The peer froze its side of the ring and can't read it any more: what it has not taken is sent
 /// again through TCP, as far as the kernel takes it now (`debt` has the rest). False: the peer has taken
-/// its request back.
+/// its request back, or died: what is unread stays in the ring, which tells (`end::verdict`).
 fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     let marker = Marker::new();
     let Ok(_held) = s.tx.lock.take(&marker) else { return true };
     if !s.tx_in_memory() {
         return true;
+    }
+    if let Some(back) = s.rx.dir() {
+        kernel::look_at_kernel_for_sender(s, sock, back);
+        if end::has_died(s) {
+            return false;
+        }
     }
     let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {
         (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)

@@ -88,9 +88,9 @@ impl Bed {
         self.single(&["forks", &PORTS[0].to_string()])
     }
 
-    /// The server that sends one connection this much, and reads it.
-    pub fn sink(&self, greeting: usize) -> Result<Running<'_>> {
-        self.single(&["sink", &PORTS[0].to_string(), &greeting.to_string()])
+    /// The server that sends one connection this much at once and that much after a million bytes, and reads it.
+    pub fn sink(&self, first: usize, last: usize) -> Result<Running<'_>> {
+        self.single(&["sink", &PORTS[0].to_string(), &first.to_string(), &last.to_string()])
     }
 
     fn single(&self, args: &[&str]) -> Result<Running<'_>> {
@@ -131,10 +131,15 @@ pub struct Client<'a> {
 }
 
 impl Client<'_> {
+    /// A command whose answer nobody waits for.
+    pub fn begin(&self, line: &str) -> Result<()> {
+        Ok(writeln!(self.lines.borrow_mut().get_mut(), "{line}")?)
+    }
+
     /// One command and its answer.
     pub fn say(&self, line: &str) -> Result<String> {
+        self.begin(line)?;
         let mut lines = self.lines.borrow_mut();
-        writeln!(lines.get_mut(), "{line}")?;
         let mut answer = String::new();
         lines.read_line(&mut answer).with_context(|| format!("{line}: {:?}", self.program.so_far()))?;
         Ok(answer.trim().into())

@@ -1,6 +1,6 @@
 //! Draining: connections in use go back to TCP, and not a byte is lost.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use smcr_tests::apps::noise;
 use smcr_tests::process::{Running, eventually, flipping};
@@ -192,25 +192,58 @@ fn unread_data() -> Result<()> {
 fn killed_unread() -> Result<()> {
     for (greeting, drains, end) in [(100, false, "ECONNRESET"), (0, true, "EOF"), (100, true, "ECONNRESET")] {
         let bed = Bed::enabled()?;
-        let (server, client) = (bed.sink(greeting)?, bed.client(&[])?);
+        let (server, client) = (bed.sink(greeting, 0)?, bed.client(&[])?);
         client.tell(&format!("open a {}", PORTS[0]))?;
-        let switches = |role: &str| -> Result<i64> {
-            let socks = bed.socks()?;
-            Ok(socks.iter().find(|s| s["role"] == role).and_then(|s| s["tx"]["switches"].as_i64()).unwrap_or(0))
-        };
-        eventually("both send through memory", || {
-            client.tell("put a 30000")?;
-            Ok(switches("client")? > 0 && switches("server")? > 0)
-        })?;
+        feed_until_both_in_memory(&bed, &client)?;
         if drains {
             bed.ok(&["drain", &format!("pid:{}", server.pid()), "--user", "--no-wait"])?;
-            eventually("the server sends through TCP", || Ok(switches("server")? > 1))?;
+            eventually("the server sends through TCP", || Ok(tx_switches(&bed, "server")? > 1))?;
         }
         client.program.signal(Signal::SIGKILL)?;
-        eventually("the server's last read", || Ok(server.so_far().0.contains("ended")))?;
-        let told = server.so_far().0;
-        ensure!(told.contains(&format!("ended {end}")), "greeting {greeting}, drain {drains}: {told}");
+        ends_with(&server, end).with_context(|| format!("greeting {greeting}, drain {drains}"))?;
     }
+    Ok(())
+}
+
+/// A client asks for what lies unread in its ring through TCP, and dies before the server hears of it: TCP had shown a
+/// reset for it.
+#[test]
+fn killed_asking() -> Result<()> {
+    let bed = Bed::enabled()?;
+    let (server, client) = (bed.sink(0, 50_000)?, bed.client(&[])?);
+    client.tell(&format!("open a {}", PORTS[0]))?;
+    feed_until_both_in_memory(&bed, &client)?;
+    eventually("the server has sent", || {
+        client.tell("put a 30000")?;
+        Ok(server.so_far().0.contains("sent"))
+    })?;
+    client.tell("fetch a 20000")?;
+    bed.ok(&["drain", &format!("pid:{}", client.program.pid()), "--user", "--no-wait"])?;
+    client.begin(&format!("open b {}", PORTS[0]))?; // it looks at the page, asks, and waits
+    eventually("the client asks", || Ok(flipping() || tx_switches(&bed, "client")? > 1))?;
+    client.program.signal(Signal::SIGKILL)?;
+    eventually("the client's end", || Ok(bed.socks()?.iter().all(|s| s["role"] != "client")))?;
+    server.signal(Signal::SIGUSR1)?;
+    ends_with(&server, "ECONNRESET")
+}
+
+fn tx_switches(bed: &Bed, role: &str) -> Result<i64> {
+    let socks = bed.socks()?;
+    Ok(socks.iter().find(|s| s["role"] == role).and_then(|s| s["tx"]["switches"].as_i64()).unwrap_or(0))
+}
+
+fn feed_until_both_in_memory(bed: &Bed, client: &Client) -> Result<()> {
+    eventually("both send through memory", || {
+        client.tell("put a 30000")?;
+        Ok(tx_switches(bed, "client")? > 0 && tx_switches(bed, "server")? > 0)
+    })
+}
+
+/// What the last read of the sink said.
+fn ends_with(server: &Running, end: &str) -> Result<()> {
+    eventually("the server's last read", || Ok(server.so_far().0.contains("ended")))?;
+    let told = server.so_far().0;
+    ensure!(told.contains(&format!("ended {end}")), "{told}");
     Ok(())
 }
 
