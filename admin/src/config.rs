@@ -126,7 +126,9 @@ fn addresses_of_interfaces(text: &str) -> anyhow::Result<String> {
     Ok(items.join(","))
 }
 
+/// An error in one line, whatever the file made the message repeat.
 fn at(text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> anyhow::Error {
+    let message = message.replace(char::is_control, "?");
     let Some(span) = span else {
         return anyhow!("{message}");
     };
@@ -336,6 +338,10 @@ mod tests {
             (
                 "\n\n[[rule]]\nuse = \"tcp\"\nprot = 1",
                 "line 3: a rule has no `prot`; it has use, program, role, uid, addr, port",
+            ),
+            (
+                "mode = \"\"\"a\nb\\u001b\"\"\"",
+                "line 1: mode: `a?b?`: write auto, shm, rdma or off",
             ),
             (
                 "rules = \"x\"",
