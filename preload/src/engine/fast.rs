@@ -6,10 +6,11 @@
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
 use super::bufs::is_nowhere;
-use super::{kernel, rx, tx, wait};
+use super::{kernel, rx, spin, tx, wait};
 use crate::config;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag};
+use crate::sys::clock;
 use crate::transport::region::{Dir, ctl, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -18,6 +19,8 @@ use std::sync::atomic::Ordering::*;
 /// Flags that change nothing while the call needs no wait.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 const RECV_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | rx::FROM_READ;
+/// Flags of a socket that is not received from in this way.
+const UNUSUAL: u32 = flag::FROZEN | flag::PEEK_OFF | flag::URGENT | flag::SHARED | flag::UNSEEN;
 /// Most buffers of a call that goes this way.
 const BUFFERS: usize = 8;
 
@@ -73,18 +76,37 @@ pub unsafe fn recv(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<usize, 
     unsafe { take(s, p, n, flags) }.ok_or(0)
 }
 
-/// The ring is empty. A function of its own, in which what comes is taken at once.
+/// The ring is empty. What can be looked at before the bytes come is, so that little is left to do then.
 #[inline(never)]
 unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<usize, usize> {
-    let waits = s.flags.load(Relaxed) & (flag::BLOCKS | flag::NONBLOCK) == flag::BLOCKS;
-    if !waits || n == 0 || flags & !(RECV_FLAGS & !libc::MSG_DONTWAIT) != 0 || !wait::can_poll(s) {
+    const POLLED: usize = rx::POLLED as usize;
+    const WAITS: u32 = flag::BLOCKS | flag::NONBLOCK | flag::LINKED;
+    let known = s.flags.load(Relaxed);
+    let is_usual = known & (WAITS | UNUSUAL) == flag::BLOCKS
+        && known & (flag::SEEN | flag::RAW) != flag::RAW
+        && flags & !(RECV_FLAGS & !libc::MSG_DONTWAIT) == 0
+        && s.low_water.load(Relaxed) <= 1
+        && s.tx_in_memory();
+    let Some(dir) = s.rx.dir().filter(|_| is_usual && n != 0 && !is_nowhere(p) && s.rx_in_memory()) else {
         return Err(0);
+    };
+    dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    if !wait::poll_first(s, dir) {
+        return Err(POLLED);
     }
-    if !wait::poll_first(s) {
-        return Err(rx::POLLED as usize);
+    let marker = Marker::new();
+    let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or(POLLED)?;
+    // As before the wait, or the general code looks.
+    let is_same = s.flags.load(Relaxed) == known && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);
+    if !is_same || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
+        return Err(POLLED);
     }
-    // SAFETY: by the contract.
-    unsafe { take(s, p, n, flags) }.ok_or(rx::POLLED as usize)
+    let data = there(s, dir, n, held).ok_or(POLLED)?;
+    // SAFETY: by the contract; `data.n` is at most `n` and the size.
+    unsafe { data.ring.get(data.at, p, data.n) };
+    rx::give_back_from_here(s, dir, data.size, data.at + data.n as u64);
+    s.count_size(1, data.n);
+    Ok(data.n)
 }
 
 /// As [`recv`], for those that have just waited.
@@ -151,6 +173,8 @@ struct Room<'a> {
 /// Finds room for `n` bytes.
 #[inline(always)]
 fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Room<'a>> {
+    // First, for reading the clock takes as long as half of what follows.
+    let now = clock::ticks();
     if flags & !SEND_FLAGS != 0 || !s.tx_in_memory() {
         return None;
     }
@@ -162,7 +186,7 @@ fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Roo
         | s.rx.end.load(Relaxed)
         | s.buffer_limit.load(Relaxed)
         | config::flip_mean();
-    if unusual != 0 || !s.tx_in_memory() || kernel::is_look_due(s) {
+    if unusual != 0 || !s.tx_in_memory() || kernel::is_look_due_at(s, now) {
         return None;
     }
     let mut size = s.tx.size.load(Relaxed) as usize;
@@ -216,7 +240,7 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     // waiter that we do not see may have to find a doorbell after this read, or none.
     let flags = s.flags.load(Relaxed);
     let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
-        | flags & (flag::FROZEN | flag::PEEK_OFF | flag::URGENT | flag::SHARED | flag::UNSEEN)
+        | flags & UNUSUAL
         | s.low_water.load(Relaxed) >> 1;
     if unusual != 0 || !s.rx_in_memory() {
         return None;
@@ -227,6 +251,13 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     {
         return None;
     }
+    there(s, dir, n, held)
+}
+
+/// Up to `n` bytes of what the ring holds; None where that is nothing, or so much that the space is given back
+/// in parts.
+#[inline(always)]
+fn there<'a>(s: &'a Sock, dir: &'static Dir, n: usize, held: Held<'a>) -> Option<Data<'a>> {
     let tail = s.rx.cursor.load(Relaxed);
     // Pairs with the Release publish in `tx`: the bytes below head are there.
     let head = dir.head.load(Acquire);
@@ -237,7 +268,7 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     let size = claimed as usize;
     let n = cursor::readable(head, tail, size)?.min(n);
     if n.wrapping_sub(1) >= size / 4 {
-        return None; // nothing there, or so much that the space is given back in parts
+        return None;
     }
     s.rx.seen.store(head, Relaxed);
     // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);

@@ -76,7 +76,13 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
 /// after 10 ms for a member of hooked epoll sets, which hear of it from the kernel's set.
 #[inline]
 pub fn is_look_due(s: &Sock) -> bool {
-    clock::ticks() >= s.rx.looked.load(Relaxed)
+    is_look_due_at(s, clock::ticks())
+}
+
+/// As [`is_look_due`] for a tick that was just read.
+#[inline]
+pub fn is_look_due_at(s: &Sock, now: u64) -> bool {
+    now >= s.rx.looked.load(Relaxed)
 }
 
 /// The kernel's socket has just been looked at: says when the next look is due.

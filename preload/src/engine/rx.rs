@@ -55,7 +55,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     }
     // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
     let mut polled = flags & POLLED != 0
-        || !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::can_poll(s) && !wait::poll_first(s);
+        || !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::has_polled(s);
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -268,10 +268,16 @@ pub fn next_byte(s: &Sock, dir: &Dir) -> *const u8 {
 /// Gives the room below `now` back to the producer. The lock is held.
 #[inline(always)]
 pub fn give_back(s: &Sock, dir: &Dir, size: usize, now: u64) {
+    dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    give_back_from_here(s, dir, size, now);
+}
+
+/// As [`give_back`] for a thread that has told where it runs.
+#[inline(always)]
+pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
     fault::pass(Fault::Taken);
     let before = s.rx.cursor.load(Relaxed);
     s.rx.cursor.store(now, Relaxed);
-    dir.consumer_cpu.store(spin::cpu(), Relaxed);
     // The bytes were copied out: pairs with the Acquire in `tx::look_at_tail`.
     dir.tail.store(now, Release);
     fault::pass(Fault::GivenBack);

@@ -68,6 +68,11 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
         return false;
     }
     renew_cpu(t);
+    // Counted before it has come, when there is time for it.
+    if t.hits.get() >= LOT {
+        hand_over(t);
+    }
+    t.hits.set(t.hits.get() + 1);
     let same_cpu = cpu() == peer_cpu || is_single_cpu();
     let hit = if same_cpu {
         yielding(t, start, budget, &mut ready)
@@ -81,15 +86,12 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     if budget < limit {
         set_budget(word, (budget * 2).min(limit));
     }
-    t.hits.set(t.hits.get() + 1);
-    if t.hits.get() >= LOT {
-        hand_over(t);
-    }
     true
 }
 
 #[cold]
 fn missed(t: &Thread) {
+    t.hits.set(t.hits.get().saturating_sub(1));
     hand_over(t);
     count(Counter::SpinMisses, 1);
 }
@@ -122,7 +124,9 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
     loop {
         for _ in 0..looks {
             if ready() {
-                note(t, start, last);
+                if last != start {
+                    note(t, start, last);
+                }
                 return true;
             }
             std::hint::spin_loop();

@@ -70,17 +70,15 @@ pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
     }
 }
 
-/// Whether polling before anything else is of use to a reader that waits.
-#[inline]
-pub fn can_poll(s: &Sock) -> bool {
-    s.rx_in_memory() && !s.is_linked()
+/// Whether polling before anything else was in vain for a reader that waits.
+pub fn has_polled(s: &Sock) -> bool {
+    s.rx.dir().is_some_and(|dir| s.rx_in_memory() && !s.is_linked() && !poll_first(s, dir))
 }
 
 /// Polls before anything else, as [`for_data`] does; true if something came. The line where the next bytes
 /// will stand is asked for together with the producer's cursor: when they come, both are on their way.
 #[inline(always)]
-pub fn poll_first(s: &Sock) -> bool {
-    let Some(dir) = s.rx.dir() else { return true };
+pub fn poll_first(s: &Sock, dir: &Dir) -> bool {
     if s.rx.waiter.load(Relaxed) == bell::EACH && !s.is_public() {
         ring_no_more(s, dir);
     }
