@@ -143,7 +143,7 @@ def inside(name, mode):
     try:
         result = job(bed)
         bed.alive()
-        answer = {"result": result.decode() if isinstance(result, bytes) else result, "lo": beds.lo_bytes()}
+        answer = {"result": result.decode() if isinstance(result, bytes) else result, "lo": beds.lo_bytes() - bed.aside}
     except beds.Skip as why:
         answer = {"skip": str(why)}
     except Exception as error:  # whatever goes wrong in a job is its result

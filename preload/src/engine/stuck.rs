@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::*;
 const PATIENCE: u32 = 240;
 /// The same where the peer waits for room in the other ring: it is likely that neither reads.
 const PATIENCE_MUTUAL: u32 = 20;
+/// How often such a ring is looked at, in units.
+const STEP: u32 = 4;
 /// A unit is 2^20 ns, about a millisecond.
 const UNIT_SHIFT: u32 = 20;
 /// Bits of the time in `Half::full`; the rest is the consumer's cursor in units of 64 bytes.
@@ -41,18 +43,38 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
     let place = (dir.tail.load(Relaxed) >> 6) as u32;
     let note = place << TIME_BITS | now.max(1);
     let old = s.tx.full.load(Relaxed);
+    let resting = rests_since(s, now);
     let mutual = !reads && is_mutual(s);
     let patience = if mutual { PATIENCE_MUTUAL } else { PATIENCE };
-    let passed = now.wrapping_sub(old) & TIME;
+    let mut passed = now.wrapping_sub(old) & TIME;
     if old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
         s.tx.full.store(note, Relaxed);
-        return Look::Wait(u64::from(patience) << UNIT_SHIFT);
+        return Look::Wait(u64::from(if mutual { STEP } else { patience }) << UNIT_SHIFT);
+    }
+    if mutual {
+        passed = passed.min(resting);
     }
     match patience.saturating_sub(passed) {
         0 if mutual => Look::Mutual,
         0 => Look::Unread,
+        left if mutual => Look::Wait(u64::from(left.min(STEP)) << UNIT_SHIFT),
         left => Look::Wait(u64::from(left) << UNIT_SHIFT),
     }
+}
+
+/// For how many units this side has been seen to read nothing. While it reads, the peer's ring empties, and the two do
+/// not wait for each other: the peer may have megabytes before it that came through TCP, and pass them on to a slow
+/// reader. A long time between two looks counts as [`STEP`]: others had the processor.
+fn rests_since(s: &Sock, now: u32) -> u32 {
+    let taken = s.rx.cursor.load(Relaxed).wrapping_add(s.rx.kernel.load(Relaxed)) << (2 * TIME_BITS);
+    let old = s.rested.load(Relaxed);
+    let (last, rested) = ((old >> TIME_BITS) as u32 & TIME, old as u32 & TIME);
+    let rested = match old >> (2 * TIME_BITS) == taken >> (2 * TIME_BITS) {
+        true => (rested + (now.wrapping_sub(last) & TIME).min(STEP)).min(TIME),
+        false => 0,
+    };
+    s.rested.store(taken | u64::from(now << TIME_BITS | rested), Relaxed);
+    rested
 }
 
 /// Whether a waiter of the peer's sleeps for room in the ring that we would have to read.

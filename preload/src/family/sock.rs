@@ -140,7 +140,8 @@ pub struct Sock {
     /// Of one that this program has from the one before exec: the process it was left to, while others may
     /// hold it of whom this family does not know; else 0.
     pub legacy: AtomicU32,
-    _tail: [AtomicU64; 1],
+    /// What was received when a full ring was last looked at, and how long it is no more (`engine::stuck`).
+    pub rested: AtomicU64,
     /// Sends while in memory by size, changed under the sending lock; then receives, under the other.
     pub sizes: [[AtomicU64; page::SIZES.len()]; 2],
 }
@@ -213,6 +214,7 @@ impl Sock {
             &self.rate_nonce,
             &self.peer_cookie,
             &self.proof_since,
+            &self.rested,
         ] {
             w.store(0, Relaxed);
         }
