@@ -1,4 +1,4 @@
-//! The command linkgroup: link groups of processes with the library, in the words of smc-tools.
+//! The command linkgroup: link groups of processes with the library, in the words of smc-tools; a group of two links has two lines.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -16,8 +16,7 @@ pub fn run(args: &Json) -> anyhow::Result<()> {
     let host = Host::scan(&who)?;
     let found = of_host(&host, &who);
     if args.json {
-        let groups: Vec<_> = found.iter().map(|(h, r)| as_json(h, r)).collect();
-        return out::json(&json!({ "linkgroups": groups }));
+        return out::json(&json!({ "linkgroups": all_as_json(&found) }));
     }
     if found.is_empty() {
         return out::print("no link groups\n");
@@ -34,7 +33,7 @@ pub fn of_host<'a>(host: &'a Host, who: &Who) -> Vec<(&'a Holder, &'a Record)> {
             found.extend(holder.filter(|h| h.matches(who)).map(|h| (h, record)));
         }
     }
-    found.sort_by_key(|(holder, record)| (holder.pid, record.id));
+    found.sort_by_key(|(holder, record)| (holder.pid, record.id, record.link));
     found
 }
 
@@ -75,14 +74,15 @@ pub fn by_device(found: &[(&Holder, &Record)]) -> Vec<OfDevice> {
 
 fn table(found: &[(&Holder, &Record)]) -> String {
     let mut table = Table::new(&[
-        "LG-ID", "LG-Role", "LG-Type", "Version", ">#Conns", "IB-Dev", ">IB-P", "GID", "Peer-GID",
+        "LG-ID", "LG-Role", "LG-Type", ">Link", "Version", ">#Conns", "IB-Dev", ">IB-P", "GID", "Peer-GID",
         ">QPN", ">Peer-QPN", ">MTU", "EID", "Sent", "Received", ">PID", "Program",
     ]);
     for (holder, r) in found {
         table.row(vec![
             lg_id(r),
             r.role.label().into(),
-            state(r).into(),
+            kind(found, holder, r).into(),
+            r.link.to_string(),
             r.version.to_string(),
             r.connections.to_string(),
             text(&r.device),
@@ -102,11 +102,16 @@ fn table(found: &[(&Holder, &Record)]) -> String {
     table.render()
 }
 
-pub fn as_json(holder: &Holder, r: &Record) -> serde_json::Value {
+/// Every link as an object.
+pub fn all_as_json(found: &[(&Holder, &Record)]) -> Vec<serde_json::Value> {
+    found.iter().map(|(h, r)| as_json(h, r, kind(found, h, r))).collect()
+}
+
+fn as_json(holder: &Holder, r: &Record, kind: &str) -> serde_json::Value {
     json!({
         "id": r.id,
         "role": r.role.label(),
-        "type": state(r),
+        "type": kind,
         "version": r.version,
         "connections": r.connections,
         "device": text(&r.device),
@@ -133,9 +138,14 @@ pub fn lg_id(r: &Record) -> String {
     format!("{:08x}", r.id)
 }
 
-/// One link, or none that carries data yet or any more.
-fn state(r: &Record) -> &'static str {
-    if r.is_active { "SINGLE" } else { "NONE" }
+/// One link, two over different devices, or one that does not carry data yet.
+fn kind(found: &[(&Holder, &Record)], holder: &Holder, r: &Record) -> &'static str {
+    let of_it = |(h, other): &&(&Holder, &Record)| h.pid == holder.pid && other.id == r.id && other.is_active;
+    match found.iter().filter(of_it).count() {
+        _ if !r.is_active => "NONE",
+        1 => "SINGLE",
+        _ => "SYM",
+    }
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -168,5 +178,13 @@ mod tests {
         for word in ["00000101", "SINGLE", "rxe0", "::ffff:10.77.0.1", "SMCR-LAB", "redis"] {
             assert!(line.contains(word), "{word} is not in {line}");
         }
+        // A second link of the same group, and one of another process's group.
+        let second = Record { link: 2, ..record };
+        let other = Holder::named(8, "other");
+        let found = [(&holder, &record), (&holder, &second), (&other, &record)];
+        assert_eq!(found.map(|(h, r)| kind(&found, h, r)), ["SYM", "SYM", "SINGLE"]);
+        let coming = Record { is_active: false, ..second };
+        let found = [(&holder, &record), (&holder, &coming)];
+        assert_eq!(found.map(|(h, r)| kind(&found, h, r)), ["SINGLE", "NONE"]);
     }
 }

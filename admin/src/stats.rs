@@ -119,7 +119,7 @@ fn as_json(
         "sockets": in_use,
         "totals": named(&sum),
         "transports": totals::transports(&sum, in_use),
-        "linkgroups": groups.iter().map(|(h, r)| linkgroup::as_json(h, r)).collect::<Vec<_>>(),
+        "linkgroups": linkgroup::all_as_json(groups),
         "devices": linkgroup::by_device(groups),
         "ended_on_tcp": by_name(&totals::ended(processes)),
         "users": users.collect::<Vec<_>>(),

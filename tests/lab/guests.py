@@ -12,6 +12,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 IP = {"A": "10.77.0.1", "B": "10.77.0.2"}
+# The second network, which the cases of two devices use.
+SECOND = {"A": "10.78.0.1", "B": "10.78.0.2"}
 
 
 class Failed(Exception):
@@ -152,9 +154,10 @@ class Guests:
 
     def _boot(self, role, wire):
         guest = Guest(role, self.out)
-        words = {"role": role, "ip": guest.ip, "here": HERE, "kernel": f"{self.cache}/{self.kernel}", "mtu": self.mtu}
+        words = {"role": role, "ip": guest.ip, "second": SECOND[role], "here": HERE, "kernel": f"{self.cache}/{self.kernel}", "mtu": self.mtu}
         # A stream over a Unix socket: over TCP, Nagle and delayed ACK add 40 ms to each RDMA round trip.
         listens = "on" if role == "A" else "off"
+        mac = f"0{1 if role == 'A' else 2}"
         console = os.path.join(self.out, f"console.{role}")
         command = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", "2",
@@ -165,7 +168,9 @@ class Guests:
             "-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap",
             "-virtfs", f"local,path={self.out},mount_tag=out,security_model=none",
             "-netdev", f"stream,id=n0,server={listens},addr.type=unix,addr.path={wire}",
-            "-device", f"virtio-net-pci,netdev=n0,romfile=,host_mtu={self.mtu},mac=52:54:00:77:00:0{1 if role == 'A' else 2}",
+            "-device", f"virtio-net-pci,netdev=n0,romfile=,host_mtu={self.mtu},mac=52:54:00:77:00:{mac}",
+            "-netdev", f"stream,id=n1,server={listens},addr.type=unix,addr.path={wire}1",
+            "-device", f"virtio-net-pci,netdev=n1,romfile=,host_mtu={self.mtu},mac=52:54:00:78:00:{mac}",
             "-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={guest.path},server=on,wait=off",
             "-device", "virtserialport,chardev=c0,name=lab",
         ]
@@ -174,7 +179,7 @@ class Guests:
         self.processes.append(process)
         if role == "A":
             end = time.monotonic() + 10
-            while not os.path.exists(wire) and time.monotonic() < end and process.poll() is None:
+            while not os.path.exists(wire + "1") and time.monotonic() < end and process.poll() is None:
                 time.sleep(0.05)
         guest.connect(process)
         return guest

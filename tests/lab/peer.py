@@ -8,6 +8,7 @@ AF=43 makes it a program of the kernel's AF_SMC, else it is a plain TCP program.
 of JSON that says what the server shall do on this connection; what is sent either way is a pattern that
 shows each lost, doubled or misplaced byte.
 """
+import concurrent.futures
 import ctypes
 import errno
 import json
@@ -453,27 +454,70 @@ def pings(address, port, n, seconds):
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
 
 
-def survive(address, port, n, idle):
+def spread(address, port, first, more, n):
+    """Some connections, and more after a line on stdin; n bytes echoed on each of these after another."""
+    n = int(n)
+    early = [connect(address, port, {"op": "echo", "n": 1000, "rounds": 1}) for _ in range(int(first))]
+    for sock in early:
+        put(sock, 1000)
+        take(sock, 1000)
+    print("up", flush=True)
+    sys.stdin.readline()
+    later = [connect(address, port, {"op": "echo", "n": n, "rounds": 2}) for _ in range(int(more))]
+    for sock in later:
+        put(sock, 1000)
+        take(sock, 1000)
+    print("opened", flush=True)
+    sys.stdin.readline()
+    for sock in later:
+        both_from(sock, 1000, n)
+    return f"{first} and {more} connections, {2 * n * int(more)} bytes"
+
+
+def both_from(sock, at, n):
+    """The rest of n bytes there and back, in pieces."""
+    while at < n:
+        k = min(n - at, 30000)
+        put(sock, k, at)
+        take(sock, k, at)
+        at += k
+
+
+def survive(address, port, n, idle, waits=""):
     """n bytes each way at once, beside idle connections and one that is half closed, while something happens to the link. A line
     on stdin says that it has; then every connection is used once more."""
     n, idle = int(n), int(idle)
+    if waits:
+        # The group is there; the others come when it has both links.
+        early = connect(address, port, {"op": "echo", "n": 1000, "rounds": 1})
+        put(early, 1000)
+        take(early, 1000)
+        print("up", flush=True)
+        sys.stdin.readline()
     rest = [connect(address, port, {"op": "echo", "n": 5000, "rounds": 2}) for _ in range(idle)]
     for sock in rest:
         put(sock, 5000)
         take(sock, 5000)
     half = connect(address, port, {"op": "late", "n": 300000})
     half.shutdown(socket.SHUT_WR)
-    busy = connect(address, port, {"op": "both", "n": n})
+    # One after the other they use different links, where there are two.
+    busy = [connect(address, port, {"op": "both", "n": n}) for _ in range(2 if waits else 1)]
     blocked = []
     reader = threading.Thread(target=lambda: blocked.append(rest[0].recv(1)), daemon=True)
     reader.start()
-    print("up", flush=True)
+    print("spread" if waits else "up", flush=True)
     began = time.monotonic()
-    if n:
-        both(busy, n)
-    busy.sendall(b"{}\n")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda sock: both(sock, n), busy if n else []))
+    for sock in busy:
+        sock.sendall(b"{}\n")
     print(f"busy done after {time.monotonic() - began:.1f} s", flush=True)
     sys.stdin.readline()
+    if waits:
+        # A new one, over what is left.
+        rest.append(connect(address, port, {"op": "echo", "n": 5000, "rounds": 2}))
+        put(rest[-1], 5000)
+        take(rest[-1], 5000)
     put(rest[0], 5000, 5000)
     reader.join(PATIENCE)
     if blocked != [bytes(pattern(5000, 1))]:
@@ -486,9 +530,9 @@ def survive(address, port, n, idle):
         if sock.recv(1):
             raise ValueError("more than was sent")
     take(half, 300000)
-    if half.recv(1) or busy.recv(1):
+    if half.recv(1) or any(sock.recv(1) for sock in busy):
         raise ValueError("more than was sent")
-    return f"{n} bytes each way, {idle} idle connections, one half closed"
+    return f"{n} bytes each way{' twice' if waits else ''}, {idle} idle connections, one half closed"
 
 
 def end_both(sock):

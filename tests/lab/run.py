@@ -26,11 +26,12 @@ import cases_ends  # noqa: E402, F401
 import cases_programs  # noqa: E402, F401
 import cases_process  # noqa: E402, F401
 import cases_way_back  # noqa: E402, F401
+import cases_two_devices  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 
 
 # Some of each kind, for `make test`: streams, half-close and urgent bytes in each pair, the way back, fallback.
-SHORT = [r"^tcp -> tcp", r"smcr.*: (1 B to 64 KiB|half-close|urgent)", r"^way back (the link dies under load|exec)",
+SHORT = [r"^tcp -> tcp", r"smcr.*: (1 B to 64 KiB|half-close|urgent)", r"^way back (the link dies under load|exec)", r"^two devices: both",
          r"^fallback: (a plain TCP client -> smcr|smcr -> a plain TCP|no device, kernel|RoCE is blocked, smcr -> kernel)"]
 
 

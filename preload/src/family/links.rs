@@ -1,4 +1,4 @@
-//! The process's link groups in the family page, for `smcrctl linkgroup`. Written by `link` under its
+//! The links of the process's link groups in the family page, for `smcrctl linkgroup`. Written by `link` under its
 //! lock, so there is one writer of each record.
 
 use super::{PROC_CAP, at, base, process};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 /// Room for the records of all processes.
 pub const CAP: usize = PROC_CAP * EACH;
 
-/// Shows what group number `place` of this process is; None: there is none. Places from [`EACH`] on are
+/// Shows what link number `place` of this process is; None: there is none. Places from [`EACH`] on are
 /// not shown.
 pub fn show(place: usize, record: Option<&Record>) {
     let Some(base) = base() else { return };

@@ -1,5 +1,7 @@
 //! What arrives and what becomes due: completions, time, marks. The busy half of [`State`].
 
+use super::failover::{Arrival, What};
+use super::group::Group;
 use super::lock::{MARKED, MARKS, STALLED, mark, now};
 use super::slot::Closing;
 use super::state::State;
@@ -7,6 +9,7 @@ use crate::family::links;
 use crate::verbs::device::{Completion, MESSAGE, SENT};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
+use smcr_proto::smc::id::Rkey;
 use smcr_proto::smc::immediate::Immediate;
 use std::sync::atomic::Ordering::*;
 
@@ -50,21 +53,24 @@ impl State {
         let Some(slot) = slot else { return };
         let Some(group) = slot.group.and_then(|g| self.groups.get_mut(g)?.as_mut()) else { return };
         let was = slot.stalled;
-        let fine = slot.pump(group);
-        let (is, group_at) = (slot.stalled, slot.group);
+        let (immediate, over) = (group.immediate, group.over.is_some());
+        let link = &mut group.links[slot.link];
+        let device = link.device;
+        let fine = slot.pump(link, immediate);
+        let (is, at) = (slot.stalled, (slot.group, slot.link));
         if slot.tcp.is_some() && slot.has_said_all() {
             slot.let_tcp_go();
         }
-        let finished = slot.is_finished(group.over.is_some());
+        let finished = slot.is_finished(over);
         if is && !was && STALLED.fetch_add(1, Relaxed) == 0 {
             // Completions of messages end sleeps from now on as well; one may have come meanwhile.
-            self.devices[group.device].arm(true);
+            self.devices[device].arm(true);
             self.poll();
         } else if was && !is {
             STALLED.fetch_sub(1, Relaxed);
         }
-        if !fine && let Some(place) = group_at {
-            self.fail_group(place);
+        if !fine && let (Some(place), link) = at {
+            self.fail_link(place, link);
         } else if finished {
             self.release(index);
         }
@@ -72,6 +78,17 @@ impl State {
 
     /// Takes what has arrived or completed on all devices; true if there was something.
     pub fn poll(&mut self) -> bool {
+        let mut any = self.poll_devices();
+        if !self.held.is_empty() {
+            // What is held came by one link; this brings what had come by the other.
+            self.poll_devices();
+            self.release_held();
+            any = true;
+        }
+        any
+    }
+
+    fn poll_devices(&mut self) -> bool {
         let mut any = false;
         for number in 0..self.devices.len() {
             let mut done = [Completion { id: 0, status: 0, arrived: false, len: 0, immediate: None, qpn: 0 }; 16];
@@ -93,27 +110,30 @@ impl State {
         any
     }
 
-    fn group_of(&self, number: usize, qpn: u32) -> Option<usize> {
-        self.groups.iter().position(|g| {
-            let Some(g) = g else { return false };
-            g.device == number && g.qp.as_ref().is_some_and(|q| q.number().value() == qpn)
-        })
+    /// The group and the link of a queue pair.
+    fn link_of(&self, number: usize, qpn: u32) -> Option<(usize, usize)> {
+        let of = |(place, g): (usize, &Option<Group>)| {
+            let link = g.as_ref()?.links.iter().position(|l| l.is(number, qpn))?;
+            Some((place, link))
+        };
+        self.groups.iter().enumerate().find_map(of)
     }
 
     fn sent(&mut self, number: usize, c: &Completion) {
         let index = (c.id & u64::from(u32::MAX)) as u32;
-        let place = self.group_of(number, c.qpn);
-        if c.status != 0 {
-            if let Some(place) = place {
-                self.fail_group(place);
-            }
+        let found = self.link_of(number, c.qpn);
+        let Some((place, link)) = found else { return };
+        let Some(group) = &mut self.groups[place] else { return };
+        let was_down = group.links[link].is_down;
+        if c.status != 0 && !was_down {
+            return self.fail_link(place, link);
+        }
+        group.completed(&self.devices, link, ((c.id & !SENT) >> 32) as u32);
+        if was_down {
             return;
         }
-        if let Some(group) = place.and_then(|p| self.groups[p].as_mut()) {
-            group.completed(((c.id & !SENT) >> 32) as u32);
-            group.flush();
-        }
-        if let Some(slot) = self.slot(index) {
+        group.flush();
+        if let Some(slot) = self.slot(index).filter(|s| s.group != Some(place) || s.link == link) {
             slot.in_flight = slot.in_flight.saturating_sub(1);
             let left = slot.tx_dir().head.load(Relaxed) != slot.pumped;
             if slot.stalled || left || slot.closing >= Closing::Close {
@@ -122,7 +142,7 @@ impl State {
         }
         // Others may have waited for the slot.
         if STALLED.load(Relaxed) > 0 {
-            for slot in self.slots.iter().flatten().filter(|s| s.stalled && s.group == place) {
+            for slot in self.slots.iter().flatten().filter(|s| s.stalled && s.group == Some(place)) {
                 mark(slot.index);
             }
         }
@@ -131,93 +151,95 @@ impl State {
     /// A write of `len` bytes announces itself.
     fn written(&mut self, number: usize, c: &Completion, value: u32) {
         self.devices[number].give_back(c.id);
-        let Some(place) = self.group_of(number, c.qpn) else { return };
+        let Some((place, link)) = self.link_of(number, c.qpn) else { return };
         if c.status != 0 {
-            return self.fail_group(place);
+            return self.fail_link(place, link);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
-        group.messages[1] += 1;
-        group.handle_arrival(now());
+        group.links[link].messages[1] += 1;
+        group.handle_arrival(link, now());
         let immediate = Immediate::parse(value);
         let index = u32::from(immediate.number()).wrapping_sub(1) & 0xfff;
-        let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
-        // As in `arrived`.
-        let Some(slot) = slot.filter(|s| s.group == Some(place)) else { return };
-        let bytes = slot.handle_immediate(c.len, immediate);
-        self.took(place, index, bytes);
+        self.take_or_hold(Arrival { place, link, index, what: What::Write(c.len, immediate) });
     }
 
     /// A message for a connection has been taken.
-    fn took(&mut self, place: usize, index: u32, bytes: u32) {
+    pub(super) fn took(&mut self, place: usize, link: usize, index: u32, bytes: u32) {
         mark(index);
         if bytes > 0 {
             self.note_unseen(index, false);
         }
         if let Some(group) = &mut self.groups[place] {
-            group.bytes[1] += u64::from(bytes);
+            group.links[link].bytes[1] += u64::from(bytes);
         }
     }
 
     fn arrived(&mut self, number: usize, c: &Completion) {
         let mut message = [0; MESSAGE];
         let Some(n) = self.devices[number].take_message(c.id, c.len, &mut message) else { return };
-        let Some(place) = self.group_of(number, c.qpn) else { return };
+        let Some((place, link)) = self.link_of(number, c.qpn) else { return };
         if c.status != 0 {
-            return self.fail_group(place);
+            return self.fail_link(place, link);
         }
         let now = now();
         let message = &message[..n];
-        if let Some(group) = &mut self.groups[place] {
-            group.messages[1] += 1;
-        }
+        let Some(group) = &mut self.groups[place] else { return };
+        group.links[link].messages[1] += 1;
         if let Ok(cdc) = Cdc::parse(message) {
-            if let Some(group) = &mut self.groups[place] {
-                group.handle_arrival(now);
-            }
+            group.handle_arrival(link, now);
             let index = (cdc.token.value() & 0xffff).wrapping_sub(1);
-            let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
-            // The token is looked up in the whole process, so the group is checked as well.
-            if let Some(slot) = slot.filter(|s| s.group == Some(place)) {
-                let bytes = slot.handle_cdc(&cdc);
-                self.took(place, index, bytes);
-            }
-        } else if cdc::peek_token(message).is_err()
-            && let Some(group) = &mut self.groups[place]
-        {
-            let device = &self.devices[number];
-            group.handle_llc(device, now, message);
+            self.take_or_hold(Arrival { place, link, index, what: What::Message(cdc) });
+        } else if cdc::peek_token(message).is_err() {
+            group.handle_llc(&self.devices, link, now, message);
             self.look_at_group(place);
         }
     }
 
     /// Does what has become due; gives when to come again.
     pub fn tick(&mut self) -> Option<Time> {
+        self.second_links();
         let now = now();
         let mut next = self.look_at_unseen();
         for place in 0..self.groups.len() {
             let Some(group) = &mut self.groups[place] else { continue };
-            group.tick(&self.devices[group.device], now);
+            group.tick(&self.devices, now);
             self.look_at_group(place);
             let Some(group) = &mut self.groups[place] else { continue };
             let mut at = group.timeout();
             if let Some(since) = group.over {
                 if group.is_quiet() || since + LAST_WORDS <= now {
-                    group.silence(&self.devices[group.device]);
+                    group.silence(&self.devices);
                 } else {
                     at = Some(since + LAST_WORDS);
                 }
-                if group.qp.is_none() && group.users == 0 {
-                    links::show(place, None);
+                if group.links[0].qp.is_none() && group.users == 0 {
                     if let Some(group) = self.groups[place].take() {
-                        group.rings.destroy(&self.devices[group.device]);
+                        group.links.iter().for_each(|l| self.give_room_back(l));
+                        group.rings.destroy(&self.devices);
                     }
                     continue;
                 }
             }
-            group.show(place, &self.devices[group.device]);
             next = [next, at].into_iter().flatten().min();
         }
+        self.show();
         next
+    }
+
+    /// Shows all links in the family page.
+    fn show(&mut self) {
+        let mut shown = 0;
+        for (place, group) in self.groups.iter().enumerate() {
+            let Some(group) = group else { continue };
+            for record in (0..group.links.len()).filter_map(|link| group.record(place, link, &self.devices)) {
+                links::show(shown, Some(&record));
+                shown += 1;
+            }
+        }
+        for empty in shown..self.shown {
+            links::show(empty, None);
+        }
+        self.shown = shown;
     }
 
     /// The group's machine has run: what it means for the connections.
@@ -225,6 +247,9 @@ impl State {
         let Some(group) = &mut self.groups[place] else { return };
         let withdrawn = std::mem::take(&mut group.withdrawn);
         let over = group.over.is_some();
+        if group.links.iter().any(|l| l.is_down) && !over {
+            self.move_connections(place);
+        }
         if withdrawn.is_empty() && !over {
             return;
         }
@@ -232,7 +257,8 @@ impl State {
             self.slots.iter().flatten().filter(|s| s.group == Some(place)).map(|s| s.index).collect();
         for index in its {
             if !withdrawn.is_empty() && let Some(slot) = self.slot(index) {
-                slot.withdrawn(&withdrawn);
+                let keys: Vec<Rkey> = withdrawn.iter().filter(|(link, _)| *link == slot.link).map(|(_, key)| *key).collect();
+                slot.withdrawn(&keys);
                 mark(index);
             }
             if over && !self.want_back(index) && let Some(slot) = self.slot(index) {
@@ -242,14 +268,5 @@ impl State {
                 }
             }
         }
-    }
-
-    /// The link of a group is broken.
-    pub fn fail_group(&mut self, place: usize) {
-        if let Some(group) = &mut self.groups[place] {
-            group.fail(&self.devices[group.device], now());
-            group.over.get_or_insert(now());
-        }
-        self.look_at_group(place);
     }
 }

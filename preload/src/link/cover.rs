@@ -9,25 +9,54 @@
 use super::lock;
 use super::state::State;
 use crate::family::process;
+use crate::sys::{Errno, fd};
+use crate::verbs::device::Device;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// The thread that listens; 0 none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The channel, where the process has exactly one.
+/// The channel; where there are several devices, an epoll set of their channels.
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
+/// That set, once there is one.
+static SEVERAL: AtomicI32 = AtomicI32::new(-1);
 
 /// The devices have changed.
 pub fn note_devices(state: &State) {
     let channel = match &state.devices[..] {
+        [] => -1,
         [only] => only.event_fd(),
-        _ => -1,
+        several => set_of(several),
     };
     CHANNEL.store(channel, Release);
 }
 
-/// The channel has another number now.
-pub fn moved(old: i32, new: i32) {
+/// The set of the channels of all devices; -1 if it can't be made: the service thread hears them all.
+fn set_of(devices: &[Device]) -> i32 {
+    if SEVERAL.load(Relaxed) < 0
+        && let Ok(set) = fd::epoll_create()
+    {
+        SEVERAL.store(fd::park(set), Relaxed);
+    }
+    let set = SEVERAL.load(Relaxed);
+    for d in devices {
+        let e = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        match fd::epoll_ctl(set, libc::EPOLL_CTL_ADD, d.event_fd(), Some(e)) {
+            Ok(_) | Err(Errno(libc::EEXIST)) => {}
+            Err(_) => return -1,
+        }
+    }
+    set
+}
+
+/// The set, if there is one: a descriptor of the library's.
+pub fn descriptor() -> Option<i32> {
+    Some(SEVERAL.load(Relaxed)).filter(|set| *set >= 0)
+}
+
+/// The channel has another number now; true if it is the set of channels.
+pub fn moved(old: i32, new: i32) -> bool {
     let _ = CHANNEL.compare_exchange(old, new, AcqRel, Relaxed);
+    SEVERAL.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
 }
 
 /// The channel, for an epoll set that wants to hear of it.
@@ -74,4 +103,5 @@ pub fn thread_ends() {
 pub fn forget_in_child() {
     OWNER.store(0, Relaxed);
     CHANNEL.store(-1, Relaxed);
+    SEVERAL.store(-1, Relaxed);
 }

@@ -1,151 +1,105 @@
-//! A link group of one link: queue pair, LLC machine, the rings that its peer writes into.
+//! A link group: its links, its LLC machine, the rings that its peer writes into.
 //!
 //! Driven by [`super::state`] under the lock of all links. The rules are those of `proto::smc::link`;
-//! here are its queue pair, its send slots and what its events mean for them.
+//! here is what its events mean for queue pairs ([`super::one`]) and connections. What may take a while, a second
+//! link, is only noted here and done by the service thread ([`super::second`]).
 
-use super::lock::now;
+use super::lock;
+use super::one::{Link, PeerEnd};
 use super::pool::Pool;
-use crate::family::{links, process};
+use crate::family::process;
 use crate::log;
-use crate::sys::Res;
+use crate::sys::{Res, fd};
 use crate::verbs::device::Device;
-use crate::verbs::port::Port;
-use crate::verbs::qp::{QueuePair, Remote, Room, Write};
 use smcr_proto::page::link::{self as page, Record};
 use smcr_proto::smc::Time;
+use smcr_proto::smc::clc::accept::Endpoint;
+use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::handshake::{Agreed, Params, Role};
-use smcr_proto::smc::id::{Psn, Rkey, RmbeSize};
+use smcr_proto::smc::id::{Gid, PeerId, Rkey, RmbeSize};
 use smcr_proto::smc::immediate;
 use smcr_proto::smc::link::key::GroupKey;
-use smcr_proto::smc::link::{self as machine, Config, Event};
-use smcr_proto::smc::llc::{Family, Frame, Message, TestLink};
+use smcr_proto::smc::link::{self as machine, Config, Event, LINKS, OwnKey};
+use smcr_proto::smc::llc::{AddLink, Family, LinkReason, Message, TestLink};
 use std::collections::VecDeque;
-
-/// Messages that may be on their way: a kernel peer has 48 receives.
-const SLOTS: u32 = 16;
-/// The same with LLC, which may not wait behind data.
-const SLOTS_LLC: u32 = 20;
-
-/// Place of what needs none in the room for messages.
-const NO_ROOM: u32 = 32;
-
-/// How long a message may be on its way before the link counts as dead; the second once the TCP connection
-/// below has ended. (The card's own retries may have no end.)
-const PATIENCE: Time = Time::from_secs(5);
-const PATIENCE_PROBED: Time = Time::from_secs(2);
 
 /// A link group.
 pub struct Group {
-    /// Who the peer is, once it is known.
-    pub key: Option<GroupKey>,
     /// This end's role.
     pub role: Role,
-    /// Number of the device.
-    pub device: usize,
-    /// Port and GID.
-    pub port: Port,
-    /// First sequence number of the send queue.
-    pub psn: Psn,
-    /// The queue pair; None once the group is over.
-    pub qp: Option<QueuePair>,
+    /// The peer, once it is known, and the version.
+    peer: Option<(PeerId, Family)>,
+    /// Its links: the first, and perhaps a second one.
+    pub links: Vec<Link>,
     /// Rings of the connections.
     pub rings: Pool,
     /// Their size.
     pub size: RmbeSize,
     /// LLC, from first contact on.
-    machine: Option<machine::Group>,
-    backlog: VecDeque<Frame>,
-    /// Messages posted and not completed.
-    outstanding: u32,
-    /// When one was completed last, or the first of them was posted.
-    progress: Time,
-    /// A sign of life was asked for because TCP has ended.
-    probed: bool,
-    /// Place of the message that was posted last.
-    last: Option<u32>,
-    /// Free places of the room for messages that are not inline, one bit each.
-    rooms: u32,
-    room: Option<Room>,
+    pub(super) machine: Option<Box<machine::Group>>,
     /// Records that use the group.
     pub users: usize,
-    /// The link was confirmed.
+    /// The first link was confirmed.
     pub is_ready: bool,
     /// Writes announce themselves, both ends have agreed.
     pub immediate: bool,
-    /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
-    confirming: Option<u32>,
+    /// The peer is libsmcr.
+    pub ours: bool,
     /// The group is over, since this time.
     pub over: Option<Time>,
-    /// Agreed user EID and MTU, payload and messages sent and received: for show.
+    /// Agreed user EID: for show.
     eid: [u8; 32],
-    mtu: u32,
-    /// Payload bytes sent and received.
-    pub bytes: [u64; 2],
-    /// Messages sent and received.
-    pub messages: [u64; 2],
-    /// Memories that the peer has withdrawn and whose connections are to be told.
-    pub withdrawn: Vec<Rkey>,
+    /// Memories that the peer has withdrawn, by link, and whose connections are to be told.
+    pub withdrawn: Vec<(usize, Rkey)>,
+    /// What the service thread is to do for a second link.
+    pub(super) second: Option<Second>,
+    /// Memories that the peer is to hear of.
+    pub(super) announce: VecDeque<[OwnKey; LINKS]>,
+}
+
+/// This end's part of a second link.
+pub(super) enum Second {
+    /// Server: offer one.
+    Offer,
+    /// Client: the server offers this one.
+    Answer(Box<AddLink>),
 }
 
 impl Group {
-    /// A group without a peer yet: a queue pair in INIT.
-    pub fn new(role: Role, number: usize, device: &Device, port: &Port, psn: Psn, size: RmbeSize) -> Res<Group> {
-        let qp = QueuePair::make(device, port.index)?;
-        Ok(Group {
-            key: None,
+    /// A group without a peer yet, of one link.
+    pub fn new(role: Role, link: Link, size: RmbeSize) -> Group {
+        Group {
             role,
-            device: number,
-            port: port.clone(),
-            psn,
-            qp: Some(qp),
+            peer: None,
+            links: vec![link],
             rings: Pool::new(size.bytes() as usize, true),
             size,
             machine: None,
-            backlog: VecDeque::new(),
-            outstanding: 0,
-            progress: Time::ZERO,
-            probed: false,
-            last: None,
-            rooms: u32::MAX,
-            room: None,
             users: 0,
             is_ready: false,
             immediate: false,
-            confirming: None,
+            ours: false,
             over: None,
             eid: [0; 32],
-            mtu: 0,
-            bytes: [0; 2],
-            messages: [0; 2],
             withdrawn: Vec::new(),
-        })
-    }
-
-    /// Gives the group a place for messages that are not sent inline, [`Room::LEN`] times 32 bytes.
-    pub fn set_room(&mut self, room: Room) {
-        self.room = Some(room);
-    }
-
-    /// The peer's end is known: its messages may arrive from now on (RTR).
-    pub fn receive_from(&mut self, device: &Device, remote: &Remote) -> Res<()> {
-        match &self.qp {
-            Some(qp) => qp.receive(device, remote),
-            None => Err(crate::sys::Errno(libc::ENOTCONN)),
+            second: None,
+            announce: VecDeque::new(),
         }
     }
 
     /// First contact is agreed: LLC begins. A server's queue pair goes to RTS, a client's when the
-    /// server confirms the link.
-    pub fn begin(&mut self, device: &Device, params: &Params, number: u32, now: Time) -> Res<()> {
+    /// server confirms the link. `ours`: the peer is libsmcr.
+    pub fn begin(&mut self, devices: &[Device], params: &Params, number: u32, ours: bool, now: Time) -> Res<()> {
+        let first = &mut self.links[0];
         if self.role == Role::Server {
-            self.raise(device)?;
+            first.raise(&devices[first.device])?;
         }
         let limits = params.version.limits();
         let mut m = machine::Group::new(Config {
             role: self.role,
             family: params.version.family(),
-            mac: self.port.mac,
-            gid: self.port.gid,
+            mac: first.port.mac,
+            gid: first.port.gid,
             qpn: params.local.qpn,
             direct: true,
             peer_gid: params.peer.gid,
@@ -156,27 +110,52 @@ impl Group {
             test_link: Some(machine::TEST_LINK),
         });
         m.start(now);
-        self.mtu = params.mtu.bytes();
+        first.mtu = params.mtu.bytes();
+        let peer = &params.peer;
+        first.peer = Some(PeerEnd { gid: peer.gid, mac: peer.mac, qpn: peer.qpn });
+        self.ours = ours;
         self.immediate = limits.is_some_and(|l| l.features & immediate::FEATURE != 0);
         if let Agreed::V2 { eid, .. } = params.version {
             self.eid = eid.0;
         }
-        self.key = Some(GroupKey::of(params));
-        self.machine = Some(m);
+        self.peer = Some((peer.peer_id, params.version.family()));
+        self.machine = Some(Box::new(m));
         Ok(())
     }
 
-    fn raise(&mut self, device: &Device) -> Res<()> {
-        match &self.qp {
-            Some(qp) => qp.send_from(device, self.psn),
-            None => Err(crate::sys::Errno(libc::ENOTCONN)),
-        }
+    /// What a link's peer is known by.
+    pub fn key(&self, link: &Link) -> Option<GroupKey> {
+        let ((peer_id, family), peer) = (self.peer?, link.peer?);
+        Some(GroupKey { role: self.role, family, peer_id, gid: peer.gid, mac: peer.mac, qpn: peer.qpn })
+    }
+
+    /// Server: whether a client that says this, to this GID of ours, is the group's peer. A link that is down tells
+    /// it as well: its connections have gone on over the other one.
+    pub fn serves(&self, family: Family, proposal: &Proposal, own: Option<Gid>) -> bool {
+        let ends = |l: &Link| Some(l.port.gid) == own && self.key(l).is_some_and(|k| k.serves(family, proposal));
+        self.is_open() && self.links.iter().any(ends)
     }
 
     /// Whether new connections may join.
     pub fn is_open(&self) -> bool {
         let active = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
-        active && self.over.is_none() && self.qp.is_some()
+        active && self.over.is_none() && self.balanced().is_some()
+    }
+
+    /// The link for a new connection: the one that has fewer.
+    pub fn balanced(&self) -> Option<usize> {
+        let usable = (0..self.links.len()).filter(|i| self.links[*i].is_usable());
+        usable.min_by_key(|i| self.links[*i].users)
+    }
+
+    /// A link that is left when this one is down.
+    pub fn other_than(&self, link: usize) -> Option<usize> {
+        (0..self.links.len()).find(|i| *i != link && self.links[*i].is_usable())
+    }
+
+    /// A connection is agreed upon: the memory of the peer's ring on this link.
+    pub fn note_peer_key(&mut self, link: usize, end: &Endpoint) {
+        self.with_machine(|m| m.note_peer_key(link, end.rkey, end.rmb_address));
     }
 
     /// A connection joins; false if there is no room for it.
@@ -191,129 +170,149 @@ impl Group {
         }
     }
 
-    /// An LLC message came.
-    pub fn handle_llc(&mut self, device: &Device, now: Time, bytes: &[u8]) {
+    /// An LLC message came by a link.
+    pub fn handle_llc(&mut self, devices: &[Device], link: usize, now: Time, bytes: &[u8]) {
         if let Some(m) = &mut self.machine {
-            let _ = m.handle_llc(now, bytes);
+            let _ = m.handle_llc(now, link, bytes);
         }
-        self.run(device, now);
+        self.run(devices, now);
     }
 
-    /// A CDC message came: the link is alive.
-    pub fn handle_arrival(&mut self, now: Time) {
+    /// A message came by a link: it is alive.
+    pub fn handle_arrival(&mut self, link: usize, now: Time) {
         if let Some(m) = &mut self.machine {
-            m.handle_arrival(now);
+            m.handle_arrival(now, link);
         }
     }
 
-    /// A message was sent.
-    pub fn completed(&mut self, room: u32) {
-        self.outstanding = self.outstanding.saturating_sub(1);
-        self.progress = now();
-        self.probed = false;
-        if room < 32 {
-            self.rooms |= 1 << room;
-        }
-        if self.confirming == Some(room) {
-            self.ready();
+    /// A message was sent by a link.
+    pub fn completed(&mut self, devices: &[Device], link: usize, room: u32) {
+        if self.links[link].completed(room) {
+            self.ready(link);
+            self.run(devices, lock::now());
         }
     }
 
-    fn ready(&mut self) {
-        self.confirming = None;
+    fn ready(&mut self, link: usize) {
+        self.links[link].ready();
         self.is_ready = true;
-        log::info!(target: "smcr::link", "link group ready");
+        log::info!(target: "smcr::link", link, "link ready");
     }
 
     /// Whether a completion is waited for that nobody else may be waiting for.
     pub fn is_confirming(&self) -> bool {
-        self.confirming.is_some() && self.over.is_none()
+        self.over.is_none() && self.links.iter().any(Link::is_confirming)
     }
 
-    /// The queue pair failed.
-    pub fn fail(&mut self, device: &Device, now: Time) {
-        if self.over.is_some() {
+    /// A queue pair failed.
+    pub fn fail(&mut self, devices: &[Device], link: usize, now: Time) {
+        if self.over.is_some() || self.links[link].is_down {
             return;
         }
-        // Nothing more arrives or goes from here on: what has come is in the queue.
-        if let Some(qp) = &self.qp {
-            qp.fail(device);
-        }
+        self.put_down(devices, link);
         match &mut self.machine {
-            Some(m) => m.handle_link_down(),
+            Some(m) => m.handle_link_down(link),
             None => self.over = Some(now),
         }
-        self.run(device, now);
+        self.run(devices, now);
+    }
+
+    pub(super) fn put_down(&mut self, devices: &[Device], link: usize) {
+        if let Some(l) = self.links.get_mut(link) {
+            l.put_down(&devices[l.device]);
+        }
     }
 
     /// Ends the group: in order, or at once.
-    pub fn end(&mut self, device: &Device, orderly: bool, now: Time) {
+    pub fn end(&mut self, devices: &[Device], orderly: bool, now: Time) {
         match &mut self.machine {
             Some(m) if orderly => m.shutdown(),
-            Some(m) => m.terminate(smcr_proto::smc::llc::LinkReason::PROTOCOL_VIOLATION),
+            Some(m) => m.terminate(LinkReason::PROTOCOL_VIOLATION),
             None => self.over = Some(now),
         }
-        self.run(device, now);
+        self.run(devices, now);
     }
 
     /// Lets time pass.
-    pub fn tick(&mut self, device: &Device, now: Time) {
+    pub fn tick(&mut self, devices: &[Device], now: Time) {
         if let Some(m) = &mut self.machine
             && m.poll_timeout().is_some_and(|at| at <= now)
         {
             m.handle_timeout(now);
-            self.run(device, now);
+            self.run(devices, now);
         }
-        if self.over.is_none() && self.stuck_at().is_some_and(|at| at <= now) {
-            log::warn!(target: "smcr::link", "the peer takes nothing: the link is given up");
-            self.fail(device, now);
+        for link in 0..self.links.len() {
+            if self.over.is_none() && self.links[link].stuck_at().is_some_and(|at| at <= now) {
+                log::warn!(target: "smcr::link", link, "the peer takes nothing: the link is given up");
+                self.fail(devices, link, now);
+            }
         }
-    }
-
-    /// When what is on its way has been so for too long.
-    fn stuck_at(&self) -> Option<Time> {
-        let patience = if self.probed { PATIENCE_PROBED } else { PATIENCE };
-        (self.outstanding > 0).then(|| self.progress + patience)
     }
 
     /// When to call [`Group::tick`].
     pub fn timeout(&self) -> Option<Time> {
-        let stuck = self.stuck_at().filter(|_| self.over.is_none());
-        let timer = self.machine.as_ref().and_then(machine::Group::poll_timeout);
-        [timer, stuck].into_iter().flatten().min()
+        let stuck = self.links.iter().filter_map(Link::stuck_at).filter(|_| self.over.is_none());
+        let timer = self.machine.as_ref().and_then(|m| m.poll_timeout());
+        stuck.chain(timer).min()
     }
 
     /// Does what the machine asks for, and sends what it has to say.
-    pub fn run(&mut self, device: &Device, now: Time) {
+    pub fn run(&mut self, devices: &[Device], now: Time) {
         loop {
-            while let Some(event) = self.machine.as_mut().and_then(machine::Group::poll_event) {
-                self.on_event(device, event, now);
+            while let Some(event) = self.machine.as_mut().and_then(|m| m.poll_event()) {
+                self.on_event(devices, event, now);
             }
-            match self.machine.as_mut().and_then(machine::Group::poll_transmit) {
-                Some(frame) => self.backlog.push_back(frame),
+            match self.machine.as_mut().and_then(|m| m.poll_transmit()) {
+                Some((link, frame)) => {
+                    if let Some(l) = self.links.get_mut(link) {
+                        l.say(frame);
+                    }
+                }
                 None => break,
             }
             self.flush();
         }
-        while let Some(event) = self.machine.as_mut().and_then(machine::Group::poll_event) {
-            self.on_event(device, event, now);
+        while let Some(event) = self.machine.as_mut().and_then(|m| m.poll_event()) {
+            self.on_event(devices, event, now);
+        }
+        self.announce_new(devices, now);
+        while let Some((link, frame)) = self.machine.as_mut().and_then(|m| m.poll_transmit()) {
+            if let Some(l) = self.links.get_mut(link) {
+                l.say(frame);
+            }
         }
         self.flush();
     }
 
-    fn on_event(&mut self, device: &Device, event: Event, now: Time) {
+    fn on_event(&mut self, devices: &[Device], event: Event, now: Time) {
         match event {
-            Event::RaiseToRts => {
-                if self.raise(device).is_err() {
-                    self.over = Some(now);
+            Event::RaiseToRts { link } => {
+                let l = &mut self.links[link];
+                if l.raise(&devices[l.device]).is_err() {
+                    match (&mut self.machine, link) {
+                        (Some(m), 1) => m.handle_link_down(link),
+                        _ => self.over = Some(now),
+                    }
                 }
             }
-            // Where RoCE passes one way only the server hears nothing, and declines.
-            Event::Ready if self.role == Role::Client && self.last.is_some() => self.confirming = self.last,
-            Event::Ready => self.ready(),
+            Event::Ready => self.confirmed(0),
+            Event::LinkReady { link } => self.confirmed(link),
             Event::ConfirmFailed => self.over = Some(now),
-            Event::RkeysDeleted(keys) => self.withdrawn.extend_from_slice(&keys),
-            Event::FlowDone { .. } => {}
+            Event::SecondLinkDue if self.ours => self.call_for(Second::Offer),
+            // Where the kernel is the peer there is one link.
+            Event::SecondLinkDue => self.with_machine(|m| m.forgo_link(true)),
+            Event::LinkOffered(offer) if self.ours => self.call_for(Second::Answer(Box::new(offer))),
+            Event::LinkOffered(_) => self.with_machine(machine::Group::reject_link),
+            Event::LinkAccepted(answer) => self.second_accepted(devices, &answer),
+            Event::LinkGone { link } => self.drop_second(devices, link),
+            Event::LinkDown { link, to } => {
+                log::warn!(target: "smcr::link", link, to, "a link is down, its connections go on over the other");
+                self.put_down(devices, link);
+            }
+            Event::RkeysDeleted { link, keys } => {
+                self.withdrawn.extend(keys.iter().map(|key| (link, *key)));
+            }
+            Event::FlowDone { .. } => self.announce_next(now),
             Event::Terminated { by_peer, reason } => {
                 log::info!(target: "smcr::link", by_peer, reason = reason.0, "link group over");
                 self.over.get_or_insert(now);
@@ -321,116 +320,81 @@ impl Group {
         }
     }
 
-    /// Asks for a sign of life; the queue pair fails if there is nobody to take it.
-    pub fn probe(&mut self) {
-        if let Some(key) = self.key.filter(|_| self.is_ready && self.over.is_none()) {
-            self.probed = true;
+    /// A link was confirmed. A client's is ready when its answer has arrived: where RoCE passes one way only the server
+    /// hears nothing, and declines.
+    fn confirmed(&mut self, link: usize) {
+        if self.role == Role::Server || !self.links[link].confirm_by_last() {
+            self.ready(link);
+        }
+    }
+
+    pub(super) fn with_machine(&mut self, f: impl FnOnce(&mut machine::Group)) {
+        if let Some(m) = &mut self.machine {
+            f(m);
+        }
+    }
+
+    fn call_for(&mut self, what: Second) {
+        self.second = Some(what);
+        let _ = fd::event_set(lock::service());
+    }
+
+    /// Asks for a sign of life by a link; the queue pair fails if there is nobody to take it.
+    pub fn probe(&mut self, link: usize) {
+        let Some((_, family)) = self.peer.filter(|_| self.is_ready && self.over.is_none()) else { return };
+        if let Some(l) = self.links.get_mut(link).filter(|l| !l.is_down) {
+            l.note_probe();
             let test = TestLink { response: false, user_data: [0; 16] };
-            self.backlog.push_back(Message::TestLink(test).emit(key.family));
-            self.flush();
+            l.say(Message::TestLink(test).emit(family));
+            l.flush();
         }
     }
 
     /// Sends LLC messages that waited for a slot.
     pub fn flush(&mut self) {
-        while self.outstanding < SLOTS_LLC
-            && let Some(frame) = self.backlog.pop_front()
-        {
-            if !self.post(&[], &frame, u32::MAX) {
-                self.backlog.clear();
-            }
-        }
+        self.links.iter_mut().filter(|l| !l.is_down).for_each(Link::flush);
     }
 
-    /// Whether a connection may send a message now.
-    pub fn has_slot(&self) -> bool {
-        self.outstanding < SLOTS && self.is_ready && self.over.is_none()
-    }
-
-    /// Posts writes and a message; `slot` is the number of the connection, for the completion. False:
-    /// the queue pair is broken.
-    pub fn post(&mut self, writes: &[Write], message: &[u8], slot: u32) -> bool {
-        let (Some(qp), Some(room)) = (&self.qp, self.room) else { return false };
-        let place = self.rooms.trailing_zeros();
-        if place >= 32 {
-            return false;
-        }
-        // SAFETY: 32 places were given in `set_room`.
-        let at = unsafe { room.at.add(place as usize * Room::LEN) };
-        let id = u64::from(place) << 32 | u64::from(slot);
-        if qp.post(writes, message, Room { at, lkey: room.lkey }, id).is_err() {
-            return false;
-        }
-        self.rooms &= !(1 << place);
-        self.last = Some(place);
-        self.posted(writes);
-        true
-    }
-
-    /// Posts a write that announces itself.
-    pub fn post_write(&mut self, write: &Write, immediate: u32, slot: u32) -> bool {
-        let Some(qp) = &self.qp else { return false };
-        let fine = qp.post_write(write, immediate, u64::from(NO_ROOM) << 32 | u64::from(slot)).is_ok();
-        if fine {
-            self.posted(std::slice::from_ref(write));
-        }
-        fine
-    }
-
-    fn posted(&mut self, writes: &[Write]) {
-        if self.outstanding == 0 {
-            self.progress = now();
-        }
-        self.messages[0] += 1;
-        self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
-        self.outstanding += 1;
-    }
-
-    /// What `smcrctl linkgroup` shows.
-    fn record(&self, place: usize, device: &Device) -> Option<Record> {
-        let key = self.key.filter(|_| self.over.is_none())?;
+    /// What `smcrctl linkgroup` shows of a link.
+    pub fn record(&self, place: usize, link: usize, devices: &[Device]) -> Option<Record> {
+        let l = self.links.get(link).filter(|l| !l.is_down && self.over.is_none())?;
+        let ((peer_id, family), peer) = (self.peer?, l.peer?);
         let mut name = [0; 32];
-        for (to, from) in name.iter_mut().zip(device.name.bytes()) {
+        for (to, from) in name.iter_mut().zip(devices[l.device].name.bytes()) {
             *to = from;
         }
         Some(Record {
             id: place as u32 + 1,
             pid: process::pid(),
             role: if self.role == Role::Server { page::Role::Server } else { page::Role::Client },
-            version: if key.family == Family::V2 { 2 } else { 1 },
-            port: self.port.port,
-            link: self.machine.as_ref().map_or(0, machine::Group::link),
-            is_active: self.is_ready,
-            connections: self.users as u32,
-            qpn: self.qp.as_ref().map_or(0, |q| q.number().value()),
-            peer_qpn: key.qpn.value(),
-            mtu: self.mtu,
+            version: if family == Family::V2 { 2 } else { 1 },
+            port: l.port.port,
+            link: self.machine.as_ref().map_or(0, |m| m.number(link)),
+            is_active: l.is_ready,
+            connections: l.users as u32,
+            qpn: l.qp.as_ref().map_or(0, |q| q.number().value()),
+            peer_qpn: peer.qpn.value(),
+            mtu: l.mtu,
             rmb: self.size.bytes(),
-            gid: self.port.gid.0,
-            peer_gid: key.gid.0,
-            peer_id: key.peer_id.0,
+            gid: l.port.gid.0,
+            peer_gid: peer.gid.0,
+            peer_id: peer_id.0,
             device: name,
             eid: self.eid,
-            bytes: self.bytes,
-            messages: self.messages,
+            bytes: l.bytes,
+            messages: l.messages,
         })
-    }
-
-    /// Shows the group in the family page.
-    pub fn show(&self, place: usize, device: &Device) {
-        links::show(place, self.record(place, device).as_ref());
     }
 
     /// Whether LLC messages or completions are still on their way.
     pub fn is_quiet(&self) -> bool {
-        self.backlog.is_empty() && self.outstanding == 0
+        self.links.iter().all(Link::is_quiet)
     }
 
-    /// Destroys the queue pair: nothing of the peer's arrives any more.
-    pub fn silence(&mut self, device: &Device) {
-        if let Some(qp) = self.qp.take() {
-            qp.fail(device);
-            qp.destroy(device);
+    /// Destroys the queue pairs: nothing of the peer's arrives any more.
+    pub fn silence(&mut self, devices: &[Device]) {
+        for l in &mut self.links {
+            l.silence(&devices[l.device]);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::layout::{ctl, fin};
 use crate::sys::fd;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
-use smcr_proto::smc::conn;
+use smcr_proto::smc::conn::{self, Conn};
 use std::sync::atomic::Ordering::*;
 
 /// How far a connection has left its link.
@@ -65,7 +65,8 @@ impl Slot {
         let said = self.conn.as_ref().is_none_or(|c| {
             !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
         });
-        self.closing >= Closing::Close && said && self.in_flight == 0
+        let again = self.conn.as_ref().is_some_and(Conn::is_repeating);
+        self.closing >= Closing::Close && said && self.in_flight == 0 && !again
     }
 
     /// The descriptor of the TCP connection that was kept when the program closed its own is not needed.
@@ -130,7 +131,9 @@ impl State {
     /// What this end has handed to the link, and what the peer is known to have taken of it.
     pub fn sent_by_link(&mut self, index: u32) -> (u64, u64) {
         self.slot(index).map_or((0, 0), |s| {
-            (s.pumped, s.conn.as_ref().map_or(0, |c| c.sent_bytes().1))
+            // After a failover the peer may have more than has been sent again.
+            let conn = s.conn.as_ref();
+            (s.pumped.max(conn.map_or(0, |c| c.told_bytes())), conn.map_or(0, |c| c.sent_bytes().1))
         })
     }
 

@@ -9,18 +9,22 @@
 //! - [`lock`]: the one lock of all of it; `kick` to send;
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
 //! - [`cover`]: who listens to the completion channel;
-//! - [`group`]: a link group: queue pair, LLC machine, rings;
+//! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
+//!   what happens when one of two dies;
 //! - [`slot`]: a connection, [`pieces`] what it writes where; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory;
 //! - [`wake`]: this process's own waiters.
 
 mod arrive;
 pub mod cover;
+mod failover;
 pub mod group;
 pub mod leave;
 pub mod lock;
+pub mod one;
 mod pieces;
 pub mod pool;
+mod second;
 pub mod slot;
 pub mod state;
 mod urgent;

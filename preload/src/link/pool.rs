@@ -12,6 +12,7 @@ use crate::sys::{Errno, Res, mem};
 use crate::verbs::device::Device;
 use crate::verbs::qp::Memory;
 use smcr_proto::smc::id::{Rkey, RmbeIndex};
+use smcr_proto::smc::link::OwnKey;
 
 /// Elements of the first slab of a pool; each further one has twice as many.
 const FIRST: usize = 4;
@@ -25,6 +26,23 @@ struct Slab {
     free: Vec<u8>,
     /// By number of the device.
     memory: Vec<(usize, Memory)>,
+    /// The peer has been told what it is called on both links.
+    announced: bool,
+}
+
+impl Slab {
+    /// Its registration on a device, made if there is none.
+    fn on(&mut self, number: usize, device: &Device, element: usize, remote: bool) -> Res<&Memory> {
+        let at = match self.memory.iter().position(|(n, _)| *n == number) {
+            Some(at) => at,
+            None => {
+                let m = Memory::register(device, self.start, self.count * element, remote)?;
+                self.memory.push((number, m));
+                self.memory.len() - 1
+            }
+        };
+        Ok(&self.memory[at].1)
+    }
 }
 
 /// Elements of one size.
@@ -85,7 +103,7 @@ impl Pool {
         let start = mem::map_for_device(len)?;
         process::note_memory(len as i64);
         let free = (0..count as u8).rev().collect();
-        self.slabs.push(Slab { start, count, free, memory: Vec::new() });
+        self.slabs.push(Slab { start, count, free, memory: Vec::new(), announced: false });
         self.take_from(self.slabs.len() - 1)
     }
 
@@ -108,24 +126,38 @@ impl Pool {
     pub fn keys(&mut self, e: Element, number: usize, device: &Device) -> Res<Keys> {
         let (remote, element) = (self.remote, self.element);
         let s = self.slabs.get_mut(e.slab).ok_or(Errno(libc::EINVAL))?;
-        let at = match s.memory.iter().position(|(n, _)| *n == number) {
-            Some(at) => at,
-            None => {
-                let m = Memory::register(device, s.start, s.count * element, remote)?;
-                s.memory.push((number, m));
-                s.memory.len() - 1
-            }
-        };
-        let m = &s.memory[at].1;
+        let m = s.on(number, device, element, remote)?;
+        let (lkey, rkey) = (m.lkey(), Rkey(m.rkey()));
         let index = RmbeIndex::new(e.place + 1).map_err(|_| Errno(libc::EINVAL))?;
-        Ok(Keys { lkey: m.lkey(), rkey: Rkey(m.rkey()), base: s.start as u64, index })
+        Ok(Keys { lkey, rkey, base: s.start as u64, index })
+    }
+
+    /// What memories are called on two devices of which the peer has not been told yet, at most so many. It is told now.
+    pub fn unannounced(
+        &mut self,
+        first: (usize, &Device),
+        second: (usize, &Device),
+        most: usize,
+    ) -> Res<Vec<[OwnKey; 2]>> {
+        let (remote, element) = (self.remote, self.element);
+        let mut fresh = Vec::new();
+        for s in self.slabs.iter_mut().filter(|s| !s.announced).take(most) {
+            let address = s.start as u64;
+            let mut name = |(number, device): (usize, &Device)| {
+                let rkey = Rkey(s.on(number, device, element, remote)?.rkey());
+                Ok(OwnKey { rkey, address })
+            };
+            fresh.push([name(first)?, name(second)?]);
+            s.announced = true;
+        }
+        Ok(fresh)
     }
 
     /// Ends the pool: withdraws and unmaps everything.
-    pub fn destroy(self, device: &Device) {
+    pub fn destroy(self, devices: &[Device]) {
         for s in self.slabs {
-            for (_, m) in s.memory {
-                m.deregister(device);
+            for (number, m) in s.memory {
+                m.deregister(&devices[number]);
             }
             mem::unmap(s.start, s.count * self.element);
             process::note_memory(-((s.count * self.element) as i64));

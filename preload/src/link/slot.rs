@@ -4,8 +4,8 @@
 //! other side, which a shared-memory connection has in another process. Everything happens under the
 //! lock of all links ([`super::state`]). Positions are bytes from the start of the stream, on both sides.
 
-use super::group::Group;
 use super::leave::Leaving;
+use super::one::Link;
 use super::pieces::take_bytes;
 use super::pool::Element;
 use super::wake;
@@ -47,8 +47,9 @@ pub struct Slot {
     pub tx_key: u32,
     /// The ring that the peer writes into, once the group is known.
     pub rx: Option<Element>,
-    /// The group.
+    /// The group, and which of its links.
     pub group: Option<usize>,
+    pub link: usize,
     /// The machine, from when the peer can learn of the ring.
     pub conn: Option<Conn>,
     /// Counted in the group's machine.
@@ -93,6 +94,7 @@ impl Slot {
             tx_key: 0,
             rx: None,
             group: None,
+            link: 0,
             conn: None,
             joined: false,
             active: false,
@@ -142,8 +144,8 @@ impl Slot {
         unsafe { &(&*self.header).dirs[1] }
     }
 
-    /// Sends what can be sent. False: the queue pair is broken.
-    pub fn pump(&mut self, group: &mut Group) -> bool {
+    /// Sends what can be sent by its link; `announces`: a write may announce itself. False: the queue pair is broken.
+    pub fn pump(&mut self, link: &mut Link, announces: bool) -> bool {
         self.stalled = false;
         self.closing = self.closing.max(self.closing());
         if self.is_leaving() {
@@ -166,7 +168,7 @@ impl Slot {
             let head = out.head.load(Acquire);
             let left = head.wrapping_sub(self.pumped);
             self.urgent = Some(out.urgent.load(Relaxed)).filter(|at| *at > self.pumped);
-            if !group.has_slot() {
+            if !link.has_slot() {
                 self.stalled = true;
                 return true;
             }
@@ -179,12 +181,14 @@ impl Slot {
             let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);
             // A write that announces itself is one piece: up to where the ring ends.
             let edge = u64::from(self.tx.1) - self.pumped % u64::from(self.tx.1);
-            let left = if group.immediate { left.min(edge) } else { left };
+            let left = if announces { left.min(edge) } else { left };
             let mut writes = [Write::default(); WRITES];
             let mut n = 0;
+            // First the peer hears that the link is another one.
+            let moved = conn.is_moving();
             if left > 0 && hold_back {
                 self.stalled = true;
-            } else if left > 0 && !waits && self.closing != Closing::Abort {
+            } else if left > 0 && !waits && !moved && self.closing != Closing::Abort {
                 n = take_bytes(conn, self.pumped, left, self.urgent, (self.tx.0, self.tx.1, self.tx_key), &mut writes);
             }
             let bytes: u64 = writes[..n].iter().map(|w| u64::from(w.len)).sum();
@@ -201,11 +205,11 @@ impl Slot {
                     Closing::Abort => conn.abort(),
                 }
             }
-            let alone = if n == 1 && group.immediate { conn.poll_immediate(writes[0].len) } else { None };
+            let alone = if n == 1 && announces { conn.poll_immediate(writes[0].len) } else { None };
             let posted = match alone {
-                Some(immediate) => group.post_write(&writes[0], immediate, self.index),
+                Some(immediate) => link.post_write(&writes[0], immediate, self.index),
                 None => match conn.poll_cdc() {
-                    Some(message) => group.post(&writes[..n], &message, self.index),
+                    Some(message) => link.post(&writes[..n], &message, self.index),
                     None => return true,
                 },
             };
@@ -213,33 +217,42 @@ impl Slot {
                 return false;
             }
             self.in_flight += 1;
-            if bytes == 0 {
+            if bytes == 0 && !moved {
                 return true;
             }
         }
     }
 
+    /// Its link is another one from now on: nothing that is on its way by the old one counts. How many messages that were.
+    pub fn move_to(&mut self, link: usize) -> u32 {
+        self.link = link;
+        std::mem::take(&mut self.in_flight)
+    }
+
+    /// Goes on where the peer's ring has this name. One that leaves for TCP has nothing more to say.
+    pub fn go_on(&mut self, rkey: Rkey, address: u64, uncompleted: u32) {
+        if let Some(conn) = self.conn.as_mut().filter(|_| self.leaving == Leaving::No) {
+            conn.move_to_link(rkey, address, uncompleted);
+            self.pumped = conn.sent_bytes().0;
+        }
+    }
+
     /// A CDC message for this connection came. Bytes that it brought.
-    pub fn handle_cdc(&mut self, cdc: &Cdc) -> u32 {
+    pub fn handle_cdc(&mut self, cdc: &Cdc) -> Result<u32, Violation> {
         self.handle(|conn| conn.handle_cdc(cdc))
     }
 
     /// The same for a write that announces itself.
-    pub fn handle_immediate(&mut self, len: u32, immediate: Immediate) -> u32 {
+    pub fn handle_immediate(&mut self, len: u32, immediate: Immediate) -> Result<u32, Violation> {
         self.handle(|conn| conn.handle_immediate(len, immediate))
     }
 
-    fn handle(&mut self, take: impl FnOnce(&mut Conn) -> Result<Update, Violation>) -> u32 {
-        let Some(conn) = &mut self.conn else { return 0 };
-        let update = match take(conn) {
-            Ok(update) => update,
-            Err(_) => {
-                self.tainted = true;
-                self.broken(None);
-                return 0;
-            }
-        };
-        let (received, read) = (conn.received_bytes().0, conn.sent_bytes().1);
+    fn handle(&mut self, take: impl FnOnce(&mut Conn) -> Result<Update, Violation>) -> Result<u32, Violation> {
+        let Some(conn) = &mut self.conn else { return Ok(0) };
+        let update = take(conn)?;
+        let (received, (sent, read)) = (conn.received_bytes().0, conn.sent_bytes());
+        // What the peer turns out to have read is not sent again.
+        self.pumped = self.pumped.max(sent);
         let (out, back, shows) = (self.tx_dir(), self.rx_dir(), self.shows());
         if update.received > 0 && shows {
             if update.urgent.is_some() {
@@ -264,7 +277,7 @@ impl Slot {
         if update.freed > 0 || update.closing {
             wake::writer(out);
         }
-        update.received
+        Ok(update.received)
     }
 
     /// Shows the program all that has come.

@@ -1,9 +1,11 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
 use super::cover;
+use super::failover::Arrival;
 use super::group::Group;
 use super::leave::{Leaving, Unseen};
 use super::lock::{SLOTS, STALLED, USED, mark, now};
+use super::one::Link;
 use super::pool::{Headers, Pool};
 use super::slot::{Closing, Slot, token};
 use super::wake;
@@ -32,12 +34,16 @@ pub struct State {
     serial: u32,
     headers: Headers,
     /// By size.
-    send_rings: Vec<Pool>,
+    pub(super) send_rings: Vec<Pool>,
     rooms: Pool,
     peer_id: Option<PeerId>,
     /// Connections that the service thread is to bring back to TCP.
     pub leavers: Vec<u32>,
     pub(super) unseen: Vec<Unseen>,
+    /// What waits for all devices to be looked at, in order.
+    pub(super) held: Vec<Arrival>,
+    /// Records of links that are shown.
+    pub(super) shown: usize,
 }
 
 impl State {
@@ -53,6 +59,8 @@ impl State {
         peer_id: None,
         leavers: Vec::new(),
         unseen: Vec::new(),
+        held: Vec::new(),
+        shown: 0,
     };
 
     /// This process's name among SMC peers: random, one for each process and start.
@@ -108,15 +116,27 @@ impl State {
         Ok(self.devices.len() - 1)
     }
 
-    /// Makes a group without a peer.
-    pub fn new_group(&mut self, role: Role, port: &Port, size: RmbeSize) -> Res<usize> {
+    /// Makes a link without a peer.
+    pub(super) fn new_link(&mut self, port: &Port) -> Res<Link> {
         let number = self.device(port)?;
         let device = &self.devices[number];
         let psn = Psn::truncate(u32::from_ne_bytes(proc::random()?));
         let room = self.rooms.take()?;
-        let keys = self.rooms.keys(room, number, device)?;
-        let mut group = Group::new(role, number, device, port, psn, size)?;
-        group.set_room(Room { at: room.start, lkey: keys.lkey });
+        let made = self.rooms.keys(room, number, device).and_then(|k| Link::new(number, device, port, psn, (room, k.lkey)));
+        if made.is_err() {
+            self.rooms.give_back(room);
+        }
+        made
+    }
+
+    /// A link is over: its room is somebody else's.
+    pub(super) fn give_room_back(&mut self, link: &Link) {
+        self.rooms.give_back(link.room_from);
+    }
+
+    /// Makes a group without a peer.
+    pub fn new_group(&mut self, role: Role, port: &Port, size: RmbeSize) -> Res<usize> {
+        let group = Group::new(role, self.new_link(port)?, size);
         let place = match self.groups.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
@@ -128,26 +148,28 @@ impl State {
         Ok(place)
     }
 
-    /// Gives a connection a ring in a group: from now on the peer may learn of it. The end that the
+    /// Gives a connection a ring in a group, and a link of it: from now on the peer may learn of it. The end that the
     /// handshake sends.
-    pub fn give_ring(&mut self, index: u32, place: usize) -> Res<Endpoint> {
+    pub fn give_ring(&mut self, index: u32, place: usize, link: usize) -> Res<Endpoint> {
         let peer_id = self.peer_id()?;
         self.generation = self.generation.wrapping_add(1);
         let (generation, send_rings) = (self.generation, &mut self.send_rings);
         let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
         let group = self.groups.get_mut(place).and_then(Option::as_mut);
         let (Some(slot), Some(group)) = (slot, group) else { return Err(Errno(libc::EINVAL)) };
-        let device = &self.devices[group.device];
-        slot.tx_key = pool_of(send_rings, slot.tx.1)?.keys(slot.tx.0, group.device, device)?.lkey;
+        let number = group.links.get(link).ok_or(Errno(libc::EINVAL))?.device;
+        let device = &self.devices[number];
+        slot.tx_key = pool_of(send_rings, slot.tx.1)?.keys(slot.tx.0, number, device)?.lkey;
         let ring = group.rings.take()?;
-        let keys = match group.rings.keys(ring, group.device, device) {
+        let keys = match group.rings.keys(ring, number, device) {
             Ok(keys) => keys,
             Err(e) => {
                 group.rings.give_back(ring);
                 return Err(e);
             }
         };
-        let (Some(token), Some(qp)) = (token(index, generation), &group.qp) else {
+        let used = &mut group.links[link];
+        let (Some(token), Some(qp)) = (token(index, generation), &used.qp) else {
             group.rings.give_back(ring);
             return Err(Errno(libc::ENOTCONN));
         };
@@ -156,24 +178,28 @@ impl State {
         conn.set_oob_inline(true);
         slot.conn = Some(conn);
         slot.rx = Some(ring);
-        slot.group = Some(place);
+        (slot.group, slot.link) = (Some(place), link);
         group.users += 1;
+        used.users += 1;
         if let Some(s) = slot.sock() {
             s.rx.ring.store(ring.start, Release);
         }
-        Ok(Endpoint {
+        let end = Endpoint {
             peer_id,
-            gid: group.port.gid,
-            mac: group.port.mac,
+            gid: used.port.gid,
+            mac: used.port.mac,
             qpn: qp.number(),
-            psn: group.psn,
+            psn: used.psn,
             mtu: device.mtu()?,
             rkey: keys.rkey,
             rmb_address: keys.base,
             index: keys.index,
             token,
             size: group.size,
-        })
+        };
+        group.announce_new(&self.devices, now());
+        group.run(&self.devices, now());
+        Ok(end)
     }
 
     /// Forgets a connection that came to nothing or is over.
@@ -203,6 +229,9 @@ impl State {
         slot.active = false;
         let Some(group) = slot.group.take().and_then(|g| self.groups.get_mut(g)?.as_mut()) else { return };
         group.users -= 1;
+        let used = &mut group.links[slot.link];
+        used.users = used.users.saturating_sub(1);
+        slot.link = 0;
         if slot.joined {
             slot.joined = false;
             group.leave(now());
@@ -215,7 +244,7 @@ impl State {
     /// Ends a group: the ends disagree about it, or its first connection came to nothing.
     pub fn end_group(&mut self, place: usize) {
         if let Some(Some(group)) = self.groups.get_mut(place) {
-            group.end(&self.devices[group.device], false, now());
+            group.end(&self.devices, false, now());
             self.look_at_group(place);
         }
     }
@@ -226,10 +255,11 @@ impl State {
         let Some(slot) = self.slot(index) else { return };
         slot.tcp_ended = true;
         let open = slot.conn.as_ref().is_some_and(|c| !c.is_eof());
+        let link = slot.link;
         if let Some(place) = slot.group.filter(|_| open)
             && let Some(Some(group)) = self.groups.get_mut(place)
         {
-            group.probe();
+            group.probe(link);
         }
     }
 
@@ -244,7 +274,7 @@ impl State {
     /// Ends all groups, because the process ends.
     pub fn end_all(&mut self) {
         for group in self.groups.iter_mut().flatten() {
-            group.end(&self.devices[group.device], true, now());
+            group.end(&self.devices, true, now());
         }
     }
 
@@ -273,6 +303,6 @@ impl State {
 }
 
 /// The sending rings of this size.
-fn pool_of(pools: &mut [Pool], size: u32) -> Res<&mut Pool> {
+pub(super) fn pool_of(pools: &mut [Pool], size: u32) -> Res<&mut Pool> {
     pools.iter_mut().find(|p| p.element() == size as usize).ok_or(Errno(libc::EINVAL))
 }

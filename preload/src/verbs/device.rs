@@ -16,7 +16,7 @@ use std::ffi::CStr;
 
 /// Receive buffers of a device.
 const RECEIVES: usize = 512;
-/// Bytes of each: any message of a peer with one link fits (Add Link of version 2 has 88 and more).
+/// Bytes of each: any message fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
 const RECEIVE_LEN: usize = 256;
 /// Completions that the queue holds.
 const COMPLETIONS: i32 = 8192;
@@ -43,6 +43,10 @@ unsafe impl Send for Device {}
 
 /// Bit of the ids of sends; the others are receive buffers. (A failed completion has no valid opcode.)
 pub const SENT: u64 = 1 << 63;
+
+/// Device events: the device is of no use any more; a port has gone down.
+pub const DEVICE_FATAL: u32 = 8;
+pub const PORT_DOWN: u32 = 10;
 
 /// Something that happened.
 #[derive(Clone, Copy)]

@@ -39,25 +39,58 @@ pub fn any() -> bool {
 /// The port for connections from `source`; `sock` is any socket, asked for masks.
 pub fn find(source: [u8; 4], sock: i32) -> Option<Port> {
     let mut near = None;
+    each(|port, netdev, address| {
+        if address == source {
+            return Some(port);
+        }
+        if near.is_none() && net::same_subnet(sock, netdev, source) {
+            near = Some(port);
+        }
+        None
+    })
+    .or(near)
+}
+
+/// A port of another device than this one's, or another one of it, for a second link: in the subnet of `near`, if that is
+/// known.
+pub fn another(first: &Port, near: Option<[u8; 4]>) -> Option<Port> {
+    let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
+    let mut same_device = None;
+    let found = each(|port, netdev, _| {
+        let other = (&port.device, port.port) != (&first.device, first.port);
+        if !other || near.is_some_and(|near| !net::same_subnet(sock, netdev, near)) || !is_up(&port) {
+            return None;
+        }
+        if port.device != first.device {
+            return Some(port);
+        }
+        same_device.get_or_insert(port);
+        None
+    });
+    fd::close(sock);
+    found.or(same_device)
+}
+
+/// Goes through all ports and their GIDs of RoCE v2 with an IPv4 address until one is what is looked for.
+fn each(mut look: impl FnMut(Port, &str, [u8; 4]) -> Option<Port>) -> Option<Port> {
     for device in names(ROOT) {
         for port in names(&format!("{ROOT}/{device}/ports")).iter().filter_map(|p| p.parse().ok()) {
             for index in 0..GIDS {
                 let Some((gid, netdev)) = gid(&device, port, index) else { continue };
-                let Some(address) = gid.ipv4() else { continue };
-                let here = address == source;
-                if !here && (near.is_some() || !net::same_subnet(sock, &netdev, source)) {
-                    continue;
-                }
-                let Some(mac) = mac(&netdev) else { continue };
-                let found = Port { device: device.clone(), port, index, gid, mac };
-                if here {
+                let (Some(address), Some(mac)) = (gid.ipv4(), mac(&netdev)) else { continue };
+                let this = Port { device: device.clone(), port, index, gid, mac };
+                if let Some(found) = look(this, &netdev, address) {
                     return Some(found);
                 }
-                near = Some(found);
             }
         }
     }
-    near
+    None
+}
+
+fn is_up(port: &Port) -> bool {
+    let state = read(&format!("{ROOT}/{}/ports/{}/state", port.device, port.port));
+    state.is_some_and(|s| s.contains("ACTIVE"))
 }
 
 fn gid(device: &str, port: u8, index: u8) -> Option<(Gid, String)> {
@@ -115,6 +148,8 @@ mod tests {
         let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
         // An address of the documentation range is nobody's, with or without devices.
         assert_eq!(find([192, 0, 2, 77], sock), None);
+        let first = Port { device: "none".into(), port: 1, index: 0, gid: Gid::default(), mac: Mac::default() };
+        assert_eq!(another(&first, Some([192, 0, 2, 77])), None);
         fd::close(sock);
     }
 

@@ -252,8 +252,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// Bytes of each.
-    pub const LEN: usize = 128;
+    /// Bytes of each: the longest LLC message is an Add Link with keys.
+    pub const LEN: usize = 256;
 }
 
 /// Registered memory.

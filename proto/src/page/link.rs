@@ -1,10 +1,10 @@
-//! Records of link groups in the family page: what `smcrctl linkgroup` shows.
+//! Records of the links of link groups in the family page: what `smcrctl linkgroup` shows.
 //!
 //! An array of its own behind the sockets ([`super::header::LINK_OFF`]); process record number N has the
 //! records N * [`EACH`] and following. The first word counts up with every change and is odd while the
 //! library writes, so a reader that sees the same even number before and after has a whole record.
 
-/// Records of each process; groups beyond them are not shown.
+/// Records of each process; links beyond them are not shown.
 pub const EACH: usize = 16;
 /// Bytes of a record.
 pub const LEN: usize = 256;
@@ -35,10 +35,10 @@ impl Role {
     }
 }
 
-/// A link group of one link, as its process shows it.
+/// A link of a link group, as its process shows it; two of a group have the same number `id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Record {
-    /// Number in the process, from 1.
+    /// Number of the group in the process, from 1.
     pub id: u32,
     /// The process as it sees itself: a record of one that has gone may lie where a new one begins.
     pub pid: u32,

@@ -59,6 +59,26 @@ impl<T: Copy + Default, const N: usize> List<T, N> {
         Some(first)
     }
 
+    /// Takes the value at a place out; the last one takes its place.
+    pub fn swap_remove(&mut self, place: usize) -> Option<T> {
+        let value = *self.get(place)?;
+        self.len -= 1;
+        self.items[place] = self.items[self.len];
+        Some(value)
+    }
+
+    /// Keeps the values that this says yes to, in order.
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            if keep(&self.items[at]) {
+                self.items[kept] = self.items[at];
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
     /// Empties the list.
     pub fn clear(&mut self) {
         self.len = 0;
@@ -111,6 +131,10 @@ mod tests {
         assert_eq!(*list, [2, 3]);
         assert!(!list.extend(&[5, 6]), "6 does not fit");
         assert_eq!(*list, [2, 3, 5]);
+        assert_eq!((list.swap_remove(0), list.swap_remove(2)), (Some(2), None));
+        assert_eq!(*list, [5, 3]);
+        list.retain(|n| *n != 5);
+        assert_eq!(*list, [3]);
         list.clear();
         assert_eq!(list.pop_front(), None);
     }

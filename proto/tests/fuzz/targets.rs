@@ -11,7 +11,7 @@ use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::RmbeSize;
 use smcr_proto::smc::immediate::Immediate;
-use smcr_proto::smc::link::Group;
+use smcr_proto::smc::link::{Event, Group};
 use smcr_proto::smc::llc::{Family, Message as Llc};
 
 #[path = "host.rs"]
@@ -105,7 +105,8 @@ pub fn handshake(data: &[u8]) {
     parts::handshake_ends(messages(data));
 }
 
-/// A link group takes any messages; the first byte says which end and version it is.
+/// A link group takes any messages by either link; the first byte says which end and version it is, and whether it has a
+/// second device.
 pub fn group(data: &[u8]) {
     let Some((what, data)) = data.split_first() else { return };
     let family = if what & 1 == 0 { Family::V1 } else { Family::V2 };
@@ -114,9 +115,27 @@ pub fn group(data: &[u8]) {
     group.start(Time::ZERO);
     for (i, bytes) in messages(data).enumerate() {
         let now = Time::from_millis(100 * i as u64);
-        let _ = group.handle_llc(now, bytes);
+        let link = usize::from(what >> (4 + i % 4) & 1);
+        let _ = group.handle_llc(now, link, bytes);
+        if i % 32 == 31 {
+            group.handle_link_down(link);
+        }
         group.handle_timeout(now);
-        while group.poll_event().is_some() || group.poll_transmit().is_some() {}
+        loop {
+            let own = parts::second_link(1);
+            match group.poll_event() {
+                Some(Event::SecondLinkDue) if what & 4 != 0 => drop(group.offer_link(now, &own)),
+                Some(Event::LinkOffered(_)) if what & 4 != 0 => drop(group.accept_link(now, &own)),
+                Some(Event::SecondLinkDue) => group.forgo_link(true),
+                Some(Event::LinkOffered(_)) => group.reject_link(),
+                Some(Event::LinkDown { link, to }) => assert!(group.is_active(to) && !group.is_active(link)),
+                Some(_) => {}
+                None => match group.poll_transmit() {
+                    Some((link, _)) => assert!(group.number(link) != 0 || link == 0),
+                    None => break,
+                },
+            }
+        }
     }
 }
 

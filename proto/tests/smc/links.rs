@@ -3,7 +3,7 @@
 use smcr_proto::smc::Time;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::{Gid, Mac, Qpn, Rkey};
-use smcr_proto::smc::link::{Config, Event, FLOW, Group, GroupError, State};
+use smcr_proto::smc::link::{Config, Event, FLOW, Group, GroupError, OwnKey, State};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{
     AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteRkey, Family, Message, RequestAddLink,
@@ -44,7 +44,7 @@ pub fn active(role: Role, family: Family) -> Group {
 }
 
 pub fn tell(group: &mut Group, family: Family, message: Message) {
-    group.handle_llc(START, &message.emit(family)).unwrap();
+    group.handle_llc(START, 0, &message.emit(family)).unwrap();
 }
 
 /// Everything that the group has for its driver, messages as bytes.
@@ -53,7 +53,8 @@ pub fn drain(group: &mut Group) -> (Vec<Event>, Vec<Vec<u8>>) {
     loop {
         if let Some(event) = group.poll_event() {
             events.push(event);
-        } else if let Some(frame) = group.poll_transmit() {
+        } else if let Some((link, frame)) = group.poll_transmit() {
+            assert_eq!(link, 0, "there is one link");
             frames.push(frame.to_vec());
         } else {
             return (events, frames);
@@ -71,7 +72,9 @@ fn a_server_confirms_the_link_and_then_only_seems_to_add_another() {
     assert_eq!(heads(&drain(&mut group).1), [[0x01, 0x2c, 0, 0x03]]);
     tell(&mut group, Family::V1, confirm_link(true));
     let (events, frames) = drain(&mut group);
-    assert_eq!(events, [Event::Ready]);
+    assert_eq!((events, frames), (vec![Event::Ready, Event::SecondLinkDue], vec![]));
+    group.forgo_link(true);
+    let (_, frames) = drain(&mut group);
     assert_eq!(heads(&frames), [[0x02, 0x2c, 0, 0]]);
     assert_eq!(
         frames[0][32] & 0x0f,
@@ -105,15 +108,15 @@ fn a_client_raises_its_queue_pair_answers_and_is_ready_in_this_order() {
         None,
         "not before the event was taken"
     );
-    assert_eq!(group.poll_event(), Some(Event::RaiseToRts));
+    assert_eq!(group.poll_event(), Some(Event::RaiseToRts { link: 0 }));
     assert_eq!(
         group.poll_event(),
         None,
         "not ready before the answer is on its way"
     );
-    assert_eq!(group.poll_transmit().unwrap()[..4], [0x01, 0x2c, 0, 0x83]);
+    assert_eq!(group.poll_transmit().unwrap().1[..4], [0x01, 0x2c, 0, 0x83]);
     assert_eq!(group.poll_event(), Some(Event::Ready));
-    assert_eq!(group.link(), 1, "the server's number");
+    assert_eq!(group.number(0), 1, "the server's number");
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn requests_about_memory_and_life_are_answered() {
         "the driver has to stop writing first"
     );
     let (events, frames) = drain(&mut group);
-    assert_eq!(events, [Event::RkeysDeleted(keys)]);
+    assert_eq!(events, [Event::RkeysDeleted { link: 0, keys }]);
     assert_eq!(
         heads(&frames),
         [[6, 0x2c, 0, 0x80], [7, 0x2c, 0, 0x80], [9, 0x2c, 0, 0x80]]
@@ -210,7 +213,7 @@ fn more_keys_than_are_taken_at_once_are_refused_as_a_whole() {
     let mut group = active(Role::Server, Family::V2);
     let mut message = [0; 48];
     message[..8].copy_from_slice(&[0x29, 48, 0, 0, 10, 0, 0, 0]);
-    group.handle_llc(START, &message).unwrap();
+    group.handle_llc(START, 0, &message).unwrap();
     let (events, frames) = drain(&mut group);
     assert_eq!(events, []);
     assert_eq!(frames[0][..6], [0x29, 0x2c, 0, 0xa0, 10, 10]);
@@ -224,14 +227,14 @@ fn one_exchange_of_its_own_at_a_time() {
         group.delete_rkeys(START, &[Rkey(1); 9]),
         Err(GroupError::Count)
     );
-    group.confirm_rkey(START, Rkey(1), 2).unwrap();
+    group.confirm_rkey(START, [OwnKey { rkey: Rkey(1), address: 2 }; 2]).unwrap();
     assert_eq!(group.delete_rkeys(START, &[Rkey(1)]), Err(GroupError::Busy));
     let (_, frames) = drain(&mut group);
     let mut answer = frames[0].clone();
     answer[3] = 0xb0;
-    group.handle_llc(START, &answer).unwrap();
+    group.handle_llc(START, 0, &answer).unwrap();
     assert_eq!(drain(&mut group).0, [Event::FlowDone { agreed: false }]);
-    group.handle_llc(START, &answer).unwrap();
+    group.handle_llc(START, 0, &answer).unwrap();
     assert_eq!(drain(&mut group).0, [], "an answer without a question");
 
     group.delete_rkeys(START, &[Rkey(1)]).unwrap();
@@ -262,12 +265,12 @@ fn a_peer_that_floods_has_to_wait_for_the_driver() {
     })
     .emit(Family::V2);
     let mut taken = 0;
-    while group.handle_llc(START, &test).is_ok() {
+    while group.handle_llc(START, 0, &test).is_ok() {
         taken += 1;
         assert!(taken < 100, "it may not take them for ever");
     }
     assert_eq!(drain(&mut group).1.len(), taken);
-    assert_eq!(group.handle_llc(START, &test), Ok(()));
+    assert_eq!(group.handle_llc(START, 0, &test), Ok(()));
 }
 
 #[test]

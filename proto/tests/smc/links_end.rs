@@ -51,12 +51,12 @@ fn a_link_that_is_not_confirmed_ends() {
 #[test]
 fn a_silent_link_is_tested_and_one_miss_ends_it() {
     let mut group = active(Role::Client, Family::V2);
-    group.handle_arrival(START + Time::from_secs(10));
+    group.handle_arrival(START + Time::from_secs(10), 0);
     assert_eq!(group.poll_timeout(), Some(START + Time::from_secs(40)));
     let at = START + Time::from_secs(40);
     group.handle_timeout(at);
     assert_eq!(heads(&drain(&mut group).1), [[0x27, 0x2c, 0, 0]]);
-    group.handle_arrival(at + Time::from_secs(1));
+    group.handle_arrival(at + Time::from_secs(1), 0);
     group.handle_timeout(at + FLOW);
     assert_eq!(
         group.state(),
@@ -166,7 +166,7 @@ fn a_group_without_connections_ends_in_order_after_ten_minutes() {
 #[test]
 fn a_link_that_ends_before_it_is_confirmed_has_failed() {
     let mut group = started(Role::Client, Family::V2);
-    group.handle_link_down();
+    group.handle_link_down(0);
     assert_eq!(drain(&mut group), (vec![Event::ConfirmFailed], vec![]));
     let mut group = started(Role::Server, Family::V2);
     group.terminate(LinkReason::PROTOCOL_VIOLATION);

@@ -1,10 +1,11 @@
 //! Tests of SMC-R from outside the crate.
 //!
 //! `golden` and `replay` hold the code against captures of Linux kernels; `properties` feeds it
-//! arbitrary input; `handshakes`, `links` and `connections` ask each machine about its rules;
+//! arbitrary input; `handshakes`, `links`, `second_link` and `connections` ask each machine about its rules;
 //! `scenarios` runs two whole ends in the simulator of `pair`.
 
 mod connections;
+mod connections_failover;
 mod connections_immediate;
 mod connections_urgent;
 mod golden;
@@ -19,5 +20,7 @@ mod properties;
 mod proposals;
 mod replay;
 mod scenarios;
+mod scenarios_failover;
+mod second_link;
 mod scenarios_tcp;
 mod vectors;

@@ -8,7 +8,7 @@ use smcr_proto::smc::handshake::client::Client;
 use smcr_proto::smc::handshake::server::{Offer, Server};
 use smcr_proto::smc::handshake::{Host, Role};
 use smcr_proto::smc::id::{Eid, Gid, Mac, Mtu, PeerId, Psn, Qpn, Rkey, RmbeIndex, RmbeSize, Token};
-use smcr_proto::smc::link::{Config, TEST_LINK};
+use smcr_proto::smc::link::{Config, NewLink, TEST_LINK};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::Family;
 
@@ -104,6 +104,20 @@ pub fn group_config(role: Role, family: Family) -> Config {
         max_links: 2,
         max_conns: 255,
         test_link: Some(TEST_LINK),
+    }
+}
+
+/// The end of host `who` on its second device, without memories.
+pub fn second_link(who: u8) -> NewLink {
+    let end = endpoint(who, 1, RmbeSize::MIN);
+    NewLink {
+        mac: Mac([0x52, 0x54, 0, 0x78, 0, who]),
+        gid: Gid::from_ipv4([10, 78, 0, who]),
+        qpn: Qpn::truncate(0x20 + who as u32),
+        psn: end.psn,
+        mtu: end.mtu,
+        peer_gid: Gid::from_ipv4([10, 77, 0, 3 - who]),
+        rkeys: List::new(),
     }
 }
 

@@ -223,7 +223,7 @@ proptest! {
         for role in [smcr_proto::smc::handshake::Role::Client, smcr_proto::smc::handshake::Role::Server] {
             let mut group = active(role, family);
             for (i, bytes) in messages.iter().enumerate() {
-                let _ = group.handle_llc(Time::from_secs(i as u64), bytes);
+                let _ = group.handle_llc(Time::from_secs(i as u64), 0, bytes);
                 while group.poll_event().is_some() || group.poll_transmit().is_some() {}
             }
         }

@@ -11,7 +11,7 @@ use smcr_proto::smc::llc::LinkReason;
 use crate::pair::{CLIENT, Pair, SERVER};
 
 /// A stream of so many bytes from an end of a connection to the other.
-struct Stream {
+pub struct Stream {
     from: usize,
     place: usize,
     len: usize,
@@ -20,7 +20,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(from: usize, place: usize, len: usize) -> Stream {
+    pub fn new(from: usize, place: usize, len: usize) -> Stream {
         Stream {
             from,
             place,
@@ -62,9 +62,12 @@ impl Stream {
     }
 }
 
-/// Runs streams beside each other in an order of the seed's; panics if nothing moves any more.
-fn transfer(pair: &mut Pair, streams: &mut [Stream]) {
-    while streams.iter().any(|s| s.received < s.len) {
+/// Runs streams beside each other in an order of the seed's until so many bytes have been received, or all; panics if
+/// nothing moves any more.
+pub fn transfer(pair: &mut Pair, streams: &mut [Stream], up_to: usize) {
+    while streams.iter().any(|s| s.received < s.len)
+        && streams.iter().map(|s| s.received).sum::<usize>() < up_to
+    {
         let stream = &mut streams[pair.random(streams.len())];
         let _ = match pair.random(4) {
             0 if stream.sent < stream.len => stream.write_some(pair),
@@ -122,7 +125,7 @@ fn streams_arrive_whole_under_any_order_of_events() {
             Stream::new(CLIENT, mixed, 200_000),
             Stream::new(SERVER, mixed, 120_000),
         ];
-        transfer(&mut pair, &mut streams);
+        transfer(&mut pair, &mut streams, usize::MAX);
     }
 }
 
@@ -151,7 +154,7 @@ fn a_half_closed_connection_carries_the_answer() {
     pair.run();
     assert_eq!(pair.read(SERVER, c, 100), b"question");
     assert!(pair.slot(SERVER, c).conn.is_eof());
-    transfer(&mut pair, &mut [Stream::new(SERVER, c, 100_000)]);
+    transfer(&mut pair, &mut [Stream::new(SERVER, c, 100_000)], usize::MAX);
     pair.close(SERVER, c);
     pair.run();
     assert!(pair.slot(CLIENT, c).conn.is_eof());
@@ -237,7 +240,7 @@ fn a_link_that_dies_silently_is_noticed_by_the_test_and_ends_every_connection() 
     );
     pair.write(CLIENT, a, b"arrived");
     pair.run();
-    pair.link_up = false;
+    pair.link_up[0] = false;
     pair.write(CLIENT, a, b"lost");
     pair.advance(Time::from_secs(33));
     for end in [CLIENT, SERVER] {
@@ -309,7 +312,7 @@ fn a_connection_that_breaks_the_rules_ends_alone() {
         conn_flags: ConnFlags::empty(),
     };
     pair.run();
-    pair.send(CLIENT, lie.emit().to_vec());
+    pair.send(CLIENT, 0, lie.emit().to_vec());
     pair.run();
     let violation = Violation::Producer(CursorError::BeyondLimit);
     assert_eq!(pair.slot(SERVER, bad).violation, Some(violation));
@@ -328,5 +331,6 @@ fn a_connection_that_breaks_the_rules_ends_alone() {
             Stream::new(CLIENT, good, 40_000),
             Stream::new(SERVER, good, 40_000),
         ],
+        usize::MAX,
     );
 }

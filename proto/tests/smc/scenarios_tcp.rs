@@ -81,7 +81,7 @@ fn data_may_overtake_the_confirm() {
 fn a_link_that_never_comes_up_leaves_both_on_tcp_with_a_clean_stream() {
     for seed in 0..10 {
         let mut pair = Pair::new(seed);
-        pair.link_up = false;
+        pair.link_up[0] = false;
         let c = pair.begin(RmbeSize::MIN, RmbeSize::MIN);
         pair.advance(Time::from_millis(2200));
         assert_eq!(
@@ -105,7 +105,7 @@ fn a_link_that_never_comes_up_leaves_both_on_tcp_with_a_clean_stream() {
             "no byte is left over"
         );
         // The next one may do better.
-        pair.link_up = true;
+        pair.link_up[0] = true;
         pair.connect();
     }
 }

@@ -12,6 +12,7 @@ use crate::link::lock::{self, now};
 use crate::log;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net, proc};
+use crate::verbs::device::{DEVICE_FATAL, PORT_DOWN};
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
@@ -217,7 +218,8 @@ fn round(work: &mut Work) {
     }
     lock::with(|all| {
         let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
-        for d in &mut all.devices {
+        let mut events = Vec::new();
+        for (at, d) in all.devices.iter_mut().enumerate() {
             if number(d.event_fd()) {
                 d.take_event();
             }
@@ -225,6 +227,12 @@ fn round(work: &mut Work) {
                 && let Some(event) = d.take_async()
             {
                 log::info!(target: "smcr::verbs", event, "device event");
+                events.push((at, event));
+            }
+        }
+        for (at, event) in events {
+            if let PORT_DOWN | DEVICE_FATAL = event {
+                all.device_event(at, event == DEVICE_FATAL);
             }
         }
     });
@@ -328,6 +336,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(EVENT.load(Relaxed));
     add(WATCH.load(Relaxed));
     backlog::descriptors(&mut *add);
+    cover::descriptor().into_iter().for_each(&mut *add);
     lock::with(|all| {
         for d in &all.devices {
             d.descriptors().into_iter().for_each(&mut *add);
@@ -337,8 +346,8 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
-    cover::moved(old, new);
-    EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+    cover::moved(old, new)
+        || EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)
         || lock::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)

@@ -13,7 +13,7 @@ impl Conn {
     /// taken by the last [`Conn::write`], one segment, have been written: the immediate of that write. `None`: a CDC
     /// message is due.
     pub fn poll_immediate(&mut self, len: u32) -> Option<u32> {
-        let peer = self.peer.as_mut().filter(|_| self.cdc_due && !self.link_down)?;
+        let peer = self.peer.as_mut().filter(|_| self.cdc_due && !self.link_down && self.failover.is_none())?;
         let plain = self.told == self.local && self.rx.unconfirmed() <= MAX_PROGRESS;
         if !plain || !peer.tx.is_plain(len) {
             return None;
@@ -45,6 +45,7 @@ impl Conn {
         }
         self.rx.advance(len, ProducerFlags::empty());
         self.update_if_due();
+        self.end_if_due();
         Ok(Update { received: len, freed, urgent: None, closing: false })
     }
 }

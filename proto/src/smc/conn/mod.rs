@@ -7,6 +7,7 @@
 //! [`Conn::segments`] gives, say so to [`Conn::consume`]. After every call poll `poll_cdc`, as soon as
 //! a send slot is free. RFC 7609 section 4, Linux `net/smc/smc_{cdc,tx,rx,close}.c`.
 
+mod failover;
 mod immediate;
 mod receive;
 mod report;
@@ -43,6 +44,10 @@ pub struct Conn {
     sent: u16,
     seen: u16,
     cdc_due: bool,
+    /// A failover message is due, with this number and producer cursor.
+    failover: Option<(u16, Cursor)>,
+    /// Failover messages of the peer are judged by their cursors.
+    by_cursor: bool,
     link_down: bool,
     error: Option<ConnError>,
 }
@@ -52,6 +57,8 @@ pub struct Conn {
 struct Peer {
     token: Token,
     ring: u64,
+    /// Where the ring begins in the peer's memory.
+    offset: u64,
     rkey: Rkey,
     tx: Sender,
 }
@@ -73,6 +80,8 @@ impl Conn {
             sent: 0,
             seen: 0,
             cdc_due: false,
+            failover: None,
+            by_cursor: false,
             link_down: false,
             error: None,
         }
@@ -85,6 +94,7 @@ impl Conn {
             self.peer = Some(Peer {
                 token,
                 ring,
+                offset: ring.wrapping_sub(peer.rmb_address),
                 rkey,
                 tx: Sender::new(peer.size.bytes()),
             });
@@ -107,7 +117,8 @@ impl Conn {
 
     /// Over, and the peer was told: ring and token may be given up.
     pub fn is_finished(&self) -> bool {
-        self.state == State::Closed && (!self.cdc_due || self.link_down || self.peer.is_none())
+        let said = !self.cdc_due && self.told == self.local;
+        self.state == State::Closed && (said || self.link_down || self.peer.is_none())
     }
 
     /// The error that the program has not been told yet; it follows the data that arrived before.
@@ -169,15 +180,10 @@ impl Conn {
         if over || cdc.token != self.token || self.link_down {
             return Ok(Update::default());
         }
-        let ahead = cdc.sequence.wrapping_sub(self.seen) as i16;
         if cdc.producer_flags.contains(ProducerFlags::FAILOVER) {
-            // Says only what the sender believes to have been received.
-            return if ahead > 0 {
-                Err(self.violated(Violation::Lost))
-            } else {
-                Ok(Update::default())
-            };
+            return self.validate(cdc);
         }
+        let ahead = cdc.sequence.wrapping_sub(self.seen) as i16;
         if ahead < 0 {
             return Ok(Update::default());
         }
@@ -198,6 +204,7 @@ impl Conn {
         let urgent = self.rx.advance(received, cdc.producer_flags);
         let closing = self.peer_flags(cdc.conn_flags);
         self.update_if_due();
+        self.end_if_due();
         Ok(Update {
             received,
             freed,
@@ -329,12 +336,17 @@ impl Conn {
 
     /// The next message to send. It is counted as sent: call only with a free send slot.
     pub fn poll_cdc(&mut self) -> Option<[u8; LEN]> {
+        if let Some(message) = self.poll_failover() {
+            return Some(message);
+        }
+        let repeats = self.is_repeating();
         let peer = self
             .peer
             .as_mut()
             .filter(|_| self.cdc_due && !self.link_down)?;
         self.cdc_due = false;
-        self.told = self.local;
+        // The end comes behind the bytes, also those that are sent again.
+        self.told = if repeats { self.local & ConnFlags::ABORTED } else { self.local };
         self.sent = self.sent.wrapping_add(1);
         let (producer, producer_flags) = peer.tx.announce();
         let message = Cdc {
@@ -343,7 +355,7 @@ impl Conn {
             producer,
             consumer: self.rx.confirm(),
             producer_flags,
-            conn_flags: self.local,
+            conn_flags: self.told,
         };
         Some(message.emit())
     }
@@ -353,7 +365,7 @@ impl Conn {
             Some(WriteError::NotConnected)
         } else if self.link_down {
             Some(WriteError::Aborted)
-        } else if self.closed || self.local.contains(ConnFlags::DONE_WRITING) {
+        } else if self.is_done() && !self.is_repeating() {
             Some(WriteError::Pipe)
         } else if self.remote.intersects(ConnFlags::ANY_CLOSE) || self.state == State::ProcessAbort
         {

@@ -91,6 +91,16 @@ impl Receiver {
         }
     }
 
+    /// Whether all that the peer believes to have been received has been.
+    pub fn has(&self, claimed: Cursor) -> bool {
+        Cursor::at(self.produced, self.size).step(claimed, 0, self.size).is_ok()
+    }
+
+    /// The consumer cursor, without telling it.
+    pub fn cursor(&self) -> Cursor {
+        Cursor::at(self.consumed, self.size)
+    }
+
     /// The peer has written so many bytes more. Gives the place of an urgent byte among them; its
     /// value has to be copied now.
     pub fn advance(&mut self, bytes: u32, flags: ProducerFlags) -> Option<u32> {
@@ -189,6 +199,6 @@ impl Receiver {
     pub fn confirm(&mut self) -> Cursor {
         self.confirmed = self.consumed;
         self.force = false;
-        Cursor::at(self.consumed, self.size)
+        self.cursor()
     }
 }

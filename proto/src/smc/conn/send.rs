@@ -12,6 +12,8 @@ pub(super) struct Sender {
     size: u32,
     /// Where the next byte goes.
     produced: u64,
+    /// How far it had come before a rewind.
+    written: u64,
     /// How far a CDC message has told the peer.
     announced: u64,
     /// How far the peer has read.
@@ -39,6 +41,7 @@ impl Sender {
         Sender {
             size,
             produced: 0,
+            written: 0,
             announced: 0,
             consumed: 0,
             blocked: false,
@@ -67,6 +70,10 @@ impl Sender {
 
     pub fn produced(&self) -> u64 {
         self.produced
+    }
+
+    pub fn announced(&self) -> u64 {
+        self.announced
     }
 
     pub fn consumed(&self) -> u64 {
@@ -105,9 +112,29 @@ impl Sender {
     /// The peer has read so many bytes more.
     pub fn advance(&mut self, bytes: u32) {
         self.consumed += bytes as u64;
+        // After a rewind: what the peer has read by now need not be repeated.
+        self.produced = self.produced.max(self.consumed);
         if self.urgent == Urgent::Waiting && self.in_flight() == 0 {
             self.urgent = Urgent::None;
         }
+    }
+
+    /// All that the peer is not known to have read is written again: nobody knows what of it has arrived.
+    pub fn rewind(&mut self) {
+        self.written = self.written.max(self.produced);
+        self.produced = self.consumed;
+        self.blocked = false;
+        self.urgent = Urgent::None;
+    }
+
+    /// Whether something is to be written again.
+    pub fn is_repeating(&self) -> bool {
+        self.produced < self.written
+    }
+
+    /// The producer cursor.
+    pub fn cursor(&self) -> Cursor {
+        Cursor::at(self.produced, self.size)
     }
 
     /// What the peer knows of and has not read.
@@ -117,9 +144,10 @@ impl Sender {
 
     /// Whether `len` bytes are all that is to be announced, without any flag.
     pub fn is_plain(&self, len: u32) -> bool {
-        let fresh = self.produced - self.announced;
+        // While bytes are repeated the peer may have them: their length is no progress.
+        let fresh = self.produced.checked_sub(self.announced);
         // "Write blocked" tells a reader nothing that the cursors do not: the ring is full.
-        len > 0 && fresh == u64::from(len) && self.urgent == Urgent::None
+        len > 0 && fresh == Some(u64::from(len)) && self.urgent == Urgent::None
     }
 
     /// The producer cursor and flags for a message that is sent now.
@@ -132,7 +160,8 @@ impl Sender {
             flags |= ProducerFlags::URGENT_PRESENT;
             self.urgent = Urgent::Waiting;
         }
-        self.announced = self.produced;
-        (Cursor::at(self.produced, self.size), flags)
+        // The peer may know of more, while bytes are repeated.
+        self.announced = self.announced.max(self.produced);
+        (self.cursor(), flags)
     }
 }

@@ -1,150 +1,107 @@
 //! What a link group does with each LLC message: the part of [`super::Group`] that faces the peer.
 
-use super::timers::Timer;
+use super::one::{Link, Stage};
+use super::peer_keys::Name;
+use super::second::SECOND_PLACE;
+use super::timers::OfGroup;
 use super::{Event, Flow, Group, State};
+use crate::smc::Time;
 use crate::smc::handshake::Role;
 use crate::smc::list::List;
 use crate::smc::llc::{
-    AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, LinkReason,
-    Message, RequestAddLink, TestLink,
+    ConfirmLink, ConfirmRkey, DeleteRkey, Family, Message, RequestAddLink, TestLink,
 };
 
-/// Reason of a rejected Add Link in version 1: no alternate path.
-const NO_ALTERNATE_PATH: u8 = 1;
-
 impl Group {
-    pub(super) fn answer(&mut self, message: Message) {
+    pub(super) fn answer(&mut self, now: Time, by: usize, message: Message) {
         if matches!(self.state, State::New | State::Closing | State::Gone) {
             return;
         }
         match message {
-            Message::ConfirmLink(m) => self.on_confirm_link(m),
-            Message::AddLink(m) => self.on_add_link(m),
-            Message::DeleteLink(m) => self.on_delete_link(m),
-            Message::ConfirmRkey(m) => self.on_confirm_rkey(m),
-            Message::DeleteRkey(m) => self.on_delete_rkey(m),
+            Message::ConfirmLink(m) if by == 0 => self.on_first_confirmed(m),
+            Message::ConfirmLink(m) => self.on_second_confirmed(m),
+            Message::AddLink(m) => self.on_add_link(now, by, m),
+            Message::DeleteLink(m) => self.on_delete_link(by, m),
+            Message::ConfirmRkey(m) => self.on_confirm_rkey(by, m),
+            Message::DeleteRkey(m) => self.on_delete_rkey(by, m),
             Message::TestLink(m) if !m.response => {
-                self.send(
-                    Message::TestLink(TestLink {
-                        response: true,
-                        ..m
-                    }),
-                    None,
-                );
+                self.send(by, Message::TestLink(TestLink { response: true, ..m }), None);
             }
             Message::RequestAddLink(m) if !m.response => {
-                let answer = RequestAddLink {
-                    response: true,
-                    gids: List::new(),
-                };
-                self.send(Message::RequestAddLink(answer), None);
+                let answer = RequestAddLink { response: true, gids: List::new() };
+                self.send(by, Message::RequestAddLink(answer), None);
             }
-            // The answers to these have done their work by arriving; keys of a second link are never
-            // asked for.
+            // The answers to these have done their work by arriving; keys of a second link come with Add Link.
             Message::TestLink(_) | Message::RequestAddLink(_) | Message::AddLinkCont(_) => {}
         }
     }
 
-    fn on_confirm_link(&mut self, m: ConfirmLink) {
+    fn on_first_confirmed(&mut self, m: ConfirmLink) {
         // An eyecatcher in the ring is something this library does not write.
         let fits = self.state == State::Confirming && m.no_eyecatcher && m.link != 0;
+        let test = self.config.test_link;
+        let Some(link) = self.links[0].as_mut().filter(|_| fits) else { return };
         match (self.config.role, m.response) {
-            (Role::Client, false) if fits => {
-                self.config.link = m.link;
-                self.push(Event::RaiseToRts);
+            (Role::Client, false) => {
+                link.number = m.link;
+                let answer = link.confirm(&self.config, true);
+                link.activate(test);
+                self.state = State::Active;
+                self.push(Event::RaiseToRts { link: 0 });
                 // Usable as soon as the answer is on its way.
-                self.send(
-                    Message::ConfirmLink(self.config.confirm_link(true)),
-                    Some(Event::Ready),
-                );
-                self.active();
+                self.send(0, Message::ConfirmLink(answer), Some(Event::Ready));
             }
-            (Role::Server, true) if fits && m.link == self.config.link => {
-                self.active();
+            (Role::Server, true) if m.link == link.number => {
+                link.activate(test);
+                self.state = State::Active;
                 self.push(Event::Ready);
                 if self.config.max_links > 1 {
-                    self.send(Message::AddLink(self.config.void_add_link()), None);
+                    self.push(Event::SecondLinkDue);
                 }
             }
             _ => {}
         }
     }
 
-    /// There is one link and there will be no other. A client rejects; a server ignores the hint of
-    /// a client, and the rejection of its own request.
-    fn on_add_link(&mut self, m: AddLink) {
-        if self.config.role == Role::Client && m.kind == AddKind::Request {
-            let kind = AddKind::Reject(NO_ALTERNATE_PATH);
-            self.send(
-                Message::AddLink(AddLink {
-                    kind,
-                    ext: None,
-                    ..m
-                }),
-                None,
-            );
+    fn on_second_confirmed(&mut self, m: ConfirmLink) {
+        let test = self.config.test_link;
+        let fits = |l: &&mut Link| l.stage == Stage::Confirming && l.number == m.link && m.no_eyecatcher;
+        let Some(link) = self.links[SECOND_PLACE].as_mut().filter(fits) else { return };
+        match (self.config.role, m.response) {
+            (Role::Client, false) => {
+                let answer = link.confirm(&self.config, true);
+                link.activate(test);
+                self.push(Event::RaiseToRts { link: SECOND_PLACE });
+                let ready = Event::LinkReady { link: SECOND_PLACE };
+                self.send(SECOND_PLACE, Message::ConfirmLink(answer), Some(ready));
+            }
+            (Role::Server, true) => {
+                link.activate(test);
+                self.push(Event::LinkReady { link: SECOND_PLACE });
+            }
+            _ => {}
         }
     }
 
-    fn on_delete_link(&mut self, m: DeleteLink) {
-        if m.response {
-            return;
-        }
-        let known = m.all || m.link == self.config.link;
-        match self.config.role {
-            _ if !known => {
-                let reason = LinkReason::UNKNOWN_LINK;
-                self.send(
-                    Message::DeleteLink(DeleteLink {
-                        response: true,
-                        reason,
-                        ..m
-                    }),
-                    None,
-                );
-            }
-            // The client asks; the server is who deletes, and says so.
-            Role::Server if self.state == State::Active => self.close(m.reason, true, true),
-            Role::Client if !m.all && self.state == State::Active => {
-                self.state = State::Closing;
-                let reason = LinkReason::NONE;
-                let answer = DeleteLink {
-                    response: true,
-                    reason,
-                    ..m
-                };
-                let over = Event::Terminated {
-                    by_peer: true,
-                    reason: m.reason,
-                };
-                self.send(Message::DeleteLink(answer), Some(over));
-            }
-            Role::Client | Role::Server => {
-                self.transmit.clear();
-                self.gone(Event::Terminated {
-                    by_peer: true,
-                    reason: m.reason,
-                });
-            }
-        }
-    }
-
-    /// Nothing has to be kept: on one link the CLC messages name key and address again.
-    fn on_confirm_rkey(&mut self, m: ConfirmRkey) {
+    /// On one link nothing has to be kept: the CLC messages name key and address again.
+    fn on_confirm_rkey(&mut self, by: usize, m: ConfirmRkey) {
         if !m.response {
-            self.send(
-                Message::ConfirmRkey(ConfirmRkey {
-                    response: true,
-                    ..m
-                }),
-                None,
-            );
+            let mut fits = true;
+            for other in m.others.iter() {
+                if let Some(place) = self.place_of(other.link) {
+                    let name = Name { rkey: m.rkey, address: Some(m.address) };
+                    let there = Name { rkey: other.rkey, address: Some(other.address) };
+                    fits &= self.peer_keys.learn(by, name, Some((place, there)));
+                }
+            }
+            let answer = ConfirmRkey { response: true, negative: !fits, ..m };
+            self.send(by, Message::ConfirmRkey(answer), None);
         } else if self.flow == Some(Flow::ConfirmRkey(m.rkey)) {
             self.finish_flow(!m.negative);
         }
     }
 
-    fn on_delete_rkey(&mut self, m: DeleteRkey) {
+    fn on_delete_rkey(&mut self, by: usize, m: DeleteRkey) {
         if m.response {
             if self.flow == Some(Flow::DeleteRkeys) {
                 self.finish_flow(!m.negative);
@@ -160,18 +117,26 @@ impl Group {
             answer.negative = true;
             answer.errors = (m.keys.len() as u8).saturating_add(m.more);
         } else if !m.keys.is_empty() {
-            self.push(Event::RkeysDeleted(m.keys));
+            self.push(Event::RkeysDeleted { link: by, keys: m.keys });
+            let other = SECOND_PLACE - by.min(SECOND_PLACE);
+            let mut there = List::new();
+            for key in m.keys.iter().filter_map(|key| self.peer_keys.forget(by, *key, other)) {
+                there.push(key);
+            }
+            if !there.is_empty() {
+                self.push(Event::RkeysDeleted { link: other, keys: there });
+            }
         }
         if self.config.family == Family::V2 {
             // As Linux answers: the number stays, the keys do not.
             answer.keys.fill(Default::default());
         }
-        self.send(Message::DeleteRkey(answer), None);
+        self.send(by, Message::DeleteRkey(answer), None);
     }
 
     fn finish_flow(&mut self, agreed: bool) {
         self.flow = None;
-        self.timers.clear(Timer::Flow);
+        self.timers.clear(OfGroup::Flow);
         self.push(Event::FlowDone { agreed });
     }
 }

@@ -6,7 +6,7 @@ use crate::smc::Time;
 use crate::smc::handshake::Role;
 use crate::smc::id::{Gid, Mac, Qpn};
 use crate::smc::list::List;
-use crate::smc::llc::{AddKind, AddLink, AddLinkExt, ConfirmLink, Family};
+use crate::smc::llc::{AddKind, AddLink, AddLinkExt, Family};
 
 /// Most connections in a group, unless release 2.1 agreed on fewer.
 pub const MAX_CONNECTIONS: u8 = 255;
@@ -41,24 +41,6 @@ pub struct Config {
 }
 
 impl Config {
-    pub(super) fn confirm_link(&self, response: bool) -> ConfirmLink {
-        ConfirmLink {
-            response,
-            no_eyecatcher: true,
-            mac: self.mac,
-            gid: self.gid,
-            qpn: self.qpn,
-            link: self.link,
-            link_uid: self.link_uid,
-            max_links: self.max_links,
-            max_conns: if self.family == Family::V2 {
-                self.max_conns
-            } else {
-                0
-            },
-        }
-    }
-
     /// A request that a Linux client rejects at once, because its MTU is 0. Without it the client
     /// waits 2 s + 1 s for one while it holds a lock of its whole host.
     pub(super) fn void_add_link(&self) -> AddLink {

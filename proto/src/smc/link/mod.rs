@@ -1,9 +1,11 @@
-//! A link group of one link: keeps the RDMA connection between two SMC-R peers agreed and alive.
+//! A link group of one or two links: keeps the RDMA connection between two SMC-R peers agreed and alive.
 //!
 //! Roles are per group: the server end accepted the connection that made it. The group answers LLC
-//! messages, confirms a new link, refuses second links, announces and withdraws memory, tests an
-//! idle link and ends it. RFC 7609 section 3, Linux `net/smc/smc_llc.c`. The driver owns
-//! queue pair and memory; connections are [`super::conn`].
+//! messages, confirms a new link, sets up a second one over another device ([`second`]), announces and withdraws
+//! memory, tests an idle link, moves what a link carried to the other one ([`failover`]), and ends. RFC 7609
+//! section 3, Linux `net/smc/smc_llc.c`. The driver owns queue pairs and memory; connections are [`super::conn`].
+//!
+//! Links are named by their place, 0 or 1; numbers are what they are called on the wire.
 //!
 //! The order of calls: after each `handle_*` or command `poll_event` until `None` (messages are
 //! held back until then), then `poll_transmit` until `None`, then `poll_event` once more, then look at
@@ -11,21 +13,31 @@
 
 mod answer;
 mod config;
+mod failover;
 pub mod key;
+mod one;
+mod peer_keys;
+mod second;
 mod timers;
 
-use self::timers::{Timer, Timers};
+use self::one::{Link, Stage};
+use self::peer_keys::{Name, PeerKeys};
+use self::timers::{GroupTimers, OfGroup, OfLink};
 use super::Time;
 use super::handshake::Role;
 use super::id::Rkey;
 use super::list::List;
 use super::llc::{
-    ConfirmRkey, DeleteLink, DeleteRkey, Frame, LinkReason, MAX_DELETE_KEYS, Message, TestLink,
+    AddLink, ConfirmRkey, DeleteLink, DeleteRkey, Frame, LinkReason, MAX_DELETE_KEYS, Message,
+    RkeyOnLink, TestLink,
 };
 
 pub use self::config::{Config, MAX_CONNECTIONS};
-pub use self::timers::{CONFIRM_CLIENT, FLOW, IDLE_CLIENT, IDLE_SERVER, TEST_LINK};
+pub use self::one::{NewLink, OwnKey};
+pub use self::timers::{CONFIRM_CLIENT, FLOW, IDLE_CLIENT, IDLE_SERVER, SECOND, TEST_LINK};
 
+/// Links of a group at most.
+pub const LINKS: usize = 2;
 /// Messages and events held for the driver.
 const QUEUE: usize = 8;
 
@@ -34,12 +46,14 @@ const QUEUE: usize = 8;
 pub struct Group {
     config: Config,
     state: State,
-    timers: Timers,
-    /// When anything last arrived.
-    last_arrival: Time,
+    timers: GroupTimers,
+    links: [Option<Link>; LINKS],
     connections: u8,
     /// The exchange that this end began and whose answer is missing.
     flow: Option<Flow>,
+    /// A server's request that waits for the driver's answer.
+    offered: Option<AddLink>,
+    peer_keys: PeerKeys,
     transmit: List<Outgoing, QUEUE>,
     events: List<Queued, QUEUE>,
 }
@@ -55,29 +69,65 @@ pub enum State {
     Active,
     /// Delete Link is to be sent; no connection may join.
     Closing,
-    /// Over; the queue pair can be destroyed.
+    /// Over; the queue pairs can be destroyed.
     Gone,
 }
 
 /// What the driver has to do.
+// Few at a time; there is no allocator to box it with.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A client's queue pair has to go to RTS before the next message is sent.
-    RaiseToRts,
-    /// The link is confirmed; tell the handshake.
+    RaiseToRts {
+        /// Place of the link.
+        link: usize,
+    },
+    /// The first link is confirmed; tell the handshake.
     Ready,
-    /// The link was not confirmed in time, or ended before it was; tell the handshake, destroy the
+    /// The first link was not confirmed in time, or ended before it was; tell the handshake, destroy the
     /// queue pair.
     ConfirmFailed,
-    /// The peer withdrew these memories: connections that write there end. Nothing may be written
+    /// Server: a second link may be made. If there is another device: a queue pair, then [`Group::offer_link`];
+    /// else [`Group::forgo_link`].
+    SecondLinkDue,
+    /// Client: the server offers its end of a second link. If there is a device to match: a queue pair in RTR, then
+    /// [`Group::accept_link`]; else [`Group::reject_link`].
+    LinkOffered(AddLink),
+    /// Server: the client's end of the second link. Its queue pair has to go to RTR and RTS before the next message is
+    /// sent; if it can't, [`Group::handle_link_down`].
+    LinkAccepted(AddLink),
+    /// The second link is confirmed: connections may use it.
+    LinkReady {
+        /// Place of the link.
+        link: usize,
+    },
+    /// A link does not carry data any more; what used it goes on over the other. Its queue pair goes to error.
+    LinkDown {
+        /// Place of the link.
+        link: usize,
+        /// Place of the one that is left.
+        to: usize,
+    },
+    /// A second link did not come up: its queue pair is to be destroyed.
+    LinkGone {
+        /// Place of the link.
+        link: usize,
+    },
+    /// The peer withdrew these memories: connections on this link that write there end. Nothing may be written
     /// there after the messages that follow this event.
-    RkeysDeleted(List<Rkey, MAX_DELETE_KEYS>),
+    RkeysDeleted {
+        /// Place of the link whose keys these are.
+        link: usize,
+        /// The keys.
+        keys: List<Rkey, MAX_DELETE_KEYS>,
+    },
     /// The exchange begun by [`Group::confirm_rkey`] or [`Group::delete_rkeys`] is over.
     FlowDone {
         /// The peer agreed; else it refused, or did not answer in time.
         agreed: bool,
     },
-    /// The group is over: every connection in it is aborted, the queue pair destroyed.
+    /// The group is over: every connection in it is aborted, the queue pairs destroyed.
     Terminated {
         /// The peer ended it.
         by_peer: bool,
@@ -93,7 +143,7 @@ pub enum GroupError {
     Backlog,
     /// Another exchange of this end runs; wait for [`Event::FlowDone`].
     Busy,
-    /// The group is not active, or has no room for a connection.
+    /// The group is not active, or has no room for a connection, or this is not due.
     Unavailable,
     /// More than [`MAX_DELETE_KEYS`] keys, or none.
     Count,
@@ -105,9 +155,10 @@ enum Flow {
     DeleteRkeys,
 }
 
-/// A message, and what its hand-over to the driver brings about.
+/// A message, the link that it goes by, and what its hand-over to the driver brings about.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outgoing {
+    link: usize,
     frame: Frame,
     then: Option<Event>,
 }
@@ -122,10 +173,12 @@ impl Group {
         Group {
             config,
             state: State::New,
-            timers: Timers::default(),
-            last_arrival: Time::ZERO,
+            timers: GroupTimers::default(),
+            links: [Some(Link::first(&config, Time::ZERO)), None],
             connections: 0,
             flow: None,
+            offered: None,
+            peer_keys: PeerKeys::default(),
             transmit: List::new(),
             events: List::new(),
         }
@@ -136,9 +189,14 @@ impl Group {
         self.state
     }
 
-    /// Number of the link.
-    pub fn link(&self) -> u8 {
-        self.config.link
+    /// Number of the link at this place, 0 if there is none.
+    pub fn number(&self, link: usize) -> u8 {
+        self.link(link).map_or(0, |l| l.number)
+    }
+
+    /// Whether the link at this place carries data.
+    pub fn is_active(&self, link: usize) -> bool {
+        self.state == State::Active && self.link(link).is_some_and(Link::is_active)
     }
 
     /// Begins to confirm the link: the server asks (its queue pair is in RTS), the client waits.
@@ -147,71 +205,68 @@ impl Group {
             return;
         }
         self.state = State::Confirming;
-        self.last_arrival = now;
+        let mut first = Link::first(&self.config, now);
         match self.config.role {
             Role::Server => {
-                self.send(Message::ConfirmLink(self.config.confirm_link(false)), None);
-                self.timers.set(Timer::Confirm, now + FLOW);
+                self.send(0, Message::ConfirmLink(first.confirm(&self.config, false)), None);
+                first.timers.set(OfLink::Confirm, now + FLOW);
             }
-            Role::Client => self.timers.set(Timer::Confirm, now + CONFIRM_CLIENT),
+            Role::Client => first.timers.set(OfLink::Confirm, now + CONFIRM_CLIENT),
         }
+        self.links[0] = Some(first);
     }
 
-    /// Takes an LLC message. Unknown and unreadable ones are ignored, as in Linux.
-    pub fn handle_llc(&mut self, now: Time, bytes: &[u8]) -> Result<(), GroupError> {
-        if self.transmit.is_full() || self.events.is_full() {
+    /// Takes an LLC message that came by this link. Unknown and unreadable ones are ignored, as in Linux.
+    pub fn handle_llc(&mut self, now: Time, link: usize, bytes: &[u8]) -> Result<(), GroupError> {
+        // What one message brings about at most: two of each.
+        if self.transmit.len() + 2 > QUEUE || self.events.len() + 2 > QUEUE {
             return Err(GroupError::Backlog);
         }
-        self.handle_arrival(now);
+        if self.link(link).is_none_or(|l| l.stage == Stage::Down) {
+            return Ok(()); // left over
+        }
+        self.handle_arrival(now, link);
         match Message::parse(bytes) {
-            Ok((family, message)) if family == self.config.family => self.answer(message),
+            Ok((family, message)) if family == self.config.family => self.answer(now, link, message),
             _ => {}
         }
         Ok(())
     }
 
     /// Notes that something arrived by the link (a CDC message): it is alive.
-    pub fn handle_arrival(&mut self, now: Time) {
-        self.last_arrival = now;
-        self.timers.clear(Timer::TestAnswer);
-        self.arm_test();
-    }
-
-    /// The queue pair failed: every connection ends, no message can be sent.
-    pub fn handle_link_down(&mut self) {
-        if self.state != State::Gone {
-            self.transmit.clear();
-            self.gone(Event::Terminated {
-                by_peer: false,
-                reason: LinkReason::LOST_PATH,
-            });
+    pub fn handle_arrival(&mut self, now: Time, link: usize) {
+        let test = self.config.test_link;
+        if let Some(l) = self.link_mut(link) {
+            l.arrived(now, test);
         }
     }
 
     /// Lets time pass; to be called when [`Group::poll_timeout`] is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.timers.take_due(Timer::Confirm, now) {
-            self.gone(Event::ConfirmFailed);
+        for place in 0..LINKS {
+            self.link_timeout(place, now);
         }
-        if self.timers.take_due(Timer::Flow, now) {
+        if self.timers.take_due(OfGroup::Flow, now) {
             self.flow = None;
             self.push(Event::FlowDone { agreed: false });
         }
-        if self.timers.take_due(Timer::TestAnswer, now) {
-            self.handle_link_down();
-        }
-        if self.timers.take_due(Timer::Test, now) && self.state == State::Active {
-            self.send(
-                Message::TestLink(TestLink {
-                    response: false,
-                    user_data: [0; 16],
-                }),
-                None,
-            );
-            self.timers.set(Timer::TestAnswer, now + FLOW);
-        }
-        if self.timers.take_due(Timer::Idle, now) {
+        if self.timers.take_due(OfGroup::Idle, now) {
             self.shutdown();
+        }
+    }
+
+    fn link_timeout(&mut self, place: usize, now: Time) {
+        let Some(link) = self.links[place].as_mut() else { return };
+        if link.timers.take_due(OfLink::Confirm, now) {
+            return self.handle_link_down(place);
+        }
+        if link.timers.take_due(OfLink::TestAnswer, now) {
+            return self.handle_link_down(place);
+        }
+        if link.timers.take_due(OfLink::Test, now) && link.is_active() {
+            link.timers.set(OfLink::TestAnswer, now + FLOW);
+            let test = TestLink { response: false, user_data: [0; 16] };
+            self.send(place, Message::TestLink(test), None);
         }
     }
 
@@ -222,7 +277,7 @@ impl Group {
             return Err(GroupError::Unavailable);
         }
         self.connections += 1;
-        self.timers.clear(Timer::Idle);
+        self.timers.clear(OfGroup::Idle);
         Ok(())
     }
 
@@ -230,43 +285,45 @@ impl Group {
     pub fn connection_closed(&mut self, now: Time) {
         self.connections = self.connections.saturating_sub(1);
         if self.connections == 0 && self.state == State::Active {
-            let idle = if self.config.role == Role::Server {
-                IDLE_SERVER
-            } else {
-                IDLE_CLIENT
-            };
-            self.timers.set(Timer::Idle, now + idle);
+            let idle = if self.config.role == Role::Server { IDLE_SERVER } else { IDLE_CLIENT };
+            self.timers.set(OfGroup::Idle, now + idle);
         }
     }
 
-    /// Announces a registered memory. Needless on one link: the CLC messages do it too.
-    pub fn confirm_rkey(&mut self, now: Time, rkey: Rkey, address: u64) -> Result<(), GroupError> {
-        let request = ConfirmRkey {
-            response: false,
-            negative: false,
-            retry: false,
-            rkey,
-            address,
-            others: List::new(),
-        };
+    /// Announces a registered memory by what it is called on each link. Needless on one link: the CLC messages do it
+    /// too.
+    pub fn confirm_rkey(&mut self, now: Time, keys: [OwnKey; LINKS]) -> Result<(), GroupError> {
+        let Some(by) = self.usable() else { return Err(GroupError::Unavailable) };
+        let mut others = List::new();
+        for place in (0..LINKS).filter(|p| *p != by && self.is_active(*p)) {
+            let OwnKey { rkey, address } = keys[place];
+            others.push(RkeyOnLink { link: self.number(place), rkey, address });
+        }
+        let OwnKey { rkey, address } = keys[by];
+        let request =
+            ConfirmRkey { response: false, negative: false, retry: false, rkey, address, others };
         self.begin_flow(now, Flow::ConfirmRkey(rkey), Message::ConfirmRkey(request))
     }
 
-    /// Withdraws registered memories. After [`Event::FlowDone`] the peer writes to them no more, and
-    /// their places in its table (255 in Linux) are free.
+    /// Withdraws registered memories, by their keys on the first link that is active. After [`Event::FlowDone`] the
+    /// peer writes to them no more, and their places in its table (255 in Linux) are free.
     pub fn delete_rkeys(&mut self, now: Time, keys: &[Rkey]) -> Result<(), GroupError> {
         if keys.is_empty() || keys.len() > MAX_DELETE_KEYS {
             return Err(GroupError::Count);
         }
         let keys = List::of(keys);
-        let request = DeleteRkey {
-            response: false,
-            negative: false,
-            errors: 0,
-            keys,
-            more: 0,
-        };
+        let request = DeleteRkey { response: false, negative: false, errors: 0, keys, more: 0 };
         self.begin_flow(now, Flow::DeleteRkeys, Message::DeleteRkey(request))
+    }
+
+    /// The CLC messages have named a memory of the peer's on this link.
+    pub fn note_peer_key(&mut self, link: usize, rkey: Rkey, address: u64) {
+        self.peer_keys.learn(link, Name { rkey, address: Some(address) }, None);
+    }
+
+    /// What a memory of the peer's with this key on a link is called on another one: key and address.
+    pub fn peer_key(&self, link: usize, rkey: Rkey, other: usize) -> Option<(Rkey, u64)> {
+        self.peer_keys.find(link, rkey, other)
     }
 
     /// Ends the group in order: its connections have ended, or the process is about to exit.
@@ -285,8 +342,8 @@ impl Group {
         self.events.pop_front().and_then(|queued| queued.0)
     }
 
-    /// The next message to send, once all events have been taken.
-    pub fn poll_transmit(&mut self) -> Option<Frame> {
+    /// The next message to send and the link that it goes by, once all events have been taken.
+    pub fn poll_transmit(&mut self) -> Option<(usize, Frame)> {
         if !self.events.is_empty() {
             return None;
         }
@@ -297,18 +354,17 @@ impl Group {
                 _ => self.push(event),
             }
         }
-        Some(outgoing.frame)
+        Some((outgoing.link, outgoing.frame))
     }
 
     /// When to call [`Group::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        let links = self.links.iter().flatten().filter_map(|l| l.timers.next());
+        links.chain(self.timers.next()).min()
     }
 
     fn begin_flow(&mut self, now: Time, flow: Flow, request: Message) -> Result<(), GroupError> {
-        if self.state != State::Active {
-            return Err(GroupError::Unavailable);
-        }
+        let Some(by) = self.usable() else { return Err(GroupError::Unavailable) };
         if self.flow.is_some() {
             return Err(GroupError::Busy);
         }
@@ -316,8 +372,8 @@ impl Group {
             return Err(GroupError::Backlog);
         }
         self.flow = Some(flow);
-        self.send(request, None);
-        self.timers.set(Timer::Flow, now + FLOW);
+        self.send(by, request, None);
+        self.timers.set(OfGroup::Flow, now + FLOW);
         Ok(())
     }
 
@@ -327,35 +383,25 @@ impl Group {
             return;
         }
         let terminated = Event::Terminated { by_peer, reason };
-        if self.state != State::Active {
+        let Some(by) = self.usable() else {
             // No link to say it on.
             self.transmit.clear();
             self.gone(terminated);
             return;
-        }
+        };
         self.state = State::Closing;
-        self.timers = Timers::default();
+        self.stop_timers();
         // Answers that were not sent yet are void now, and so is a flow.
         self.transmit.clear();
-        let request = DeleteLink {
-            response: false,
-            all: true,
-            orderly,
-            link: 0,
-            reason,
-        };
-        self.send(Message::DeleteLink(request), Some(terminated));
+        let request = DeleteLink { response: false, all: true, orderly, link: 0, reason };
+        self.send(by, Message::DeleteLink(request), Some(terminated));
     }
 
     fn gone(&mut self, event: Event) {
         let confirmed = !matches!(self.state, State::New | State::Confirming);
-        let event = if confirmed {
-            event
-        } else {
-            Event::ConfirmFailed
-        };
+        let event = if confirmed { event } else { Event::ConfirmFailed };
         self.state = State::Gone;
-        self.timers = Timers::default();
+        self.stop_timers();
         self.flow = None;
         // The last event matters more than any before it.
         if self.events.is_full() {
@@ -364,23 +410,29 @@ impl Group {
         self.push(event);
     }
 
-    fn active(&mut self) {
-        self.state = State::Active;
-        self.timers.clear(Timer::Confirm);
-        self.arm_test();
-    }
-
-    fn arm_test(&mut self) {
-        if let (State::Active, Some(after)) = (self.state, self.config.test_link) {
-            self.timers.set(Timer::Test, self.last_arrival + after);
+    fn stop_timers(&mut self) {
+        self.timers = GroupTimers::default();
+        for link in self.links.iter_mut().flatten() {
+            link.timers = Default::default();
         }
     }
 
-    fn send(&mut self, message: Message, then: Option<Event>) {
-        self.transmit.push(Outgoing {
-            frame: message.emit(self.config.family),
-            then,
-        });
+    fn link(&self, place: usize) -> Option<&Link> {
+        self.links.get(place)?.as_ref()
+    }
+
+    fn link_mut(&mut self, place: usize) -> Option<&mut Link> {
+        self.links.get_mut(place)?.as_mut()
+    }
+
+    /// The first link that carries data.
+    fn usable(&self) -> Option<usize> {
+        (0..LINKS).find(|place| self.is_active(*place))
+    }
+
+    fn send(&mut self, link: usize, message: Message, then: Option<Event>) {
+        let frame = message.emit(self.config.family);
+        self.transmit.push(Outgoing { link, frame, then });
     }
 
     fn push(&mut self, event: Event) {

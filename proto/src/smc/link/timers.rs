@@ -1,6 +1,6 @@
-//! The clocks of a link group, and their lengths in Linux.
+//! The clocks of a link group and of its links, and their lengths in Linux.
 //!
-//! Owned by [`super::Group`].
+//! Owned by [`super::Group`] and [`super::one::Link`].
 
 use crate::smc::Time;
 
@@ -8,6 +8,8 @@ use crate::smc::Time;
 pub const FLOW: Time = Time::from_secs(2);
 /// A client's wait for the first Confirm Link (SMC_LLC_WAIT_FIRST_TIME).
 pub const CONFIRM_CLIENT: Time = Time::from_secs(4);
+/// Wait for each step of a second link, on both sides. The peer may have to open its device; nobody waits for it.
+pub const SECOND: Time = Time::from_secs(10);
 /// Linux tests a link after this long without any arrival (net.smc.smcr_testlink_time).
 pub const TEST_LINK: Time = Time::from_secs(30);
 /// How long a group without connections is kept by its server end.
@@ -15,40 +17,52 @@ pub const IDLE_SERVER: Time = Time::from_secs(600);
 /// The same for the client end, which waits for the server to go first.
 pub const IDLE_CLIENT: Time = Time::from_secs(610);
 
-/// What a clock is for.
+/// What a clock of a link is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(super) enum Timer {
-    /// Confirm Link has to come.
+pub(super) enum OfLink {
+    /// The next step of bringing it up has to come.
     Confirm,
-    /// The answer to a request of this end.
-    Flow,
     /// Time for a Test Link.
     Test,
     /// A sign of life after a Test Link.
     TestAnswer,
+}
+
+/// What a clock of the group is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(super) enum OfGroup {
+    /// The answer to a request of this end.
+    Flow,
     /// The group has no connection.
     Idle,
 }
 
-/// All of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Timers([Option<Time>; 5]);
+/// Clocks, each named by its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timers<const N: usize>([Option<Time>; N]);
 
-impl Timers {
-    pub fn set(&mut self, timer: Timer, at: Time) {
-        self.0[timer as usize] = Some(at);
+/// Those of a link.
+pub(super) type LinkTimers = Timers<3>;
+/// Those of the group.
+pub(super) type GroupTimers = Timers<2>;
+
+impl<const N: usize> Default for Timers<N> {
+    fn default() -> Self {
+        Timers([None; N])
+    }
+}
+
+impl<const N: usize> Timers<N> {
+    fn put(&mut self, place: usize, at: Option<Time>) {
+        self.0[place] = at;
     }
 
-    pub fn clear(&mut self, timer: Timer) {
-        self.0[timer as usize] = None;
-    }
-
-    /// Whether it has run out; it is stopped then.
-    pub fn take_due(&mut self, timer: Timer, now: Time) -> bool {
-        let due = self.0[timer as usize].is_some_and(|at| at <= now);
+    fn due(&mut self, place: usize, now: Time) -> bool {
+        let due = self.0[place].is_some_and(|at| at <= now);
         if due {
-            self.clear(timer);
+            self.0[place] = None;
         }
         due
     }
@@ -56,5 +70,35 @@ impl Timers {
     /// The first to run out.
     pub fn next(&self) -> Option<Time> {
         self.0.iter().flatten().min().copied()
+    }
+}
+
+impl LinkTimers {
+    pub fn set(&mut self, timer: OfLink, at: Time) {
+        self.put(timer as usize, Some(at));
+    }
+
+    pub fn clear(&mut self, timer: OfLink) {
+        self.put(timer as usize, None);
+    }
+
+    /// Whether it has run out; it is stopped then.
+    pub fn take_due(&mut self, timer: OfLink, now: Time) -> bool {
+        self.due(timer as usize, now)
+    }
+}
+
+impl GroupTimers {
+    pub fn set(&mut self, timer: OfGroup, at: Time) {
+        self.put(timer as usize, Some(at));
+    }
+
+    pub fn clear(&mut self, timer: OfGroup) {
+        self.put(timer as usize, None);
+    }
+
+    /// Whether it has run out; it is stopped then.
+    pub fn take_due(&mut self, timer: OfGroup, now: Time) -> bool {
+        self.due(timer as usize, now)
     }
 }

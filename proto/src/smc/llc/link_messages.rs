@@ -1,7 +1,7 @@
 //! The LLC messages about links: Confirm, Add, Add Cont, Delete, Request Add.
 //!
-//! Offsets from the start of the message. A single-link peer never accepts a second link, so of the
-//! key lists of Add Link only the first entries are kept. Called by the parent module.
+//! Offsets from the start of the message. A second link is made right after the first, when there are few memories:
+//! of the key lists of Add Link the first [`MAX_RKEYS`] entries are kept. Called by the parent module.
 
 use super::{Family, LEN, RESPONSE, field};
 use crate::smc::error::WireError;
@@ -93,6 +93,9 @@ mod add {
     pub const RKEY_LEN: usize = 16;
 }
 
+/// Keys that an Add Link has room for here; Linux would send one for each of up to 255 memories.
+pub const MAX_RKEYS: usize = 9;
+
 /// What an Add Link says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddKind {
@@ -133,7 +136,7 @@ pub struct AddLinkExt {
     /// The client's GID that the link shall lead to.
     pub target_gid: Gid,
     /// The first of the memories' keys on the new link.
-    pub rkeys: List<RkeyMap, 3>,
+    pub rkeys: List<RkeyMap, MAX_RKEYS>,
 }
 
 /// A registered memory's key on the old link, and key and address on the new one.

@@ -8,8 +8,8 @@ mod link_messages;
 mod rkey_messages;
 
 pub use self::link_messages::{
-    AddKind, AddLink, AddLinkCont, AddLinkExt, ConfirmLink, DeleteLink, LinkReason, RequestAddLink,
-    RkeyMap,
+    AddKind, AddLink, AddLinkCont, AddLinkExt, ConfirmLink, DeleteLink, LinkReason, MAX_RKEYS,
+    RequestAddLink, RkeyMap,
 };
 pub use self::rkey_messages::{ConfirmRkey, DeleteRkey, MAX_DELETE_KEYS, RkeyOnLink, TestLink};
 
@@ -22,7 +22,7 @@ pub const LEN: usize = 44;
 /// Bytes that a receive buffer needs for any message of version 2 (Linux sends at most this much).
 pub const MAX_RECEIVE: usize = 8192;
 /// Most bytes of a message that is emitted.
-pub const MAX_EMIT: usize = 128;
+pub const MAX_EMIT: usize = 224;
 
 /// An emitted message.
 pub type Frame = List<u8, MAX_EMIT>;

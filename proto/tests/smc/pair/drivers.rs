@@ -7,10 +7,12 @@ use smcr_proto::smc::handshake::client::Event as ClientEvent;
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent};
 use smcr_proto::smc::handshake::{Outcome, Params, Role};
 use smcr_proto::smc::link::key::{GroupKey, find};
-use smcr_proto::smc::link::{Config, Event, Group, State, TEST_LINK};
-use smcr_proto::smc::llc::Family;
+use smcr_proto::smc::id::Rkey;
+use smcr_proto::smc::link::{Config, Event, Group, OwnKey, State, TEST_LINK};
+use smcr_proto::smc::llc::{Family, RkeyMap};
 
-use super::{CLIENT, Handshake, Pair};
+use super::{CLIENT, Handshake, Pair, base};
+use crate::parts;
 
 impl Pair {
     pub(super) fn pump(&mut self, end: usize, place: usize) {
@@ -61,9 +63,12 @@ impl Pair {
             Some(Outcome::Smc(params)) => {
                 let slot = &mut self.ends[end].slots[place];
                 slot.conn.activate(&params.peer).unwrap();
+                slot.conn.set_validation_by_cursor(true);
                 slot.dirty = true;
                 let (_, group) = self.ends[end].group.as_mut().unwrap();
                 group.connection_opened().unwrap();
+                group.note_peer_key(0, params.peer.rkey, params.peer.rmb_address);
+                self.announce(end, place);
             }
             Some(Outcome::Fallback(fallback)) if fallback.end_group => {
                 if let Some((_, group)) = &mut self.ends[end].group {
@@ -73,6 +78,17 @@ impl Pair {
             }
             _ => {}
         }
+    }
+
+    /// A memory that came after the second link is announced by its key on each.
+    fn announce(&mut self, end: usize, place: usize) {
+        let own = self.ends[end].slots[place].own;
+        let now = self.now;
+        let Some((_, group)) = self.ends[end].group.as_mut().filter(|(_, g)| g.is_active(1)) else { return };
+        let first = OwnKey { rkey: own.rkey, address: own.rmb_address };
+        let second = OwnKey { rkey: Rkey(own.rkey.0 | 0x8000_0000), address: own.rmb_address + base(1) };
+        group.confirm_rkey(now, [first, second]).expect("one after the other");
+        self.pump_group(end);
     }
 
     fn accepted(&mut self, place: usize, accept: &AcceptConfirm) {
@@ -118,7 +134,7 @@ impl Pair {
             test_link: Some(TEST_LINK),
         });
         group.start(self.now);
-        self.ends[end].rts = params.role == Role::Server;
+        self.ends[end].rts = [params.role == Role::Server, false];
         self.ends[end].group = Some((GroupKey::of(params), group));
         self.pump_group(end);
     }
@@ -127,19 +143,50 @@ impl Pair {
         while let Some((_, group)) = &mut self.ends[end].group {
             if let Some(event) = group.poll_event() {
                 self.group_event(end, event);
-            } else if let Some(frame) = group.poll_transmit() {
-                assert!(self.ends[end].rts, "sent before the queue pair was raised");
-                self.send(end, frame.to_vec());
+            } else if let Some((link, frame)) = group.poll_transmit() {
+                assert!(self.ends[end].rts[link], "sent before the queue pair was raised");
+                self.send(end, link, frame.to_vec());
             } else {
                 break;
             }
         }
     }
 
+    /// This end's part of a second link.
+    fn second_link(&mut self, end: usize, event: Event) {
+        let who = if end == CLIENT { parts::CLIENT } else { parts::SERVER };
+        let (now, two) = (self.now, self.two_devices);
+        let mut own = parts::second_link(who);
+        for slot in &self.ends[end].slots {
+            let known = slot.own.rkey;
+            let new = Rkey(known.0 | 0x8000_0000);
+            own.rkeys.push(RkeyMap { known, new, address: slot.own.rmb_address + base(1) });
+        }
+        let Some((_, group)) = &mut self.ends[end].group else { return };
+        match event {
+            Event::SecondLinkDue if two => group.offer_link(now, &own).unwrap(),
+            Event::SecondLinkDue => group.forgo_link(true),
+            _ if two => group.accept_link(now, &own).unwrap(),
+            _ => group.reject_link(),
+        }
+    }
+
     fn group_event(&mut self, end: usize, event: Event) {
         match event {
-            Event::RaiseToRts => self.ends[end].rts = true,
-            Event::RkeysDeleted(_) | Event::FlowDone { .. } => {}
+            Event::RaiseToRts { link } => self.ends[end].rts[link] = true,
+            Event::RkeysDeleted { .. } | Event::FlowDone { .. } => {}
+            Event::SecondLinkDue | Event::LinkOffered(_) => self.second_link(end, event),
+            Event::LinkAccepted(_) => self.ends[end].rts[1] = true,
+            Event::LinkReady { .. } => self.ends[end].second += 1,
+            Event::LinkGone { link } => self.ends[end].rts[link] = false,
+            Event::LinkDown { link, to } => {
+                self.ends[end].down.push(link);
+                for place in 0..self.ends[end].slots.len() {
+                    if self.ends[end].slots[place].link == link {
+                        self.move_slot(end, place, to);
+                    }
+                }
+            }
             Event::Ready | Event::ConfirmFailed => {
                 let now = self.now;
                 for place in 0..self.ends[end].slots.len() {

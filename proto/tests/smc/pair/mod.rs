@@ -1,9 +1,9 @@
 //! Two whole ends in one thread: handshake, link group and connections, over a TCP stream per
-//! connection and one RDMA link, in virtual time.
+//! connection and one RDMA link, or two, in virtual time.
 //!
 //! What may happen next is drawn from a seed: TCP gives any portion of what is under way; the link
 //! delivers writes and messages in order, but an end handles the messages of different connections
-//! in any order, and tells its peer late. The link can be cut, TCP held back. Memory is real: a
+//! in any order, and tells its peer late. A link can be cut, TCP held back. Memory is real: a
 //! write outside the ring that it is meant for is a panic.
 
 mod drivers;
@@ -12,7 +12,7 @@ mod programs;
 use std::collections::VecDeque;
 
 use smcr_proto::smc::Time;
-use smcr_proto::smc::cdc::{self, Cdc};
+use smcr_proto::smc::cdc::{self, Cdc, ProducerFlags};
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::clc::proposal::Release;
 use smcr_proto::smc::conn::{Conn, Violation};
@@ -21,7 +21,7 @@ use smcr_proto::smc::handshake::client::Client;
 use smcr_proto::smc::handshake::server::Server;
 use smcr_proto::smc::id::{RmbeSize, Token};
 use smcr_proto::smc::link::key::GroupKey;
-use smcr_proto::smc::link::{Event, Group};
+use smcr_proto::smc::link::{Event, Group, LINKS};
 
 use crate::parts;
 
@@ -33,11 +33,13 @@ pub struct Pair {
     pub now: Time,
     pub ends: [End; 2],
     /// False: what is posted to the link is lost.
-    pub link_up: bool,
+    pub link_up: [bool; LINKS],
+    /// Both ends have a second device.
+    pub two_devices: bool,
     /// True: bytes in TCP streams stay under way.
     pub hold_tcp: bool,
-    /// Posted to the link by each end, not delivered yet.
-    wire: [VecDeque<Work>; 2],
+    /// Posted to each link by each end, not delivered yet.
+    wire: [[VecDeque<Work>; LINKS]; 2],
     random: u64,
 }
 
@@ -47,8 +49,11 @@ pub struct End {
     pub slots: Vec<Slot>,
     /// Link events that concern the tests.
     pub terminated: Vec<Event>,
-    rts: bool,
-    llc: VecDeque<Vec<u8>>,
+    /// Second links that came up, links that went down.
+    pub second: usize,
+    pub down: Vec<usize>,
+    rts: [bool; LINKS],
+    llc: VecDeque<(usize, Vec<u8>)>,
 }
 
 /// One connection at one end.
@@ -60,9 +65,13 @@ pub struct Slot {
     pub conn: Conn,
     pub violation: Option<Violation>,
     pub urgent: Option<u8>,
+    /// The link that it uses.
+    pub link: usize,
     own: Endpoint,
     ring: Vec<u8>,
-    arrived: VecDeque<Vec<u8>>,
+    /// All that the program has written.
+    out: Vec<u8>,
+    arrived: [VecDeque<Vec<u8>>; LINKS],
     /// The driver has not polled since something was done.
     dirty: bool,
 }
@@ -82,9 +91,9 @@ enum Work {
 #[derive(Clone, Copy)]
 enum Action {
     Tcp(usize, usize),
-    Deliver(usize),
+    Deliver(usize, usize),
     Llc(usize),
-    Cdc(usize, usize),
+    Cdc(usize, usize, usize),
     Poll(usize, usize),
 }
 
@@ -93,7 +102,8 @@ impl Pair {
         Pair {
             now: Time::from_secs(1),
             ends: Default::default(),
-            link_up: true,
+            link_up: [true; LINKS],
+            two_devices: false,
             hold_tcp: false,
             wire: Default::default(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -110,7 +120,7 @@ impl Pair {
 
     /// Begins a connection in which both can speak version 2; the ends use rings of these sizes.
     pub fn begin(&mut self, client: RmbeSize, server: RmbeSize) -> usize {
-        let proposal = parts::proposal(true, Some(Release::V21(parts::limits(1))));
+        let proposal = parts::proposal(true, Some(Release::V21(parts::limits(1 + u8::from(self.two_devices)))));
         let offer = parts::offer(true, Some(parts::limits(2)));
         let host = parts::host();
         let handshakes = [
@@ -157,9 +167,11 @@ impl Pair {
                 conn: Conn::new(own.token, size),
                 violation: None,
                 urgent: None,
+                link: 0,
                 own,
                 ring: vec![0; size.bytes() as usize],
-                arrived: VecDeque::new(),
+                out: Vec::new(),
+                arrived: Default::default(),
                 dirty: false,
             });
         }
@@ -191,8 +203,8 @@ impl Pair {
     pub fn step(&mut self) -> bool {
         let mut ready = Vec::new();
         for end in [CLIENT, SERVER] {
-            if !self.wire[end].is_empty() {
-                ready.push(Action::Deliver(end));
+            for link in (0..LINKS).filter(|link| !self.wire[end][*link].is_empty()) {
+                ready.push(Action::Deliver(end, link));
             }
             if !self.ends[end].llc.is_empty() {
                 ready.push(Action::Llc(end));
@@ -201,8 +213,8 @@ impl Pair {
                 if !self.hold_tcp && slot.handshake_wants() > 0 && !slot.tcp.is_empty() {
                     ready.push(Action::Tcp(end, place));
                 }
-                if !slot.arrived.is_empty() {
-                    ready.push(Action::Cdc(end, place));
+                for link in (0..LINKS).filter(|link| slot.is_due(*link)) {
+                    ready.push(Action::Cdc(end, place, link));
                 }
                 if slot.dirty {
                     ready.push(Action::Poll(end, place));
@@ -215,20 +227,23 @@ impl Pair {
         self.now += Time::from_micros(1);
         match ready[self.random(ready.len())] {
             Action::Tcp(end, place) => self.take_tcp(end, place),
-            Action::Deliver(from) => self.deliver(from),
+            Action::Deliver(from, link) => self.deliver(from, link),
             Action::Llc(end) => {
-                let message = self.ends[end].llc.pop_front().unwrap();
+                let (link, message) = self.ends[end].llc.pop_front().unwrap();
                 let now = self.now;
                 if let Some((_, group)) = &mut self.ends[end].group {
-                    group.handle_llc(now, &message).expect("events were taken");
+                    group.handle_llc(now, link, &message).expect("events were taken");
                 }
                 self.pump_group(end);
             }
-            Action::Cdc(end, place) => self.take_cdc(end, place),
+            Action::Cdc(end, place, link) => self.take_cdc(end, place, link),
             Action::Poll(end, place) => {
-                self.ends[end].slots[place].dirty = false;
-                if let Some(message) = self.ends[end].slots[place].conn.poll_cdc() {
-                    self.send(end, message.to_vec());
+                let slot = &mut self.ends[end].slots[place];
+                let (link, message) = (slot.link, slot.conn.poll_cdc());
+                // A failover message is followed by another.
+                slot.dirty = message.is_some();
+                if let Some(message) = message {
+                    self.send(end, link, message.to_vec());
                 }
             }
         }
@@ -283,13 +298,13 @@ impl Pair {
         self.pump(end, place);
     }
 
-    fn deliver(&mut self, from: usize) {
+    fn deliver(&mut self, from: usize, link: usize) {
         let to = &mut self.ends[1 - from];
-        match self.wire[from].pop_front().unwrap() {
+        match self.wire[from][link].pop_front().unwrap() {
             _ if to.group.is_none() => {}
             Work::Write(address, bytes) => {
                 let inside = |slot: &&mut Slot| {
-                    let start = slot.own.ring_address().unwrap();
+                    let start = slot.own.ring_address().unwrap() + base(link);
                     start <= address
                         && address + bytes.len() as u64 <= start + slot.ring.len() as u64
                 };
@@ -298,7 +313,7 @@ impl Pair {
                     .iter_mut()
                     .find(inside)
                     .expect("a write into a ring");
-                let at = (address - slot.own.ring_address().unwrap()) as usize;
+                let at = (address - slot.own.ring_address().unwrap() - base(link)) as usize;
                 slot.ring[at..at + bytes.len()].copy_from_slice(&bytes);
             }
             Work::Send(bytes) => match cdc::peek_token(&bytes) {
@@ -308,22 +323,28 @@ impl Pair {
                         .iter_mut()
                         .find(of)
                         .expect("a token")
-                        .arrived
+                        .arrived[link]
                         .push_back(bytes);
                 }
-                Err(_) => to.llc.push_back(bytes),
+                Err(_) => to.llc.push_back((link, bytes)),
             },
         }
     }
 
-    fn take_cdc(&mut self, end: usize, place: usize) {
+    fn take_cdc(&mut self, end: usize, place: usize, link: usize) {
         let now = self.now;
         if let Some((_, group)) = &mut self.ends[end].group {
-            group.handle_arrival(now);
+            group.handle_arrival(now, link);
         }
         self.pump_group(end);
         let slot = &mut self.ends[end].slots[place];
-        let message = Cdc::parse(&slot.arrived.pop_front().unwrap()).unwrap();
+        let message = Cdc::parse(&slot.arrived[link].pop_front().unwrap()).unwrap();
+        let moved = message.producer_flags.contains(ProducerFlags::FAILOVER);
+        let old = slot.link;
+        if moved && old != link {
+            self.notice(end, old);
+        }
+        let slot = &mut self.ends[end].slots[place];
         match slot.conn.handle_cdc(&message) {
             Ok(update) => {
                 if let Some(at) = update.urgent {
@@ -335,15 +356,45 @@ impl Pair {
         slot.dirty = true;
     }
 
-    /// Posts a message to the link.
-    pub fn send(&mut self, end: usize, message: Vec<u8>) {
-        if self.link_up {
-            self.wire[end].push_back(Work::Send(message));
+    /// Posts a message to a link.
+    pub fn send(&mut self, end: usize, link: usize, message: Vec<u8>) {
+        if self.link_up[link] {
+            self.wire[end][link].push_back(Work::Send(message));
         }
+    }
+
+    /// A link is cut: of what was on its way a part still arrives.
+    pub fn cut(&mut self, link: usize) {
+        self.link_up[link] = false;
+        for end in [CLIENT, SERVER] {
+            let left = self.random(self.wire[end][link].len() + 1);
+            self.wire[end][link].truncate(left);
+        }
+    }
+
+    /// An end sees that a link is dead.
+    pub fn notice(&mut self, end: usize, link: usize) {
+        if let Some((_, group)) = &mut self.ends[end].group {
+            group.handle_link_down(link);
+        }
+        self.pump_group(end);
     }
 }
 
+/// What the memories of both ends lie at more on a link than on the first.
+pub const fn base(link: usize) -> u64 {
+    (link as u64) << 60
+}
+
 impl Slot {
+    /// Whether a message of this link may be taken: one that says that the peer has left the other link, not before
+    /// all that came by that.
+    fn is_due(&self, link: usize) -> bool {
+        let Some(message) = self.arrived[link].front() else { return false };
+        let moved = Cdc::parse(message).unwrap().producer_flags.contains(ProducerFlags::FAILOVER);
+        !moved || self.arrived[1 - link].is_empty()
+    }
+
     fn handshake_wants(&self) -> usize {
         match &self.handshake {
             Handshake::Client(client) => client.want(),

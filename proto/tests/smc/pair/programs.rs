@@ -24,12 +24,29 @@ impl Pair {
             let part = bytes[done..done + segment.len as usize].to_vec();
             done += part.len();
             let (address, _) = slot.conn.remote(*segment).unwrap();
-            if self.link_up {
-                self.wire[end].push_back(Work::Write(address, part));
+            if self.link_up[slot.link] {
+                self.wire[end][slot.link].push_back(Work::Write(address, part));
             }
         }
         slot.dirty = true;
+        slot.out.extend_from_slice(&bytes[..done]);
         done
+    }
+
+    /// A connection goes on over another link: what the peer is not known to have read is written again.
+    pub(super) fn move_slot(&mut self, end: usize, place: usize, to: usize) {
+        let Some((_, group)) = &self.ends[end].group else { return };
+        let slot = &mut self.ends[end].slots[place];
+        let Some(rkey) = slot.conn.peer_rkey() else { return };
+        let (rkey, address) = group.peer_key(slot.link, rkey, to).expect("the peer has named its memory");
+        slot.link = to;
+        slot.conn.move_to_link(rkey, address, 0);
+        let again = slot.out.split_off(slot.conn.sent_bytes().0 as usize);
+        if !again.is_empty() {
+            let done = self.write(end, place, &again);
+            assert_eq!(done, again.len(), "what the peer has not read fits into its ring");
+        }
+        self.ends[end].slots[place].dirty = true;
     }
 
     /// Reads what is there, at most `max` bytes.

@@ -25,10 +25,16 @@ impl Shake {
         let ours = self.is_ours();
         let agreed = lock::with(|all| {
             let slot = all.slot(self.index)?;
-            slot.conn.as_mut()?.activate(&params.peer).ok()?;
+            let conn = slot.conn.as_mut()?;
+            conn.activate(&params.peer).ok()?;
+            conn.set_validation_by_cursor(ours);
             slot.active = true;
             slot.ours = ours;
-            Some(slot.serial)
+            let (serial, group, link) = (slot.serial, slot.group, slot.link);
+            if let Some(Some(group)) = group.map(|g| &mut all.groups[g]) {
+                group.note_peer_key(link, &params.peer);
+            }
+            Some(serial)
         });
         let serial = agreed.flatten();
         if serial.is_none() {

@@ -23,12 +23,11 @@ impl Shake {
             let gid = this.port.as_ref().map(|p| p.gid);
             let place = all.groups.iter_mut().position(|g| {
                 let Some(g) = g else { return false };
-                g.is_open()
-                    && Some(g.port.gid) == gid
-                    && g.key.is_some_and(|k| k.serves(family, proposal))
-                    && g.join()
+                g.serves(family, proposal, gid) && g.join()
             });
-            this.enter(all, place, Role::Server)
+            // The server chooses the link, and the client finds it by what Accept says.
+            let link = place.and_then(|p| all.groups[p].as_ref()?.balanced()).unwrap_or(0);
+            this.enter(all, place.map(|p| (p, link)), Role::Server)
         });
         let first_contact = self.made;
         let Machine::Server(m) = &mut self.machine else { return };
@@ -44,13 +43,14 @@ impl Shake {
         let result = self.with(|all, this| {
             let mut place = None;
             if !first {
-                let open: Vec<usize> = (0..all.groups.len())
-                    .filter(|i| all.groups[*i].as_ref().is_some_and(|g| g.is_open()))
-                    .collect();
-                let keys: Vec<_> =
-                    open.iter().filter_map(|i| all.groups[*i].as_ref()?.key).collect();
-                let at = open[key::find(&keys, accept)?];
-                if !all.groups[at].as_mut().is_some_and(|g| g.join()) {
+                let mut open = Vec::new();
+                for (place, group) in all.groups.iter().enumerate() {
+                    let Some(group) = group.as_ref().filter(|g| g.is_open()) else { continue };
+                    let usable = group.links.iter().enumerate().filter(|(_, l)| l.is_usable());
+                    open.extend(usable.filter_map(|(link, l)| Some(((place, link), group.key(l)?))));
+                }
+                let at = open[key::find(open.iter().map(|(_, key)| key), accept)?].0;
+                if !all.groups[at.0].as_mut().is_some_and(|g| g.join()) {
                     return Err((Diagnosis::NO_ACTIVE_LINK, false));
                 }
                 place = Some(at);
@@ -68,19 +68,19 @@ impl Shake {
         }
     }
 
-    /// A ring in a group: that one, or a new one.
-    fn enter(&mut self, all: &mut State, place: Option<usize>, role: Role) -> Result<Endpoint, Diagnosis> {
+    /// A ring in a group: that one, by this link of it, or a new one.
+    fn enter(&mut self, all: &mut State, place: Option<(usize, usize)>, role: Role) -> Result<Endpoint, Diagnosis> {
         let port = self.port.as_ref().ok_or(Diagnosis::NO_SMCR_DEVICE)?;
         self.made = place.is_none();
-        let place = match place {
-            Some(place) => place,
-            None => all.new_group(role, port, self.size).map_err(|e| {
+        let (place, link) = match place {
+            Some(at) => at,
+            None => all.new_group(role, port, self.size).map(|place| (place, 0)).map_err(|e| {
                 log::warn!(target: "smcr::link", errno = e.0, "no link group could be made");
                 if e.0 == libc::ENOMEM { Diagnosis::MEMORY } else { Diagnosis::NO_SMCR_DEVICE }
             })?,
         };
         self.group = Some(place);
-        let end = all.give_ring(self.index, place).map_err(|e| {
+        let end = all.give_ring(self.index, place, link).map_err(|e| {
             log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
             // ENOBUFS is what the pool says at `max_memory`.
             if e.0 == libc::ENOBUFS { Diagnosis::MEMORY } else { Diagnosis::REGISTER_BUFFER }
@@ -94,9 +94,10 @@ impl Shake {
     fn receive_from(&self, all: &mut State, end: &Endpoint) -> Result<(), Diagnosis> {
         let remote = Remote { gid: end.gid, qpn: end.qpn, psn: end.psn, mtu: end.mtu };
         let group = self.group.and_then(|g| all.groups[g].as_mut()).ok_or(Diagnosis::INTERNAL)?;
-        let device = &all.devices[group.device];
+        let link = &mut group.links[0];
+        let device = &all.devices[link.device];
         let mtu = device.mtu().unwrap_or(remote.mtu).min(remote.mtu);
-        group.receive_from(device, &Remote { mtu, ..remote }).map_err(|e| {
+        link.receive_from(device, &Remote { mtu, ..remote }).map_err(|e| {
             log::warn!(target: "smcr::link", errno = e.0, "the queue pair could not be made ready");
             Diagnosis::LINK_READY
         })
@@ -104,17 +105,16 @@ impl Shake {
 
     /// First contact: LLC begins.
     pub(super) fn bring_up(&mut self, params: &Params) {
-        let is_server = params.role == Role::Server;
+        let (is_server, ours) = (params.role == Role::Server, self.is_ours());
         let result = self.with(|all, this| {
             if is_server {
                 this.receive_from(all, &params.peer)?;
             }
             let place = this.group.ok_or(Diagnosis::INTERNAL)?;
             let group = all.groups[place].as_mut().ok_or(Diagnosis::INTERNAL)?;
-            let device = &all.devices[group.device];
-            group.begin(device, params, place as u32, now()).map_err(|_| Diagnosis::LINK_READY)?;
+            group.begin(&all.devices, params, place as u32, ours, now()).map_err(|_| Diagnosis::LINK_READY)?;
             let joined = group.join();
-            group.run(device, now());
+            group.run(&all.devices, now());
             if let Some(slot) = all.slot(this.index) {
                 slot.joined = joined;
             }

@@ -34,10 +34,10 @@ use about::find_port;
 
 /// How long a client waits for the greeting of a server that has the library.
 const GREETING: Time = Time::from_secs(2);
-/// One link for each group: what this library does.
+/// Towards a kernel a group has one link.
 const LIMITS: Limits = Limits { max_conns: 255, max_links: 1, features: 0 };
-/// Between two libsmcr a write may announce itself.
-const LIMITS_OF_OURS: Limits = Limits { features: immediate::FEATURE, ..LIMITS };
+/// Between two libsmcr it has two where there are devices for them, and a write may announce itself.
+const LIMITS_OF_OURS: Limits = Limits { features: immediate::FEATURE, max_links: 2, ..LIMITS };
 /// A kernel's client with two links waits for Add Link, and then looks whether the link was declined: where RoCE passes
 /// from this end to the other alone it would take the link for confirmed else.
 const LIMITS_OF_KERNELS: Limits = Limits { max_links: 2, ..LIMITS };

@@ -1,0 +1,142 @@
+//! A link of two is down: its connections go on over the other one, and nothing is lost.
+//!
+//! A sender goes back to what the peer is known to have read, says so by a failover message, and writes from there again
+//! (`proto::smc::conn`). A peer that says so has left the link: this end leaves it as well before it tells the peer anything
+//! more, so that nothing that is still under way there is written over newer bytes. Such a message is looked at when
+//! everything has been taken that had come by the old link ([`State::release_held`]); what is found there later does not count.
+
+use super::lock::{mark, now};
+use super::state::{State, pool_of};
+use crate::log;
+use smcr_proto::smc::cdc::{Cdc, ProducerFlags};
+use smcr_proto::smc::conn::Violation;
+use smcr_proto::smc::immediate::Immediate;
+
+/// What came for a connection, and the place of the group and of the link.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub place: usize,
+    pub link: usize,
+    pub index: u32,
+    pub what: What,
+}
+
+/// What it is.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    Message(Cdc),
+    /// A write of so many bytes that announces itself.
+    Write(u32, Immediate),
+}
+
+impl State {
+    /// A link of a group is broken.
+    pub fn fail_link(&mut self, place: usize, link: usize) {
+        if let Some(group) = &mut self.groups[place] {
+            group.fail(&self.devices, link, now());
+        }
+        self.look_at_group(place);
+    }
+
+    /// Something happened to a device: what used its links goes on elsewhere, if there is another link. Else a port that
+    /// comes back in time is waited for.
+    pub fn device_event(&mut self, number: usize, fatal: bool) {
+        for place in 0..self.groups.len() {
+            let Some(group) = &self.groups[place] else { continue };
+            let hit: Vec<usize> = (0..group.links.len()).filter(|l| group.links[*l].device == number).collect();
+            for link in hit {
+                if fatal || self.groups[place].as_ref().is_some_and(|g| g.other_than(link).is_some()) {
+                    self.fail_link(place, link);
+                }
+            }
+        }
+    }
+
+    /// Takes what came, or keeps it for [`State::release_held`] if a failover message is, or stands before it.
+    pub(super) fn take_or_hold(&mut self, arrival: Arrival) {
+        let moved = matches!(arrival.what, What::Message(m) if m.producer_flags.contains(ProducerFlags::FAILOVER));
+        if moved || self.held.iter().any(|h| h.index == arrival.index && h.link == arrival.link) {
+            self.held.push(arrival);
+        } else {
+            self.take(arrival);
+        }
+    }
+
+    /// All devices have been looked at since these were kept.
+    pub(super) fn release_held(&mut self) {
+        for arrival in std::mem::take(&mut self.held) {
+            let Some(slot) = self.slot(arrival.index).filter(|s| s.group == Some(arrival.place)) else { continue };
+            let old = slot.link;
+            if old != arrival.link && matches!(arrival.what, What::Message(_)) {
+                log::debug!(target: "smcr::link", link = old, "the peer has left a link");
+                self.fail_link(arrival.place, old);
+            }
+            self.take(arrival);
+        }
+    }
+
+    fn take(&mut self, arrival: Arrival) {
+        let Arrival { place, link, index, what } = arrival;
+        let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
+        // The token is looked up in the whole process, so the group is checked as well.
+        let Some(slot) = slot.filter(|s| s.group == Some(place)) else { return };
+        let taken = match what {
+            What::Message(cdc) => slot.handle_cdc(&cdc),
+            // It says how much is new, so it counts in its order alone.
+            What::Write(len, immediate) if slot.link == link => slot.handle_immediate(len, immediate),
+            What::Write(..) => return,
+        };
+        match taken {
+            Ok(bytes) => self.took(place, link, index, bytes),
+            // Between two libsmcr both state how far they are, and go on over TCP.
+            Err(Violation::Lost) if self.want_back(index) => {
+                log::warn!(target: "smcr::link", index, "bytes were lost with a link: on over TCP");
+            }
+            Err(_) => {
+                if let Some(slot) = self.slot(index) {
+                    slot.tainted = true;
+                    slot.broken(None);
+                }
+                mark(index);
+            }
+        }
+    }
+
+    /// Moves the connections of links that are down, as far as they have a peer.
+    pub(super) fn move_connections(&mut self, place: usize) {
+        let Some(group) = self.groups[place].as_ref().filter(|g| g.over.is_none()) else { return };
+        for from in (0..group.links.len()).filter(|l| group.links[*l].is_down).collect::<Vec<_>>() {
+            let slots = self.slots.iter().flatten();
+            let hit = slots.filter(|s| s.group == Some(place) && s.link == from && s.active);
+            for index in hit.map(|s| s.index).collect::<Vec<u32>>() {
+                if !self.move_connection(place, index, from) {
+                    log::warn!(target: "smcr::link", index, "the peer's ring has no known name on the other link");
+                    if !self.want_back(index) && let Some(slot) = self.slot(index) {
+                        slot.link_down();
+                    }
+                }
+                mark(index);
+            }
+        }
+    }
+
+    /// False: it can't go.
+    fn move_connection(&mut self, place: usize, index: u32, from: usize) -> bool {
+        let (Some(Some(slot)), Some(Some(group))) = (self.slots.get_mut(index as usize), self.groups.get_mut(place))
+        else {
+            return true;
+        };
+        let Some(to) = group.other_than(from) else { return false };
+        group.links[from].users = group.links[from].users.saturating_sub(1);
+        group.links[to].users += 1;
+        let uncompleted = slot.move_to(to);
+        let number = group.links[to].device;
+        let key = pool_of(&mut self.send_rings, slot.tx.1).and_then(|p| p.keys(slot.tx.0, number, &self.devices[number]));
+        let machine = group.machine.as_ref();
+        let there = slot.conn.as_ref().and_then(|c| c.peer_rkey()).and_then(|k| machine?.peer_key(from, k, to));
+        let (Ok(key), Some((rkey, address))) = (key, there) else { return false };
+        slot.tx_key = key.lkey;
+        slot.go_on(rkey, address, uncompleted);
+        true
+    }
+}

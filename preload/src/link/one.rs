@@ -1,0 +1,254 @@
+//! One link of a group: its queue pair, the messages that are on their way, room for them.
+//!
+//! Made by [`super::state`], owned by [`super::group`], written to by the connections that use it
+//! ([`super::slot`]). A link that is down keeps its queue pair, in error, to the end of the group: what had arrived by it
+//! is still told from what belongs to nobody.
+
+use super::lock::now;
+use super::pool::Element;
+use crate::sys::{Errno, Res};
+use crate::verbs::device::Device;
+use crate::verbs::port::Port;
+use crate::verbs::qp::{QueuePair, Remote, Room, Write};
+use smcr_proto::smc::Time;
+use smcr_proto::smc::id::{Gid, Mac, Psn, Qpn};
+use smcr_proto::smc::llc::Frame;
+use std::collections::VecDeque;
+
+/// Messages that may be on their way: a kernel peer has 48 receives.
+const SLOTS: u32 = 16;
+/// The same with LLC, which may not wait behind data.
+const SLOTS_LLC: u32 = 20;
+
+/// Place of what needs none in the room for messages.
+const NO_ROOM: u32 = 32;
+
+/// How long a message may be on its way before the link counts as dead; the second once the TCP connection
+/// below has ended. (The card's own retries may have no end.)
+const PATIENCE: Time = Time::from_secs(5);
+const PATIENCE_PROBED: Time = Time::from_secs(2);
+
+/// The peer's end of a link.
+#[derive(Clone, Copy)]
+pub struct PeerEnd {
+    /// Its GID.
+    pub gid: Gid,
+    /// Its MAC.
+    pub mac: Mac,
+    /// Its queue pair.
+    pub qpn: Qpn,
+}
+
+/// A link.
+pub struct Link {
+    /// Number of the device.
+    pub device: usize,
+    /// Port and GID.
+    pub port: Port,
+    /// First sequence number of the send queue.
+    pub psn: Psn,
+    /// The queue pair; None once the group is over.
+    pub qp: Option<QueuePair>,
+    /// The other end, once it is known.
+    pub peer: Option<PeerEnd>,
+    /// The link was confirmed.
+    pub is_ready: bool,
+    /// It carries nothing any more.
+    pub is_down: bool,
+    /// Connections that use it.
+    pub users: usize,
+    /// Path MTU in bytes: for show, as what follows.
+    pub mtu: u32,
+    /// Payload bytes sent and received.
+    pub bytes: [u64; 2],
+    /// Messages sent and received.
+    pub messages: [u64; 2],
+    backlog: VecDeque<Frame>,
+    /// Messages posted and not completed.
+    outstanding: u32,
+    /// When one was completed last, or the first of them was posted.
+    progress: Time,
+    /// A sign of life was asked for because TCP has ended.
+    probed: bool,
+    /// Place of the message that was posted last.
+    last: Option<u32>,
+    /// Free places of the room for messages that are not inline, one bit each.
+    rooms: u32,
+    /// That room, [`Room::LEN`] times 32 bytes, and where it comes from.
+    room: Room,
+    pub(super) room_from: Element,
+    /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
+    confirming: Option<u32>,
+}
+
+impl Link {
+    /// A link without a peer yet: a queue pair in INIT. `room` has [`Room::LEN`] times 32 bytes.
+    pub fn new(number: usize, device: &Device, port: &Port, psn: Psn, room: (Element, u32)) -> Res<Link> {
+        let qp = QueuePair::make(device, port.index)?;
+        Ok(Link {
+            device: number,
+            port: port.clone(),
+            psn,
+            qp: Some(qp),
+            peer: None,
+            is_ready: false,
+            is_down: false,
+            users: 0,
+            mtu: 0,
+            bytes: [0; 2],
+            messages: [0; 2],
+            backlog: VecDeque::new(),
+            outstanding: 0,
+            progress: Time::ZERO,
+            probed: false,
+            last: None,
+            rooms: u32::MAX,
+            room: Room { at: room.0.start, lkey: room.1 },
+            room_from: room.0,
+            confirming: None,
+        })
+    }
+
+    /// The peer's end is known: its messages may arrive from now on (RTR).
+    pub fn receive_from(&mut self, device: &Device, remote: &Remote) -> Res<()> {
+        self.mtu = remote.mtu.bytes();
+        self.qp.as_ref().ok_or(Errno(libc::ENOTCONN))?.receive(device, remote)
+    }
+
+    /// It can send from now on (RTS).
+    pub fn raise(&mut self, device: &Device) -> Res<()> {
+        self.qp.as_ref().ok_or(Errno(libc::ENOTCONN))?.send_from(device, self.psn)
+    }
+
+    /// Whether connections may use it.
+    pub fn is_usable(&self) -> bool {
+        self.is_ready && !self.is_down
+    }
+
+    /// Whether this is its queue pair.
+    pub fn is(&self, device: usize, qpn: u32) -> bool {
+        self.device == device && self.qp.as_ref().is_some_and(|q| q.number().value() == qpn)
+    }
+
+    /// A message was sent; true: the link is ready by that.
+    pub fn completed(&mut self, room: u32) -> bool {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.progress = now();
+        self.probed = false;
+        if room < 32 {
+            self.rooms |= 1 << room;
+        }
+        self.confirming == Some(room)
+    }
+
+    /// It was confirmed.
+    pub fn ready(&mut self) {
+        self.confirming = None;
+        self.is_ready = true;
+    }
+
+    /// Waits until the message that was posted last has arrived; false if there is none.
+    pub fn confirm_by_last(&mut self) -> bool {
+        self.confirming = self.last;
+        self.confirming.is_some()
+    }
+
+    /// Whether a completion is waited for that nobody else may be waiting for.
+    pub fn is_confirming(&self) -> bool {
+        self.confirming.is_some() && !self.is_down
+    }
+
+    /// Nothing more arrives or goes from here on: what has come is in the queue.
+    pub fn put_down(&mut self, device: &Device) {
+        if let Some(qp) = self.qp.as_ref().filter(|_| !self.is_down) {
+            qp.fail(device);
+        }
+        self.is_down = true;
+        self.backlog.clear();
+    }
+
+    /// When what is on its way has been so for too long.
+    pub fn stuck_at(&self) -> Option<Time> {
+        let patience = if self.probed { PATIENCE_PROBED } else { PATIENCE };
+        (self.outstanding > 0 && !self.is_down).then(|| self.progress + patience)
+    }
+
+    /// Puts an LLC message behind those that wait for a slot.
+    pub fn say(&mut self, frame: Frame) {
+        self.backlog.push_back(frame);
+    }
+
+    /// A sign of life has been asked for: who does not answer is dead sooner.
+    pub fn note_probe(&mut self) {
+        self.probed = true;
+    }
+
+    /// Sends LLC messages that waited for a slot.
+    pub fn flush(&mut self) {
+        while self.outstanding < SLOTS_LLC
+            && let Some(frame) = self.backlog.pop_front()
+        {
+            if !self.post(&[], &frame, u32::MAX) {
+                self.backlog.clear();
+            }
+        }
+    }
+
+    /// Whether a connection may send a message now.
+    pub fn has_slot(&self) -> bool {
+        self.outstanding < SLOTS && self.is_usable()
+    }
+
+    /// Posts writes and a message; `slot` is the number of the connection, for the completion. False:
+    /// the queue pair is broken.
+    pub fn post(&mut self, writes: &[Write], message: &[u8], slot: u32) -> bool {
+        let Some(qp) = &self.qp else { return false };
+        let place = self.rooms.trailing_zeros();
+        if place >= 32 {
+            return false;
+        }
+        // SAFETY: 32 places were given to `new`.
+        let at = unsafe { self.room.at.add(place as usize * Room::LEN) };
+        let id = u64::from(place) << 32 | u64::from(slot);
+        if qp.post(writes, message, Room { at, lkey: self.room.lkey }, id).is_err() {
+            return false;
+        }
+        self.rooms &= !(1 << place);
+        self.last = Some(place);
+        self.posted(writes);
+        true
+    }
+
+    /// Posts a write that announces itself.
+    pub fn post_write(&mut self, write: &Write, immediate: u32, slot: u32) -> bool {
+        let Some(qp) = &self.qp else { return false };
+        let fine = qp.post_write(write, immediate, u64::from(NO_ROOM) << 32 | u64::from(slot)).is_ok();
+        if fine {
+            self.posted(std::slice::from_ref(write));
+        }
+        fine
+    }
+
+    fn posted(&mut self, writes: &[Write]) {
+        if self.outstanding == 0 {
+            self.progress = now();
+        }
+        self.messages[0] += 1;
+        self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
+        self.outstanding += 1;
+    }
+
+    /// Whether LLC messages or completions are still on their way.
+    pub fn is_quiet(&self) -> bool {
+        self.backlog.is_empty() && self.outstanding == 0
+    }
+
+    /// Destroys the queue pair: nothing of the peer's arrives any more.
+    pub fn silence(&mut self, device: &Device) {
+        self.is_down = true;
+        if let Some(qp) = self.qp.take() {
+            qp.fail(device);
+            qp.destroy(device);
+        }
+    }
+}
