@@ -5,8 +5,9 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, here, hostile, server};
+use hostile_common::{Talker, attack, here, hostile, is_root, server, server_with};
 use smcr_tests::apps::PORT;
+use smcr_tests::census::Census;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, eventually};
 
@@ -174,4 +175,54 @@ fn channels_held_by_a_stranger() -> Result<()> {
         Ok(state == "ACCELERATED")
     })?;
     server.signal(nix::sys::signal::Signal::SIGTERM)
+}
+
+/// Another uid offers more memory than the server may map, on many connections at once and again where it was refused.
+/// No more than the limit is ever mapped, descriptors and private memory stay, others go on and have it when it is gone.
+#[test]
+fn memory_beyond_its_limits() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    for mode in MODES {
+        let net = Net::new()?;
+        let server = server_with(&net, Load::Library, mode, &[], &[("SMCR_MAX_MEMORY", "4")])?;
+        let port = PORT.to_string();
+        let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+        friend.ensure_accelerated()?;
+        let before = Census::of(server.pid())?;
+        let hoarder = hostile(&net, &["hoard", &here(), "40"]).start()?;
+        let mut most = 0;
+        eventually("hoarded", || {
+            most = most.max(Census::of(server.pid())?.regions);
+            Ok(hoarder.so_far().0.contains("holding"))
+        })
+        .with_context(|| format!("{mode}: {:?}", hoarder.so_far()))?;
+        let now = Census::of(server.pid())?;
+        // A region is 520 KiB: seven in four megabytes, the friend's among them.
+        println!("{mode}: {}; {most} mapped at most", hoarder.so_far().0.trim());
+        ensure!(now.regions == 7 && most <= 7, "{mode}: {} regions, {most} at most", now.regions);
+        friend.exchange(1_000_000).with_context(|| mode)?;
+        let c = friend.connection()?;
+        ensure!(c["state"] == "ACCELERATED", "{mode}: {c}");
+        let mut other = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+        other.exchange(500_000).with_context(|| mode)?;
+        ensure!(other.connection()?["state"] != "ACCELERATED", "{mode}");
+        other.end()?;
+        drop(hoarder);
+        friend.exchange(1_000_000).with_context(|| mode)?;
+        friend.end()?;
+        eventually("room again", || {
+            let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+            t.exchange(500_000)?;
+            let state = t.connection()?["state"].clone();
+            t.end()?;
+            Ok(state == "ACCELERATED")
+        })
+        .with_context(|| mode)?;
+        // A channel of each process that was here may be open; connections were 40.
+        let leaked = Census::of(server.pid())?.leaked_since(&before, 4, 2048);
+        ensure!(leaked.is_empty(), "{mode}: {leaked:?}");
+    }
+    Ok(())
 }

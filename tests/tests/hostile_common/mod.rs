@@ -26,10 +26,24 @@ fn compiled(name: &str) -> Result<PathBuf> {
 
 /// Starts `echo_many` in a mode, on addresses (none: [::]).
 pub fn server<'a>(net: &'a Net, load: Load, mode: &str, address: &[&str]) -> Result<Running<'a>> {
-    let running = Program::new(net, load, compiled("echo_many")?)
+    server_with(net, load, mode, address, &[])
+}
+
+/// The same with variables of its environment.
+pub fn server_with<'a>(
+    net: &'a Net,
+    load: Load,
+    mode: &str,
+    address: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Running<'a>> {
+    let mut program = Program::new(net, load, compiled("echo_many")?)
         .args([mode, &PORT.to_string()])
-        .args(address)
-        .start()?;
+        .args(address);
+    for (name, value) in variables {
+        program = program.env(name, value);
+    }
+    let running = program.start()?;
     net.wait_listen(PORT)
         .with_context(|| format!("{:?}", running.so_far()))?;
     Ok(running)

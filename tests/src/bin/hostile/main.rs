@@ -8,6 +8,7 @@
 mod attacks;
 mod claims;
 mod diag;
+mod hoard;
 mod link;
 mod offers;
 mod region;
@@ -27,6 +28,7 @@ fn main() -> Result<()> {
         "claim" => claims::claim(to.parse()?, rest),
         "stall" => attacks::stall(to.parse()?),
         "offer" => offers::run(to.parse()?, rest),
+        "hoard" => hoard::hoard(to.parse()?, rest),
         "foreign" => third::foreign(to.parse()?, rest),
         "relay" => third::relay(to.parse()?, rest),
         "silent" => third::silent(to.parse()?, rest),

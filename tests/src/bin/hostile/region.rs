@@ -155,7 +155,7 @@ fn descriptor(kind: Kind) -> io::Result<OwnedFd> {
         // SAFETY: plain system calls; the descriptor is ours.
         unsafe {
             let fd = check(libc::memfd_create(
-                c"x".as_ptr(),
+                c"smcr-region".as_ptr(),
                 libc::MFD_ALLOW_SEALING | flags,
             ))?;
             let fd = OwnedFd::from_raw_fd(fd);
