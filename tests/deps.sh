@@ -46,6 +46,11 @@ git git
 openssl openssl
 stress-ng stress-ng
 cmake cmake
+c++ g++
+make make
+go golang-go
+ruby ruby
+php php-cli
 varnishd varnish
 tinyproxy tinyproxy
 stunnel4 stunnel4

@@ -11,6 +11,13 @@ import subprocess
 BUILD = {
     "redis": [],
     "libuv1": [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-C", "out", "uv_run_tests_a"]],
+    "libevent": [["./configure", "-q", "--disable-samples"], ["make", "-s", "-j2"], ["make", "-s", "test/regress"]],
+    "apr": [["./configure", "-q"], ["make", "-s", "-j2"], ["make", "-s", "-C", "test", "all"]],
+    "zeromq3": [["cmake", "-B", "out", "-DBUILD_TESTS=ON", "-DWITH_DOCS=OFF", "-DBUILD_STATIC=OFF", "."], ["make", "-s", "-j2", "-C", "out"]],
+    "nng": [["cmake", "-B", "out", "-DNNG_TESTS=ON", "."], ["make", "-s", "-j2", "-C", "out"]],
+    "perl": [],
+    "ruby3.1": [],
+    "php8.2": [],
 }
 
 

@@ -3,14 +3,14 @@ test that passes natively and not under the library is seen by name. Called by r
 """
 
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 
-import sources
+import runtimes
 from bed import Skip, need
+from runtimes import tree_of
 
 PYTHON = "/usr/bin/python3"
 # The network pack: every module of CPython's own tests that opens TCP sockets.
@@ -27,7 +27,7 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
          "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
 # Packages whose sources the suites need.
-PACKAGES = ["redis", "libuv1"]
+PACKAGES = ["redis", "libuv1", *runtimes.PACKAGES]
 STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
 
 
@@ -89,14 +89,6 @@ def libuv(bed, _):
     return {"passed": re.findall(r"^ok \d+ - (\S+)$", done.stdout, re.M), "failed": re.findall(r"^not ok \d+ - (\S+)", done.stdout, re.M)}
 
 
-def tree_of(package):
-    """The built sources of a package."""
-    tree = sources.folder(package)
-    if not tree:
-        raise Skip(f"the sources of {package} could not be fetched or built")
-    return pathlib.Path(tree)
-
-
 def stress(bed, kind):
     """One stressor of stress-ng, with its own verification."""
     need("stress-ng")
@@ -112,6 +104,7 @@ def jobs():
     yield from ((f"redis {u}", redis, u) for u in REDIS)
     yield "libuv", libuv, ""
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
+    yield from runtimes.jobs()
 
 
 def find(name):
