@@ -311,7 +311,7 @@ pub fn before_fork(s: &Sock, was_shared: bool) {
 
 /// After [`before_fork`] for all connections: takes what the channels hold, for the child as well.
 pub fn learn_before_fork() {
-    // Pairs with the fence in `wait::name_writer`: either the producer sees the mark, or its message is
+    // Pairs with the fence in `room::name_writer`: either the producer sees the mark, or its message is
     // in the channel now.
     fence(SeqCst);
     for (_, peer) in peers::all() {

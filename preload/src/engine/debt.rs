@@ -46,7 +46,7 @@ pub fn pay_locked(s: &Sock, sock: i32) -> bool {
         return true;
     }
     let size = s.tx.size.load(Relaxed) as usize;
-    // SAFETY: the ring of this direction in a live region; the lock is held: `end` can't unmap.
+    // SAFETY: the ring of this direction in a live region; the lock is held: `close` can't unmap.
     let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
     let (mut pos, to) = (s.owed.load(Relaxed), s.tx.cursor.load(Relaxed));
     while pos < to {

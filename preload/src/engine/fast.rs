@@ -203,7 +203,7 @@ fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Roo
         }
         size = now;
     }
-    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap).
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap).
     let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
     Some(Room { dir, ring, at: head, _held: held })
 }
@@ -271,7 +271,7 @@ fn there<'a>(s: &'a Sock, dir: &'static Dir, n: usize, held: Held<'a>) -> Option
         return None;
     }
     s.rx.seen.store(head, Relaxed);
-    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
     // the claimed base only moves the masked offset.
     let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
     Some(Data { dir, ring, size, at: tail, n, _held: held })

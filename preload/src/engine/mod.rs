@@ -1,29 +1,32 @@
 //! One connection: two directions, each in the kernel's TCP stream or in a ring.
 //!
-//! The socket table calls [`tx`] and [`rx`]. [`switch`] decides where the sender's stream goes on and
+//! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
-//! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows);
+//! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds,
 //! [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
-//! other end is a link. [`end`] has the rules of close, shutdown and death, [`inside`] counts threads that
+//! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod beside;
 pub mod bufs;
+pub mod close;
 pub mod count;
 pub mod debt;
 pub mod end;
 pub mod fast;
 pub mod file;
 pub mod follow;
+pub mod from_tcp;
 pub mod idle;
 pub mod inside;
 pub mod kernel;
 pub mod linked;
 pub mod peek;
 pub mod proof;
+pub mod room;
 pub mod rounds;
 pub mod rx;
 pub mod shadow;

@@ -6,11 +6,11 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, count, end, fast, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, end, fast, from_tcp, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, Errno, Res, fd, net};
+use crate::sys::{self, Errno, Res};
 use crate::transport::region::{self, Dir, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -165,19 +165,19 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 
 #[inline]
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
-    let Some(dir) = s.rx.dir() else { return from_tcp(s, sock, None, bufs, from, flags, u64::MAX) };
+    let Some(dir) = s.rx.dir() else { return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX) };
     loop {
         match follow::follow(s, sock, dir) {
             Source::Ring(0) => return at_end(s, sock, dir, flags),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
-            Source::Tcp(limit) => match from_tcp(s, sock, Some(dir), bufs, from, flags, limit) {
+            Source::Tcp(limit) => match from_tcp::read(s, sock, Some(dir), bufs, from, flags, limit) {
                 Step::Moved(0) => {} // the stream moved on: follow it
                 step => return step,
             },
             // Before the proof the claims are a stranger's, who must not harm this connection.
             Source::Broken if proof::is_due(s) => {
                 follow::abandon(s, Reason::StreamProofFailed);
-                return from_tcp(s, sock, None, bufs, from, flags, u64::MAX);
+                return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX);
             }
             Source::Broken => {
                 end::hostile(s, sock);
@@ -206,7 +206,7 @@ fn from_ring(
     };
     s.rx.size.store(size as u32, Relaxed);
     let base = dir.base.load(Relaxed);
-    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap);
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
     // the claimed base only moves the masked offset.
     let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, base) };
     let tail = s.rx.cursor.load(Relaxed);
@@ -284,92 +284,6 @@ pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
     bell::after_consume(s, dir, size, before, now);
 }
 
-/// A careful read from the kernel: looks how much is there, then whether the stream switched, and
-/// takes no more than both allow. Moved(0): the stream goes on elsewhere.
-fn from_tcp(
-    s: &Sock,
-    sock: i32,
-    dir: Option<&Dir>,
-    bufs: &Bufs,
-    from: usize,
-    flags: i32,
-    limit: u64,
-) -> Step {
-    let there = match fd::unread(sock) {
-        // At an urgent mark the kernel counts nothing beyond it: look instead.
-        Ok(0) => {
-            let mut b = [0u8; 2048];
-            match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-                Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
-                Ok(n) => n,
-                Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
-                Err(e) => return Step::Failed(e),
-            }
-        }
-        Ok(n) => n,
-        Err(e) => return Step::Failed(e),
-    };
-    // The switch was stored before the first byte that is not payload was sent, so it is visible
-    // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
-    let limit = match dir {
-        Some(d) if d.switch.load(Acquire) != s.rx.switches.load(Relaxed) => {
-            match follow::payload_left(s, d) {
-                Some(n) => limit.min(n),
-                None => return Step::Moved(0),
-            }
-        }
-        _ => limit,
-    };
-    let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
-    if n == 0 {
-        // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
-        return if limit == 0 { Step::Empty } else { Step::Moved(0) };
-    }
-    let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
-    let got = bufs.with_parts(from, n, |part| {
-        // SAFETY: an all-zero msghdr is valid.
-        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-        msg.msg_iov = part.as_mut_ptr();
-        msg.msg_iovlen = part.len();
-        // SAFETY: the buffers are the program's, valid for writes.
-        let r = unsafe { net::recvmsg(sock, &mut msg, (flags & keep) | libc::MSG_DONTWAIT) };
-        if let Ok(moved) = r
-            && flags & libc::MSG_PEEK == 0
-        {
-            count::took(s, moved as u64);
-            s.rx.tcp.fetch_add(moved as u64, Relaxed);
-        }
-        r
-    });
-    match got {
-        Ok(got) => {
-            if let Some(d) = dir
-                && flags & libc::MSG_PEEK != 0
-                && got as u64 == limit
-            {
-                return Step::Moved(got + peek::behind_tcp(s, sock, d, bufs, from + got));
-            }
-            Step::Moved(got)
-        }
-        Err(e) if e.0 == libc::EAGAIN => Step::Empty,
-        Err(e) => Step::Failed(e),
-    }
-}
-
-/// The kernel's stream has ended. What the dead end left unread in the ring, and an error that a call of
-/// ours has taken, make a reset of it.
-#[cold]
-fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
-    end::found(s, end::FIN);
-    match s.error.swap(0, Relaxed) {
-        0 => {}
-        e => return Step::Failed(Errno(e as i32)),
-    }
-    // Behind a link the kernel alone knows.
-    let dir = dir.filter(|_| s.region().is_some());
-    dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
-}
-
 /// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
 /// now and then without (a non-blocking reader that never waits).
 fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
@@ -401,24 +315,4 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
         None if s.has(flag::SHUT_RD) => Step::End,
         None => Step::Empty,
     }
-}
-
-/// Runs a kernel receive for a socket that is not careful and counts its bytes. None: it became
-/// careful meanwhile.
-#[inline]
-pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
-    // SeqCst on both sides (here and in `follow::become_careful`): either we see the flag, or the
-    // other side sees us inside.
-    s.rx.in_kernel.fetch_add(1, SeqCst);
-    if s.flags.load(SeqCst) & flag::CAREFUL != 0 {
-        s.rx.in_kernel.fetch_sub(1, Release);
-        return None;
-    }
-    let n = real();
-    if n > 0 && !peek {
-        s.rx.tcp.fetch_add(n as u64, Relaxed);
-        s.rx.kernel.fetch_add(n as u64, Relaxed);
-    }
-    s.rx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
-    Some(n)
 }

@@ -119,7 +119,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     dir.at_kernel(made + 1).store(at, Relaxed);
     dir.at_ring(made + 1).store(s.tx.cursor.load(Relaxed), Relaxed);
     // Before the proof: a receiver that sees a byte of it sees the switch. Pairs with the Acquire in
-    // `rx::from_tcp`.
+    // `from_tcp::read`.
     dir.switch.store(made + 1, Release);
     fault::pass(Fault::SwitchMarked);
     if proof && let Err(e) = proof::send(s, sock) {

@@ -213,7 +213,7 @@ fn fill(
     n: usize,
     size: usize,
 ) -> Res {
-    // SAFETY: the ring of this direction in a live region (the lock is held: `end` can't unmap).
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap).
     let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
     let mut done = 0;
     while done < n {

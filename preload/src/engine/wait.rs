@@ -5,7 +5,7 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, end, follow, inside, kernel, linked, rx, signals, spin, switch};
+use super::{debt, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
@@ -13,9 +13,8 @@ use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, fd, mem};
-use crate::transport::region::{Dir, RING_MIN, fin};
+use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::{self, Waiter};
-use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering::*, fence};
@@ -174,7 +173,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         if linked {
             linked::poll();
         }
-        has_room(s, dir)
+        room::has_room(s, dir)
             || back.fin.load(Relaxed) & ends != 0
             || !s.tx_in_memory()
             || follow::is_asked(s)
@@ -183,7 +182,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         return Ok(());
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
-    let me = thread_waiter().filter(|w| name_writer(s, dir, *w));
+    let me = thread_waiter().filter(|w| room::name_writer(s, dir, *w));
     if me.is_none() && linked {
         return a_moment(sock, timer);
     }
@@ -191,13 +190,13 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         true => None,
         false => match switch::leave_unread(s, sock, dir, false) {
             None => return Ok(()),
-            at_most => at_most.map(|ns| ns.min(me.map_or(UNNAMED_NS, |me| bell::trust(s, me)))),
+            at_most => at_most.map(|ns| ns.min(me.map_or(room::UNNAMED_NS, |me| bell::trust(s, me)))),
         },
     };
     s.writers.fetch_add(1, AcqRel);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
-    let on = || room() || me.is_some_and(|me| !is_named(dir, me));
+    let on = || room() || me.is_some_and(|me| !room::is_named(dir, me));
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
     let result = sleep(s, sock, libc::POLLRDHUP, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
@@ -215,72 +214,12 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     result.map(|_| ())
 }
 
-/// Whether the word of space names this waiter, or another of ours that sleeps (and wakes us).
-fn is_named(dir: &Dir, me: Waiter) -> bool {
-    match Waiter::of_word(dir.space.load(Relaxed)) {
-        Some(w) => w == me || (w.is_ours() && w.is_asleep()),
-        None => false,
-    }
-}
-
 /// Several threads wait for room in one ring: the one that was woken wakes the others.
 fn wake_own(me: Waiter) {
     fence(SeqCst); // pairs with the fence in `Waiter::fall_asleep`
     for w in waiters::own_slots().filter(|w| *w != me && w.is_asleep()) {
         let _ = fd::event_set(w.eventfd());
     }
-}
-
-/// Whether a quarter of the ring is free.
-pub fn has_room(s: &Sock, dir: &Dir) -> bool {
-    let size = s.tx.size.load(Relaxed) as usize;
-    let tail = dir.tail.load(Acquire);
-    match cursor::writable(s.tx.cursor.load(Relaxed), tail, size) {
-        Some(free) => {
-            let limit = s.buffer_limit.load(Relaxed) as usize;
-            let used = size - free;
-            free >= cursor::wake_space(size) && (limit == 0 || used < limit.max(RING_MIN))
-        }
-        None => true, // the sender finds out
-    }
-}
-
-/// How long a writer sleeps whom not every process at the other end can name (one was forked since): then it looks
-/// by itself. A ring that is full that long is not read much, and one that is not read at
-/// all is given up (`stuck`).
-const UNNAMED_NS: u64 = 150_000;
-
-/// Before a sleep of poll or epoll that waits for room as well: makes sure that `me` is woken when there is, or else
-/// moves the direction to TCP. Some: ns after which to look again at a ring that is full. `reads`: it waits for data too.
-pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> Option<u64> {
-    let dir = s.tx.dir().filter(|d| s.tx_in_memory() && !has_room(s, d))?;
-    let Some(me) = me else {
-        switch::spill(s, sock, switch::Spill::NoWaiter);
-        return None;
-    };
-    let named = name_writer(s, dir, me);
-    if s.is_linked() {
-        return None;
-    }
-    let trust = if named { bell::trust(s, me) } else { UNNAMED_NS };
-    Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
-}
-
-/// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
-pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    if !bell::tell(s, w) {
-        return false;
-    }
-    if !is_named(dir, w) {
-        dir.space.store(w.word(), Relaxed);
-    }
-    // Pairs with the fence in `bell::after_consume`, and with the one in `bell::before_fork`.
-    fence(SeqCst);
-    let known = s.is_linked() || bell::is_known_to_all(s, dir, w);
-    if !known {
-        let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
-    }
-    known
 }
 
 /// Waits until the kernel takes more of what the ring owes it.

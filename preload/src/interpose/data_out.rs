@@ -249,7 +249,7 @@ fn wrong_address(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
 fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
     let Some(s) = table::sock(sock) else { return -1 };
     if !s.has(crate::family::sock::flag::CAREFUL) {
-        let moved = crate::engine::rx::through_kernel(s, false, || {
+        let moved = crate::engine::from_tcp::through_kernel(s, false, || {
             // SAFETY: no offsets.
             unsafe { real::splice(sock, std::ptr::null_mut(), pipe, std::ptr::null_mut(), n, flags) }
         });

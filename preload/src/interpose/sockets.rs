@@ -2,7 +2,7 @@
 //! getpeername need no hook: the descriptor is the kernel's own socket.
 
 use super::{guarded, hooks};
-use crate::engine::{self, end, switch};
+use crate::engine::{self, close, switch};
 use crate::family::sock::flag;
 use crate::rendezvous::smc::backlog;
 use crate::sys::net::Addr;
@@ -88,7 +88,7 @@ hooks! {
             guarded(|| life::first_use(s, fd));
         }
         if let Some(s) = table::sock(fd) && s.region().is_some() {
-            guarded(|| end::before_shutdown(s, fd, how));
+            guarded(|| close::before_shutdown(s, fd, how));
             if s.is_linked() {
                 return if (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
                     engine::linked::kick(s);

@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{debt, end, follow, kernel, switch, wait, urgent};
+use crate::engine::{debt, end, follow, kernel, room, switch, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
 use crate::transport::region::{ctl, fin};
@@ -56,7 +56,7 @@ pub fn usual(s: &Sock, out: bool) -> Option<u32> {
     }
     // Acquire pairs with the Release publish in `tx`: who is told reads what was published.
     let readable = from.head.load(Acquire) != s.rx.cursor.load(Relaxed);
-    let writable = out && wait::has_room(s, to);
+    let writable = out && room::has_room(s, to);
     Some(if readable { IN } else { 0 } | if writable { OUT } else { 0 })
 }
 
@@ -92,7 +92,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     let mut tx_memory = s.tx_in_memory();
     let linked = s.is_linked();
     let closed = linked && s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::CLOSED != 0);
-    if tx_memory && let Some(dir) = s.tx.dir() && (closed || wait::has_room(s, dir)) {
+    if tx_memory && let Some(dir) = s.tx.dir() && (closed || room::has_room(s, dir)) {
         bits |= OUT;
     }
     let mut kernel = 0;

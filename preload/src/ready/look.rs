@@ -4,7 +4,7 @@
 
 use super::level;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{debt, follow, idle, kernel, linked, wait as engine_wait};
+use crate::engine::{debt, follow, idle, kernel, linked, room, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
@@ -176,7 +176,7 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         && mb.ours
     {
         // A member that wants to write to a full ring stays hot: the byte is for arriving data only.
-        if mb.events & level::OUT != 0 && !mb.spent && s.tx.dir().is_some_and(|d| !engine_wait::has_room(s, d)) {
+        if mb.events & level::OUT != 0 && !mb.spent && s.tx.dir().is_some_and(|d| !room::has_room(s, d)) {
             inner.member_mut(m).idle = 0;
             return false;
         }

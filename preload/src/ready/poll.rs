@@ -5,7 +5,7 @@ use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, kernel, linked, spin, wait as engine_wait};
+use crate::engine::{debt, kernel, linked, room, spin, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -267,7 +267,7 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
     if p.events & libc::POLLOUT == 0 {
         return None;
     }
-    engine_wait::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)
+    room::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)
 }
 
 /// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what

@@ -9,7 +9,7 @@ use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{bell, kernel, linked, spin, wait as engine_wait};
+use crate::engine::{bell, kernel, linked, room, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -161,7 +161,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
         }
         arm(s, &mb, waiter);
         let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
-        if wants_out && let Some(ns) = engine_wait::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
+        if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }
     }

@@ -4,7 +4,7 @@
 
 use super::life::{REFS, held};
 use super::{Entry, range, take};
-use crate::engine::{bell, end, inside, linked};
+use crate::engine::{bell, close, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy, mark};
@@ -98,7 +98,7 @@ fn is_worth_passing(s: &Sock) -> bool {
 /// The kernel will close it with the process, or at an exec.
 fn closes_unseen(s: &'static Sock, fd: i32) {
     if s.region().is_some() && s.holders.load(Relaxed) <= 1 {
-        end::before_unseen_close(s, fd);
+        close::before_unseen_close(s, fd);
     }
 }
 

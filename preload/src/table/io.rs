@@ -6,7 +6,7 @@
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{beside, debt, end, fast, kernel, rx, switch, tx, urgent};
+use crate::engine::{beside, debt, end, fast, from_tcp, kernel, rx, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -252,7 +252,7 @@ pub unsafe fn recv_slowly(
             // SAFETY: by the contract.
             return unsafe { recv_carefully(fd, s, iov, flags, real) };
         }
-        if let Some(n) = rx::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
+        if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             rendezvous::after_op(s, fd);
             return n;
         }

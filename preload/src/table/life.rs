@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, put, range, take};
-use crate::engine::{end, inside, linked, switch};
+use crate::engine::{close, inside, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -93,8 +93,8 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         }
         return;
     }
-    end::before_reset(s, fd);
-    if s.holders.load(Relaxed) > 1 || !end::unmap(s, true) {
+    close::before_reset(s, fd);
+    if s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
         // Somebody else is in it: what comes next stays on TCP.
         return switch::pin(s, fd, Reason::TcpSpecial);
     }
@@ -244,7 +244,7 @@ fn release(s: &'static Sock, fd: Option<i32>) {
         if inside::count(s) != 0 && keep_open(s, fd) {
             return; // a thread is in a call on it, which goes on as in the kernel
         }
-        end::before_close(s, fd);
+        close::before_close(s, fd);
     }
     if unmap_soon(s, last) {
         finish(s, last);
@@ -260,7 +260,7 @@ fn unmap_soon(s: &Sock, last: bool) -> bool {
     const YIELDS: u32 = 48;
     const TRIES: u32 = 64;
     for n in 0..TRIES {
-        if end::unmap(s, last) {
+        if close::unmap(s, last) {
             return true;
         }
         if inside::count(s) != 0 {
@@ -295,8 +295,8 @@ pub fn leave(s: &'static Sock) {
     if fd < 0 {
         return;
     }
-    end::before_close(s, fd);
-    if end::unmap(s, true) {
+    close::before_close(s, fd);
+    if close::unmap(s, true) {
         finish(s, true);
     }
     sys::fd::close(fd);

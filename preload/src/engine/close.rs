@@ -1,0 +1,149 @@
+//! What is done to a connection before the kernel's shutdown(2), close(2), exit or exec of our own end, and the giving
+//! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
+
+use super::{bell, debt, follow, inside, linked, shadow};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag, medium};
+use crate::fault::{self, Step as Fault};
+use crate::sys::net;
+use crate::transport::peers;
+use crate::transport::region::{self, Dir, fin};
+use std::sync::atomic::Ordering::*;
+
+/// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
+pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
+    if how != libc::SHUT_RD {
+        debt::settle(s, sock);
+    }
+    if (how == libc::SHUT_WR || how == libc::SHUT_RDWR)
+        && let Some(dir) = s.tx.dir()
+    {
+        dir.fin.fetch_or(fin::WRITE, Release);
+    }
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        s.set(flag::SHUT_WR);
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        s.set(flag::SHUT_RD);
+    }
+}
+
+/// Before the kernel's close(2) of the last descriptor: leaves the kernel's socket such that the
+/// peer sees what TCP would show, and marks it. The region stays mapped until `unmap`.
+pub fn before_close(s: &Sock, sock: i32) {
+    if s.is_linked() {
+        return linked::before_close(s, sock);
+    }
+    let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
+    debt::settle(s, sock);
+    take_proof(s, sock, back);
+    let mut marks = fin::WRITE | fin::CLOSED;
+    if s.has(flag::LINGER0) {
+        marks |= fin::LINGER0;
+    }
+    // Doorbells on their way to this very descriptor must not meet its next owner.
+    s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
+    for _ in 0..1 << 16 {
+        if s.tx.gate.load(Acquire) & !bell::CLOSED == 0 {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let in_memory = s.rx_in_memory();
+    if in_memory {
+        let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+        if unread && !s.has(flag::SHUT_RD) {
+            marks |= fin::RESET;
+        }
+        // Set before the doorbells go: a last one may come after them, and then the reset that the
+        // kernel makes of it is known not to be one.
+        dir.fin.fetch_or(marks, Release);
+        fault::pass(Fault::EndMarked);
+        let marker = Marker::new();
+        if let Some(_held) = s.rx.lock.try_take(&marker) {
+            bell::drain(s, back, sock);
+        }
+        if marks & fin::RESET != 0 {
+            reset_on_close(sock);
+        }
+    } else {
+        dir.fin.fetch_or(marks, Release);
+    }
+}
+
+/// Before the kernel closes it unseen, at an exit or exec: what the library has put into the stream does
+/// not count as unread, or the kernel would make a reset of the end, which destroys what is still to be
+/// delivered (hazard 8).
+pub fn before_unseen_close(s: &Sock, sock: i32) {
+    let Some(back) = s.rx.dir().filter(|_| !s.is_linked()) else { return };
+    take_proof(s, sock, back);
+    let marker = Marker::new();
+    if s.rx_in_memory()
+        && let Some(_held) = s.rx.lock.try_take(&marker)
+    {
+        bell::drain(s, back, sock);
+    }
+}
+
+/// A switch of the peer that nobody has followed yet, with the proof in the stream.
+fn take_proof(s: &Sock, sock: i32, back: &Dir) {
+    let marker = Marker::new();
+    if !s.rx_in_memory()
+        && back.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+        && let Some(_held) = s.rx.lock.try_take(&marker)
+    {
+        let _ = follow::follow(s, sock, back);
+    }
+}
+
+/// Before the kernel resets the connection for the program: the peer must not take it for an orderly end.
+pub fn before_reset(s: &Sock, sock: i32) {
+    if let Some(dir) = s.tx.dir() {
+        s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
+        dir.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
+    }
+    shadow::restore_sending(s, sock);
+    shadow::restore_receiving(s, sock);
+}
+
+/// The kernel shall answer its close with a reset.
+pub fn reset_on_close(sock: i32) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let _ = net::set_opt(sock, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
+/// After the last close in this process: gives region and peer back. False: somebody still uses
+/// them; the last user comes here again.
+pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
+    let (m1, m2) = (Marker::new(), Marker::new());
+    let Some(_tx) = s.tx.lock.try_take(&m1) else { return false };
+    let Some(_rx) = s.rx.lock.try_take(&m2) else { return false };
+    if inside::count(s) != 0 {
+        return false;
+    }
+    if s.link.load(Acquire) != 0 {
+        if last_in_family {
+            linked::leave(s);
+            linked::forget(s);
+        }
+        return true;
+    }
+    let region = s.region.load(Acquire);
+    if last_in_family {
+        s.tx_medium.store(medium::TCP, Release);
+        s.rx_medium.store(medium::TCP, Release);
+        s.tx.dir.store(std::ptr::null_mut(), Release);
+        s.rx.dir.store(std::ptr::null_mut(), Release);
+        s.region.store(std::ptr::null_mut(), Release);
+    }
+    if !region.is_null() {
+        region::drop_mapping(region);
+    }
+    if let Some(p) = peers::get(s.peer.load(Relaxed)) {
+        p.release();
+    }
+    if last_in_family {
+        s.peer.store(0, Relaxed);
+    }
+    true
+}

@@ -1,0 +1,117 @@
+//! Receiving from the kernel's TCP stream: the careful read of a connection that may switch, and the plain one before.
+//!
+//! [`super::rx`] and `table::io` call it.
+
+use super::bufs::Bufs;
+use super::rx::Step;
+use super::{count, end, follow, peek};
+use crate::family::sock::{Sock, flag};
+use crate::sys::{Errno, fd, net};
+use crate::transport::region::Dir;
+use std::sync::atomic::Ordering::*;
+
+/// A careful read from the kernel: looks how much is there, then whether the stream switched, and
+/// takes no more than both allow. Moved(0): the stream goes on elsewhere.
+pub fn read(
+    s: &Sock,
+    sock: i32,
+    dir: Option<&Dir>,
+    bufs: &Bufs,
+    from: usize,
+    flags: i32,
+    limit: u64,
+) -> Step {
+    let there = match fd::unread(sock) {
+        // At an urgent mark the kernel counts nothing beyond it: look instead.
+        Ok(0) => {
+            let mut b = [0u8; 2048];
+            match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+                Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
+                Ok(n) => n,
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
+                Err(e) => return Step::Failed(e),
+            }
+        }
+        Ok(n) => n,
+        Err(e) => return Step::Failed(e),
+    };
+    // The switch was stored before the first byte that is not payload was sent, so it is visible
+    // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
+    let limit = match dir {
+        Some(d) if d.switch.load(Acquire) != s.rx.switches.load(Relaxed) => {
+            match follow::payload_left(s, d) {
+                Some(n) => limit.min(n),
+                None => return Step::Moved(0),
+            }
+        }
+        _ => limit,
+    };
+    let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
+    if n == 0 {
+        // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
+        return if limit == 0 { Step::Empty } else { Step::Moved(0) };
+    }
+    let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
+    let got = bufs.with_parts(from, n, |part| {
+        // SAFETY: an all-zero msghdr is valid.
+        let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+        msg.msg_iov = part.as_mut_ptr();
+        msg.msg_iovlen = part.len();
+        // SAFETY: the buffers are the program's, valid for writes.
+        let r = unsafe { net::recvmsg(sock, &mut msg, (flags & keep) | libc::MSG_DONTWAIT) };
+        if let Ok(moved) = r
+            && flags & libc::MSG_PEEK == 0
+        {
+            count::took(s, moved as u64);
+            s.rx.tcp.fetch_add(moved as u64, Relaxed);
+        }
+        r
+    });
+    match got {
+        Ok(got) => {
+            if let Some(d) = dir
+                && flags & libc::MSG_PEEK != 0
+                && got as u64 == limit
+            {
+                return Step::Moved(got + peek::behind_tcp(s, sock, d, bufs, from + got));
+            }
+            Step::Moved(got)
+        }
+        Err(e) if e.0 == libc::EAGAIN => Step::Empty,
+        Err(e) => Step::Failed(e),
+    }
+}
+
+/// The kernel's stream has ended. What the dead end left unread in the ring, and an error that a call of
+/// ours has taken, make a reset of it.
+#[cold]
+fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
+    end::found(s, end::FIN);
+    match s.error.swap(0, Relaxed) {
+        0 => {}
+        e => return Step::Failed(Errno(e as i32)),
+    }
+    // Behind a link the kernel alone knows.
+    let dir = dir.filter(|_| s.region().is_some());
+    dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
+}
+
+/// Runs a kernel receive for a socket that is not careful and counts its bytes. None: it became
+/// careful meanwhile.
+#[inline]
+pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
+    // SeqCst on both sides (here and in `follow::become_careful`): either we see the flag, or the
+    // other side sees us inside.
+    s.rx.in_kernel.fetch_add(1, SeqCst);
+    if s.flags.load(SeqCst) & flag::CAREFUL != 0 {
+        s.rx.in_kernel.fetch_sub(1, Release);
+        return None;
+    }
+    let n = real();
+    if n > 0 && !peek {
+        s.rx.tcp.fetch_add(n as u64, Relaxed);
+        s.rx.kernel.fetch_add(n as u64, Relaxed);
+    }
+    s.rx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
+    Some(n)
+}

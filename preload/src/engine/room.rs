@@ -1,0 +1,70 @@
+//! Room in the ring of a writer: whether there is enough, and who is woken when there is.
+//!
+//! [`super::wait`] calls it for a blocking send, `ready` for poll and epoll.
+
+use super::{bell, switch};
+use crate::family::sock::Sock;
+use crate::transport::region::{Dir, RING_MIN};
+use crate::transport::waiters::Waiter;
+use smcr_proto::cursor;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Whether a quarter of the ring is free.
+pub fn has_room(s: &Sock, dir: &Dir) -> bool {
+    let size = s.tx.size.load(Relaxed) as usize;
+    let tail = dir.tail.load(Acquire);
+    match cursor::writable(s.tx.cursor.load(Relaxed), tail, size) {
+        Some(free) => {
+            let limit = s.buffer_limit.load(Relaxed) as usize;
+            let used = size - free;
+            free >= cursor::wake_space(size) && (limit == 0 || used < limit.max(RING_MIN))
+        }
+        None => true, // the sender finds out
+    }
+}
+
+/// How long a writer sleeps whom not every process at the other end can name (one was forked since): then it looks
+/// by itself. A ring that is full that long is not read much, and one that is not read at
+/// all is given up (`stuck`).
+pub const UNNAMED_NS: u64 = 150_000;
+
+/// Before a sleep of poll or epoll that waits for room as well: makes sure that `me` is woken when there is, or else
+/// moves the direction to TCP. Some: ns after which to look again at a ring that is full. `reads`: it waits for data too.
+pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> Option<u64> {
+    let dir = s.tx.dir().filter(|d| s.tx_in_memory() && !has_room(s, d))?;
+    let Some(me) = me else {
+        switch::spill(s, sock, switch::Spill::NoWaiter);
+        return None;
+    };
+    let named = name_writer(s, dir, me);
+    if s.is_linked() {
+        return None;
+    }
+    let trust = if named { bell::trust(s, me) } else { UNNAMED_NS };
+    Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
+}
+
+/// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
+pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
+    if !bell::tell(s, w) {
+        return false;
+    }
+    if !is_named(dir, w) {
+        dir.space.store(w.word(), Relaxed);
+    }
+    // Pairs with the fence in `bell::after_consume`, and with the one in `bell::before_fork`.
+    fence(SeqCst);
+    let known = s.is_linked() || bell::is_known_to_all(s, dir, w);
+    if !known {
+        let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
+    }
+    known
+}
+
+/// Whether the word of space names this waiter, or another of ours that sleeps (and wakes us).
+pub fn is_named(dir: &Dir, me: Waiter) -> bool {
+    match Waiter::of_word(dir.space.load(Relaxed)) {
+        Some(w) => w == me || (w.is_ours() && w.is_asleep()),
+        None => false,
+    }
+}
