@@ -7,7 +7,7 @@ with `LD_PRELOAD=libsmcr.so`; checksums of all data, counts, and the names of th
 did not cross the loopback device under the library, against the native run of the same job, headers, start and all bytes before the
 switch included. A row that is the same because everything stayed on TCP shows 0 %.
 
-Kernel {machine}; library of commit {revision}; {date}.
+Kernel {machine}; {date}. The last column is the commit of the library that the row was run with.
 
 """
 
@@ -21,15 +21,15 @@ What is known to differ, and why, is listed in [interpose.md](interpose.md).
 def markdown(found):
     text = HEAD.format(**found)
     if found["programs"]:
-        text += "## Programs\n\n| program | both ends | server only | client only | off TCP |\n|---|---|---|---|---|\n"
+        text += "## Programs\n\n| program | both ends | server only | client only | off TCP | library |\n|---|---|---|---|---|---|\n"
         for row in found["programs"]:
-            text += f"| {row['name'].replace('_', ' ')} | {' | '.join(cell(row, m) for m in ('both', 'server', 'client'))} | {share(row)} |\n"
+            text += f"| {row['name'].replace('_', ' ')} | {' | '.join(cell(row, m) for m in ('both', 'server', 'client'))} | {share(row)} | {row['revision']} |\n"
     if found["suites"]:
-        text += "\n## Suites\n\n| suite | passed natively | passed under the library | lost | off TCP |\n|---|---|---|---|---|\n"
+        text += "\n## Suites\n\n| suite | passed natively | passed under the library | lost | off TCP | library |\n|---|---|---|---|---|---|\n"
         for row in found["suites"]:
             native, both = count(row["native"]), count(row["both"])
             lost = ", ".join(row.get("lost", [])) or ("-" if row["verdict"] == "same" else row["verdict"])
-            text += f"| {row['name']} | {native} | {both} | {lost} | {share(row)} |\n"
+            text += f"| {row['name']} | {native} | {both} | {lost} | {share(row)} | {row['revision']} |\n"
     return text + NOTES
 
 

@@ -7,7 +7,6 @@ Exit status 1: something that holds natively does not hold under the library.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import pathlib
@@ -47,7 +46,7 @@ def main():
     library = os.path.realpath(library)
     cache = ROOT / "target" / "conformance"
     cache.mkdir(parents=True, exist_ok=True)
-    kept = Kept(cache / "results.json", library)
+    kept = Kept(cache / "results.json")
     if not given.suites:
         for job in PROGRAMS:
             if given.only in job.__name__:
@@ -63,22 +62,18 @@ def main():
 
 
 class Kept:
-    """Rows of this run and of earlier ones of the same library, so that the scoreboard can be made in parts."""
+    """Rows of this run and of earlier ones, each with its library's commit, so that the scoreboard can be made in parts."""
 
-    def __init__(self, path, library):
+    def __init__(self, path):
         self.path, self.differs = path, False
-        stamp = hashlib.sha256(pathlib.Path(library).read_bytes()).hexdigest()
-        self.found = {"library": stamp, "programs": [], "suites": []}
-        if path.exists():
-            earlier = json.loads(path.read_text())
-            if earlier["library"] == stamp:
-                self.found = earlier
+        self.found = json.loads(path.read_text()) if path.exists() else {"programs": [], "suites": []}
         self.found["machine"] = f"{platform.release()}, {os.cpu_count()} processors"
-        self.found["revision"] = os.environ.get("SMCR_REVISION") or self.found.get("revision") or revision()
         self.found["date"] = time.strftime("%Y-%m-%d")
+        self.revision = os.environ.get("SMCR_REVISION") or revision()
 
     def add(self, kind, row):
         show(row)
+        row["revision"] = self.revision
         self.differs |= row["verdict"].startswith("DIFFERS")
         self.found[kind] = [r for r in self.found[kind] if r["name"] != row["name"]] + [row]
         self.path.write_text(json.dumps(self.found))
