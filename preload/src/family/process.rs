@@ -276,6 +276,16 @@ pub fn note_memory(bytes: i64) {
     count(Counter::Memory, bytes);
 }
 
+/// Notes that `bytes` more are about to be mapped, unless that makes more than `limit`.
+pub fn reserve_memory(bytes: u64, limit: u64) -> bool {
+    let then = |now: i64| now.checked_add_unsigned(bytes).filter(|n| u64::try_from(*n).is_ok_and(|n| n <= limit));
+    let taken = MEMORY.fetch_update(Relaxed, Relaxed, then).is_ok();
+    if taken {
+        count(Counter::Memory, bytes as i64);
+    }
+    taken
+}
+
 /// Bytes of shared memory mapped now.
 pub fn memory() -> u64 {
     MEMORY.load(Relaxed).max(0) as u64

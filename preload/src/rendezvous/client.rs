@@ -93,7 +93,8 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     }
     let sent = (|| {
         let random = u64::from_ne_bytes(proc::random::<8>().map_err(|_| Reason::NoResources)?);
-        let (p, region_fd) = memory(s).map_err(|_| Reason::NoResources)?;
+        let refused = |e| if e == Errno(libc::ENOBUFS) { Reason::MaxMemory } else { Reason::NoResources };
+        let (p, region_fd) = memory(s).map_err(refused)?;
         let rate = proof_rate(random);
         let (pid, uid) = peer.who();
         s.peer_pid.store(pid, Relaxed);

@@ -6,7 +6,7 @@ use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, process};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{fd, net, proc};
+use crate::sys::{Errno, fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
 use crate::{config, control, engine::bell, family::sock::role, log};
@@ -132,7 +132,14 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
         return Err(if reason == Reason::MaxMemory { reason } else { Reason::PeerPinned });
     }
     let nonce = proc::random::<16>().map_err(|_| Reason::NoResources);
-    let p = region::adopt(region_fd).map_err(|_| Reason::NoResources)?;
+    let p = match region::adopt(region_fd) {
+        Ok(p) => p,
+        Err(Errno(libc::ENOBUFS)) => {
+            withdraw(s, sock, Reason::MaxMemory, step::FAILED);
+            return Err(Reason::MaxMemory);
+        }
+        Err(_) => return Err(Reason::NoResources),
+    };
     let nonce = match nonce {
         Ok(n) if peer.hold() => n,
         _ => {

@@ -4,6 +4,7 @@
 //! raise SIGBUS. Either end may be hostile: whatever is read from here is a claim, checked by the
 //! reader (`ring::claim`). Each line of 64 bytes has one writer, except the two wake words.
 
+use crate::config;
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, mem};
@@ -20,8 +21,18 @@ pub const LEN: usize = HEADER + 2 * RING_MAX;
 /// "SMCRSHM" and the layout version.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x02");
 
-/// Makes a region: the mapping and its descriptor (to be sent and closed).
+/// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
+    reserve()?;
+    build(ring_size).inspect_err(|_| process::note_memory(-(LEN as i64)))
+}
+
+/// Room for a region below `max_memory`. Taken before anything is mapped: several threads may look at the same time.
+fn reserve() -> Res<()> {
+    if process::reserve_memory(LEN as u64, config::max_memory()) { Ok(()) } else { Err(Errno(libc::ENOBUFS)) }
+}
+
+fn build(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
     if fault::fails(Fault::Memory) {
         return Err(Errno(libc::ENOMEM));
     }
@@ -39,7 +50,6 @@ pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
     for d in &r.dirs {
         d.size.store(ring_size as u32, Relaxed);
     }
-    process::note_memory(LEN as i64);
     fault::pass(Fault::RegionMade);
     Ok((p, fd))
 }
@@ -47,9 +57,9 @@ pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
 /// Fresh memory in the place of a region that a peer refused; its descriptor, as from [`make`]. A thread
 /// that looks there meanwhile finds one or the other.
 pub fn renew(p: *mut RegionHeader, ring_size: usize) -> Res<i32> {
-    let (fresh, fd) = make(ring_size)?;
+    let (fresh, fd) = build(ring_size)?;
     let over = mem::map_over(p.cast(), fd, LEN, true);
-    drop_mapping(fresh);
+    mem::unmap(fresh.cast(), LEN);
     match over {
         Ok(_) => Ok(fd),
         Err(e) => {
@@ -59,19 +69,25 @@ pub fn renew(p: *mut RegionHeader, ring_size: usize) -> Res<i32> {
     }
 }
 
-/// Maps a region that a peer sent; closes the descriptor.
+/// Maps a region that a peer sent; closes the descriptor. ENOBUFS: no room below `max_memory`.
 pub fn adopt(fd: i32) -> Res<*mut RegionHeader> {
-    let mapped =
-        if !fault::fails(Fault::Memory) && mem::is_safe_memfd(fd, LEN) { mem::map_shared(fd, LEN, true) } else { Err(Errno(libc::EPROTO)) };
+    let mapped = reserve().and_then(|()| check_and_map(fd).inspect_err(|_| process::note_memory(-(LEN as i64))));
     sys::fd::close(fd);
-    let p = mapped?.cast::<RegionHeader>();
+    let p = mapped?;
+    fault::pass(Fault::RegionAdopted);
+    Ok(p)
+}
+
+fn check_and_map(fd: i32) -> Res<*mut RegionHeader> {
+    if fault::fails(Fault::Memory) || !mem::is_safe_memfd(fd, LEN) {
+        return Err(Errno(libc::EPROTO));
+    }
+    let p = mem::map_shared(fd, LEN, true)?.cast::<RegionHeader>();
     // SAFETY: a fresh mapping of LEN bytes whose size is sealed.
     if unsafe { &*p }.magic.load(Relaxed) != MAGIC {
         mem::unmap(p.cast(), LEN);
         return Err(Errno(libc::EPROTO));
     }
-    process::note_memory(LEN as i64);
-    fault::pass(Fault::RegionAdopted);
     Ok(p)
 }
 
