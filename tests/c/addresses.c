@@ -5,14 +5,7 @@
 
 static char buf[64 * KIB];
 
-static void echo(int fd, const char *what, unsigned seed) {
-    static char a[20000], b[20000];
-    fill(a, sizeof a, 0, seed);
-    put(fd, a, sizeof a);
-    size_t n = get(fd, b, sizeof b);
-    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
-}
-static void echo_until_end(int fd) {
+static void echo_quietly(int fd) {
     for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
         put(fd, buf, n);
     close(fd);
@@ -68,7 +61,7 @@ static void serve(const char *ip, int only6, int count) {
         int fd = MUST(accept4(l, (void *)&from, &len, i % 2 ? SOCK_CLOEXEC : 0));
         say("family %d length %d cloexec %d", from.ss_family, (int)len, fcntl(fd, F_GETFD));
         warm(fd);
-        echo_until_end(fd);
+        echo_quietly(fd);
     }
     meet();
 }
@@ -105,7 +98,7 @@ static void two_servers_a(void) {
                 int fd = accept_from(l[i]);
                 warm(fd);
                 put(fd, i ? "second" : "first.", 6);
-                echo_until_end(fd);
+                echo_quietly(fd);
             }
             _exit(0);
         }
@@ -147,7 +140,7 @@ static void reuse_port_a(void) {
                     _exit(0);
                 int fd = accept_from(l);
                 warm(fd);
-                echo_until_end(fd);
+                echo_quietly(fd);
             }
         }
     close(stop[0]);
@@ -196,7 +189,7 @@ static void nonblocking_a(void) {
     for (int i = 0; i < 3; i++) {
         int fd = accept_from(l);
         warm(fd);
-        echo_until_end(fd);
+        echo_quietly(fd);
     }
     meet();
 }
@@ -209,7 +202,7 @@ static void refused_a(void) {
     meet();
     int fd = accept_from(l);
     warm(fd);
-    echo_until_end(fd);
+    echo_quietly(fd);
 }
 static void refused_b(void) {
     struct place p = place("127.0.0.1", PORT);
@@ -245,7 +238,7 @@ static void late_accept_a(void) {
     int fd = accept_from(l);
     get(fd, buf, 10);
     warm(fd);
-    echo_until_end(fd);
+    echo_quietly(fd);
 }
 static void late_accept_b(void) {
     meet();
@@ -266,7 +259,7 @@ static void late_accept_b(void) {
 /* One thread accepts, others serve. */
 static void *server(void *fd) {
     warm((int)(intptr_t)fd);
-    echo_until_end((int)(intptr_t)fd);
+    echo_quietly((int)(intptr_t)fd);
     return NULL;
 }
 static void pool_a(void) {
@@ -304,7 +297,7 @@ static void deferred_a(void) {
         int fd = accept_from(l);
         say("%zu %.5s", get(fd, buf, 5), buf);
         warm(fd);
-        echo_until_end(fd);
+        echo_quietly(fd);
     }
 }
 static void deferred_b(void) {
@@ -366,7 +359,7 @@ static void again_a(void) {
     close(fd);
     fd = accept_from(l);
     warm(fd);
-    echo_until_end(fd);
+    echo_quietly(fd);
 }
 
 const struct test tests[] = {{"any_v4", any4_a, any4_b, 0},

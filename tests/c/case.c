@@ -270,6 +270,33 @@ void get_stream(int fd, uint64_t len, unsigned seed) {
     say("stream %u: %llu bytes, whole", seed, (unsigned long long)len);
 }
 
+void echo(int fd, const char *what, unsigned seed) {
+    static char a[20000], b[20000];
+    fill(a, sizeof a, 0, seed);
+    put(fd, a, sizeof a);
+    size_t n = get(fd, b, sizeof b);
+    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
+}
+
+void echo_until_end(int fd) {
+    static char buf[64 * KIB];
+    long all = 0;
+    ssize_t n;
+    for (; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n)
+        put(fd, buf, n);
+    say("echoed %ld, then %s", all, n == 0 ? "end" : err_name(errno));
+    close(fd);
+}
+
+void wait_for(pid_t child) {
+    int status;
+    MUST(waitpid(child, &status, 0));
+    if (WIFSIGNALED(status))
+        say("child: signal %d", WTERMSIG(status));
+    else
+        say("child: exit %d", WEXITSTATUS(status));
+}
+
 uint64_t drain(int fd, unsigned seed) {
     char *buf = malloc(256 * KIB);
     uint64_t o = 0;

@@ -91,6 +91,8 @@ size_t get(int fd, void *buf, size_t len); /* until len or end of stream */
 void got(int fd, void *buf, size_t len, uint64_t offset, unsigned seed); /* get, and say how */
 void put_stream(int fd, uint64_t len, unsigned seed);
 void get_stream(int fd, uint64_t len, unsigned seed);
+void echo(int fd, const char *what, unsigned seed); /* 20,000 bytes there and back, and say how */
+void echo_until_end(int fd);                        /* the other side of it; closes */
 uint64_t drain(int fd, unsigned seed); /* till the end; says the count and whether it matched */
 unsigned rnd(unsigned *state);
 
@@ -104,6 +106,7 @@ const char *poll_text(short ev);
 const char *epoll_text(uint32_t ev);
 long raw(long n, long a, long b, long c, long d, long e, long f); /* no libc in between */
 long lo_bytes(void);
+void wait_for(pid_t child); /* and say how it ended */
 void on_signal(int sig, void (*handler)(int), int flags);
 void tick(int ms, int every_ms); /* SIGALRM */
 void payload(uint64_t bytes);    /* told to the harness: these went through connections */

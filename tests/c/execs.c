@@ -7,29 +7,6 @@ extern char **environ;
 
 enum { AT = 10 }; /* where the next program finds the connection */
 
-static int wait_for(pid_t child) {
-    int status;
-    MUST(waitpid(child, &status, 0));
-    if (WIFSIGNALED(status))
-        return say("child: signal %d", WTERMSIG(status)), 1;
-    return say("child: exit %d", WEXITSTATUS(status)), 0;
-}
-static void echo(int fd, const char *what, unsigned seed) {
-    static char a[20000], b[20000];
-    fill(a, sizeof a, 0, seed);
-    put(fd, a, sizeof a);
-    size_t n = get(fd, b, sizeof b);
-    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
-}
-static void echo_until_end(int fd) {
-    long all = 0;
-    ssize_t n;
-    for (; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n)
-        put(fd, buf, n);
-    say("echoed %ld, then %s", all, n == 0 ? "end" : err_name(errno));
-    close(fd);
-}
-
 /* This program again, in the role that EXEC_ROLE says; with the library if this one has it. */
 static void exec_self(const char *role) {
     char self[200];

@@ -19,13 +19,6 @@ static void echo_b(void) {
     close(fd);
     meet();
 }
-static void echo(int fd, const char *what, unsigned seed) {
-    static char a[20000], b[20000];
-    fill(a, sizeof a, 0, seed);
-    put(fd, a, sizeof a);
-    size_t n = get(fd, b, sizeof b);
-    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
-}
 static void done(void) { meet(); }
 
 static void dups_a(void) {

@@ -6,29 +6,6 @@
 static char buf[64 * KIB];
 extern char **environ;
 
-static void wait_for(pid_t child) {
-    int status;
-    MUST(waitpid(child, &status, 0));
-    if (WIFSIGNALED(status))
-        say("child: signal %d", WTERMSIG(status));
-    else
-        say("child: exit %d", WEXITSTATUS(status));
-}
-static void echo(int fd, const char *what, unsigned seed) {
-    static char a[20000], b[20000];
-    fill(a, sizeof a, 0, seed);
-    put(fd, a, sizeof a);
-    size_t n = get(fd, b, sizeof b);
-    say("%s: %zu %s", what, n, n == sizeof b && !memcmp(a, b, n) ? "whole" : "DIFFERENT");
-}
-static void echo_until_end(int fd) {
-    long all = 0;
-    ssize_t n;
-    for (; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n)
-        put(fd, buf, n);
-    say("echoed %ld, then %s", all, n == 0 ? "end" : err_name(errno));
-    close(fd);
-}
 static void echo_b(void) {
     echo_until_end(conn());
     meet();

@@ -167,13 +167,7 @@ fn channels_held_by_a_stranger() -> Result<()> {
     t.exchange(2_000_000)?;
     t.end()?;
     drop(squatter);
-    eventually("room again", || {
-        let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
-        t.exchange(500_000)?;
-        let state = t.connection()?["state"].clone();
-        t.end()?;
-        Ok(state == "ACCELERATED")
-    })?;
+    await_room(&net)?;
     server.signal(nix::sys::signal::Signal::SIGTERM)
 }
 
@@ -212,17 +206,21 @@ fn memory_beyond_its_limits() -> Result<()> {
         drop(hoarder);
         friend.exchange(1_000_000).with_context(|| mode)?;
         friend.end()?;
-        eventually("room again", || {
-            let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
-            t.exchange(500_000)?;
-            let state = t.connection()?["state"].clone();
-            t.end()?;
-            Ok(state == "ACCELERATED")
-        })
-        .with_context(|| mode)?;
+        await_room(&net).with_context(|| mode)?;
         // A channel of each process that was here may be open; connections were 40.
         let leaked = Census::of(server.pid())?.leaked_since(&before, 4, 2048);
         ensure!(leaked.is_empty(), "{mode}: {leaked:?}");
     }
     Ok(())
+}
+
+/// Until a connection is accelerated again.
+fn await_room(net: &Net) -> Result<()> {
+    eventually("room again", || {
+        let mut t = Talker::start(net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
+        t.exchange(500_000)?;
+        let state = t.connection()?["state"].clone();
+        t.end()?;
+        Ok(state == "ACCELERATED")
+    })
 }

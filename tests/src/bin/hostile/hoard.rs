@@ -14,10 +14,8 @@ use std::sync::{Arc, Barrier};
 pub fn hoard(server: SocketAddr, args: &[String]) -> Result<()> {
     let count: usize = args.first().context("count")?.parse()?;
     // SAFETY: a plain system call; no other thread runs yet.
-    ensure!(
-        unsafe { libc::setresuid(65534, 65534, 65534) } == 0,
-        "setresuid"
-    );
+    let changed = unsafe { libc::setresuid(65534, 65534, 65534) } == 0;
+    ensure!(changed, "setresuid");
     let taken = Arc::new(AtomicUsize::new(0));
     let together = Arc::new(Barrier::new(count + 1));
     for _ in 0..count {
