@@ -262,13 +262,8 @@ impl Group {
             while let Some(event) = self.machine.as_mut().and_then(|m| m.poll_event()) {
                 self.on_event(devices, event, now);
             }
-            match self.machine.as_mut().and_then(|m| m.poll_transmit()) {
-                Some((link, frame)) => {
-                    if let Some(l) = self.links.get_mut(link) {
-                        l.say(frame);
-                    }
-                }
-                None => break,
+            if !self.say_next() {
+                break;
             }
             self.flush();
         }
@@ -276,12 +271,17 @@ impl Group {
             self.on_event(devices, event, now);
         }
         self.announce_new(devices, now);
-        while let Some((link, frame)) = self.machine.as_mut().and_then(|m| m.poll_transmit()) {
-            if let Some(l) = self.links.get_mut(link) {
-                l.say(frame);
-            }
-        }
+        while self.say_next() {}
         self.flush();
+    }
+
+    /// Hands the machine's next message to its link; false if there is none.
+    fn say_next(&mut self) -> bool {
+        let Some((link, frame)) = self.machine.as_mut().and_then(|m| m.poll_transmit()) else { return false };
+        if let Some(l) = self.links.get_mut(link) {
+            l.say(frame);
+        }
+        true
     }
 
     fn on_event(&mut self, devices: &[Device], event: Event, now: Time) {
@@ -300,7 +300,7 @@ impl Group {
             Event::ConfirmFailed => self.over = Some(now),
             Event::SecondLinkDue if self.ours => self.call_for(Second::Offer),
             // Where the kernel is the peer there is one link.
-            Event::SecondLinkDue => self.with_machine(|m| m.forgo_link(true)),
+            Event::SecondLinkDue => self.with_machine(machine::Group::forgo_link),
             Event::LinkOffered(offer) if self.ours => self.call_for(Second::Answer(Box::new(offer))),
             Event::LinkOffered(_) => self.with_machine(machine::Group::reject_link),
             Event::LinkAccepted(answer) => self.second_accepted(devices, &answer),

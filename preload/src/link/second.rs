@@ -31,9 +31,8 @@ impl State {
             let Some(group) = &mut self.groups[place] else { continue };
             if let Err(e) = done {
                 log::debug!(target: "smcr::link", errno = e.0, "no second link");
-                match what {
-                    Second::Offer => group.with_machine(|m| m.forgo_link(false)),
-                    Second::Answer(_) => group.with_machine(|m| m.reject_link()),
+                if let Second::Answer(_) = what {
+                    group.with_machine(|m| m.reject_link());
                 }
             }
             group.run(&self.devices, now());

@@ -126,7 +126,7 @@ pub fn group(data: &[u8]) {
             match group.poll_event() {
                 Some(Event::SecondLinkDue) if what & 4 != 0 => drop(group.offer_link(now, &own)),
                 Some(Event::LinkOffered(_)) if what & 4 != 0 => drop(group.accept_link(now, &own)),
-                Some(Event::SecondLinkDue) => group.forgo_link(true),
+                Some(Event::SecondLinkDue) => group.forgo_link(),
                 Some(Event::LinkOffered(_)) => group.reject_link(),
                 Some(Event::LinkDown { link, to }) => assert!(group.is_active(to) && !group.is_active(link)),
                 Some(_) => {}

@@ -3,32 +3,14 @@
 use smcr_proto::smc::cdc::{Cdc, ConnFlags, ProducerFlags};
 use smcr_proto::smc::conn::{Conn, Update, Violation};
 use smcr_proto::smc::cursor::Cursor;
-use smcr_proto::smc::id::{Rkey, RmbeSize, Token};
+use smcr_proto::smc::id::Rkey;
 
-use crate::parts;
-
-const SIZE: u32 = 16 << 10;
+use crate::connections::{self, SIZE, message, polled};
 
 fn conn() -> Conn {
-    let mut conn = Conn::new(Token::new(1).unwrap(), RmbeSize::MIN);
-    conn.activate(&parts::endpoint(parts::SERVER, 9, RmbeSize::MIN)).unwrap();
+    let mut conn = connections::conn();
     conn.set_validation_by_cursor(true);
     conn
-}
-
-fn polled(conn: &mut Conn) -> Option<Cdc> {
-    conn.poll_cdc().map(|bytes| Cdc::parse(&bytes).unwrap())
-}
-
-fn message(sequence: u16, produced: u64, consumed: u64) -> Cdc {
-    Cdc {
-        sequence,
-        token: Token::new(1).unwrap(),
-        producer: Cursor::at(produced, SIZE),
-        consumer: Cursor::at(consumed, SIZE),
-        producer_flags: ProducerFlags::empty(),
-        conn_flags: ConnFlags::empty(),
-    }
 }
 
 fn validation(sequence: u16, produced: u64, consumed: u64) -> Cdc {
@@ -114,7 +96,7 @@ fn the_end_comes_behind_the_bytes_that_are_sent_again() {
     assert!(polled(&mut conn).unwrap().conn_flags.contains(ConnFlags::CLOSED));
     conn.move_to_link(Rkey(77), 0, 0);
     polled(&mut conn);
-    assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::empty(), "not yet");
+    assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::empty(), "the bytes come first");
     assert_eq!(conn.write(60, false).unwrap().len(), 1, "done with writing, but not with these");
     assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::empty());
     conn.write(40, false).unwrap();

@@ -73,7 +73,7 @@ fn a_server_confirms_the_link_and_then_only_seems_to_add_another() {
     tell(&mut group, Family::V1, confirm_link(true));
     let (events, frames) = drain(&mut group);
     assert_eq!((events, frames), (vec![Event::Ready, Event::SecondLinkDue], vec![]));
-    group.forgo_link(true);
+    group.forgo_link();
     let (_, frames) = drain(&mut group);
     assert_eq!(heads(&frames), [[0x02, 0x2c, 0, 0]]);
     assert_eq!(

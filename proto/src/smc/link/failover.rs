@@ -14,7 +14,7 @@ impl Group {
     /// A queue pair failed, its device is gone, or the peer has left it: nothing can be sent by this link. Without another
     /// one every connection ends.
     pub fn handle_link_down(&mut self, link: usize) {
-        if self.state == State::Gone || self.link(link).is_none_or(|l| l.stage == Stage::Down) {
+        if self.state == State::Gone || self.is_over(link) {
             return;
         }
         if link == SECOND_PLACE && !self.is_active(link) && self.state == State::Active {
@@ -101,7 +101,8 @@ impl Group {
         self.push(Event::LinkDown { link, to });
     }
 
-    fn is_over(&self, link: usize) -> bool {
+    /// There is no such link, or not any more.
+    pub(super) fn is_over(&self, link: usize) -> bool {
         self.link(link).is_none_or(|l| l.stage == Stage::Down)
     }
 

@@ -20,7 +20,7 @@ mod peer_keys;
 mod second;
 mod timers;
 
-use self::one::{Link, Stage};
+use self::one::Link;
 use self::peer_keys::{Name, PeerKeys};
 use self::timers::{GroupTimers, OfGroup, OfLink};
 use super::Time;
@@ -89,7 +89,7 @@ pub enum Event {
     /// queue pair.
     ConfirmFailed,
     /// Server: a second link may be made. If there is another device: a queue pair, then [`Group::offer_link`];
-    /// else [`Group::forgo_link`].
+    /// else nothing, or [`Group::forgo_link`].
     SecondLinkDue,
     /// Client: the server offers its end of a second link. If there is a device to match: a queue pair in RTR, then
     /// [`Group::accept_link`]; else [`Group::reject_link`].
@@ -222,7 +222,7 @@ impl Group {
         if self.transmit.len() + 2 > QUEUE || self.events.len() + 2 > QUEUE {
             return Err(GroupError::Backlog);
         }
-        if self.link(link).is_none_or(|l| l.stage == Stage::Down) {
+        if self.is_over(link) {
             return Ok(()); // left over
         }
         self.handle_arrival(now, link);
@@ -257,10 +257,7 @@ impl Group {
 
     fn link_timeout(&mut self, place: usize, now: Time) {
         let Some(link) = self.links[place].as_mut() else { return };
-        if link.timers.take_due(OfLink::Confirm, now) {
-            return self.handle_link_down(place);
-        }
-        if link.timers.take_due(OfLink::TestAnswer, now) {
+        if link.timers.take_due(OfLink::Confirm, now) || link.timers.take_due(OfLink::TestAnswer, now) {
             return self.handle_link_down(place);
         }
         if link.timers.take_due(OfLink::Test, now) && link.is_active() {

@@ -36,10 +36,10 @@ impl Group {
         Ok(())
     }
 
-    /// Server, after [`Event::SecondLinkDue`]: there is no second device. A Linux client waits for a request, and gets one
-    /// that it rejects at once.
-    pub fn forgo_link(&mut self, client_waits: bool) {
-        if client_waits && self.is_active(0) {
+    /// Server, after [`Event::SecondLinkDue`], where there is no second device and the client is Linux: it waits for a
+    /// request, and gets one that it rejects at once.
+    pub fn forgo_link(&mut self) {
+        if self.is_active(0) {
             self.send(0, Message::AddLink(self.config.void_add_link()), None);
         }
     }

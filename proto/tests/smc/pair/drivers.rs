@@ -165,7 +165,7 @@ impl Pair {
         let Some((_, group)) = &mut self.ends[end].group else { return };
         match event {
             Event::SecondLinkDue if two => group.offer_link(now, &own).unwrap(),
-            Event::SecondLinkDue => group.forgo_link(true),
+            Event::SecondLinkDue => group.forgo_link(),
             _ if two => group.accept_link(now, &own).unwrap(),
             _ => group.reject_link(),
         }
