@@ -202,8 +202,8 @@ fn ring_was_read(s: &Sock) -> bool {
     })
 }
 
-/// Whether the peer had read all payload of ours: of the ring, and of each stretch of TCP that it has not
-/// followed yet. A peer on TCP whose next switch is not followed has read what comes before that.
+/// Whether the peer had read all payload of ours: of the ring, and of TCP. There `taken` says how far it had come, and
+/// what it had followed, which of our stretches of TCP may hold payload that it never came to.
 fn left_nothing(s: &Sock) -> bool {
     s.tx.dir().is_none_or(|d| {
         let (made, sent) = (s.tx.switches.load(Relaxed), s.tx.kernel.load(Relaxed));

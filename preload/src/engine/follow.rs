@@ -248,7 +248,7 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
     fault::pass(Fault::FollowedToMemory);
     dir.passed.store(passed + 1, Release);
     // While the stream was on TCP its end was not looked for, and an epoll set was told of it then.
-    kernel::look_at_kernel_for_sender(s, sock, dir);
+    kernel::look_at_kernel_for_sender(s, sock);
     if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
         process::count(Counter::Accelerated, 1);
     }

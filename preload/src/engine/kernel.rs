@@ -102,7 +102,7 @@ pub fn is_time_to_look(s: &Sock) -> bool {
 }
 
 /// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
-pub fn look_at_kernel_for_sender(s: &Sock, sock: i32, _back: &Dir) {
+pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
     if s.is_linked() {
         return;
     }

@@ -273,11 +273,9 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     if !s.tx_in_memory() {
         return true;
     }
-    if let Some(back) = s.rx.dir() {
-        kernel::look_at_kernel_for_sender(s, sock, back);
-        if end::has_died(s) {
-            return false;
-        }
+    kernel::look_at_kernel_for_sender(s, sock);
+    if end::has_died(s) {
+        return false;
     }
     let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {
         (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)

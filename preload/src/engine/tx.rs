@@ -153,7 +153,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     }
     // A peer that died without a mark shows in the kernel only.
     if s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
-        kernel::look_at_kernel_for_sender(s, sock, back);
+        kernel::look_at_kernel_for_sender(s, sock);
     }
     if s.rx.end.load(Relaxed) != 0 && !s.is_linked() {
         drop(held);

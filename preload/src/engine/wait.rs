@@ -208,7 +208,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     }
     if matches!(result, Ok(Woke::Kernel)) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
-        kernel::look_at_kernel_for_sender(s, sock, back);
+        kernel::look_at_kernel_for_sender(s, sock);
         switch::spill(s, sock, switch::Spill::HalfClosed);
     }
     result.map(|_| ())

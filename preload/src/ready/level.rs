@@ -81,7 +81,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         if rx_memory {
             let unread = follow::in_ring(s, dir);
             if look && s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
-                kernel::look_at_kernel_for_sender(s, sock, dir);
+                kernel::look_at_kernel_for_sender(s, sock);
             }
             ended = end::verdict(s, dir);
             if unread >= u64::from(s.low_water.load(Relaxed).max(1)) || (unread > 0 && ended != Verdict::Open) {

@@ -9,7 +9,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
-use crate::{config, control, engine::bell, family::sock::role, log};
+use crate::{control, engine::bell, family::sock::role, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use smcr_proto::rendezvous::{Answer, Message, Offer, agree, announcement};
@@ -128,8 +128,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     if let Err(reason) = may_share(s, peer.who().1) {
         fd::close(region_fd);
         withdraw(s, sock, reason, step::FAILED);
-        // What we have against it is not the peer's to know in detail.
-        return Err(if reason == Reason::MaxMemory { reason } else { Reason::PeerPinned });
+        return Err(Reason::PeerPinned); // what we have against it is not the peer's to know
     }
     let nonce = proc::random::<16>().map_err(|_| Reason::NoResources);
     let p = match region::adopt(region_fd) {
@@ -181,11 +180,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
 /// Settings may have changed since the announcement, and who asks is known only now.
 fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
     control::decide(s)?;
-    control::decide_peer(uid)?;
-    match process::memory() + region::LEN as u64 > config::max_memory() {
-        true => Err(Reason::MaxMemory),
-        false => Ok(()),
-    }
+    control::decide_peer(uid)
 }
 
 /// Takes an announcement back: the connection may begin anew (`next` idle), or stays on TCP (failed).
