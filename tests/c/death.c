@@ -104,6 +104,34 @@ static void sending_a(void) {
     say("some %d whole %d, then %s", o > 10000, good, n == 0 ? "end" : err_name(errno));
 }
 
+/* What the dead had sent lies behind a slow reader, and it has read all that came for it: nothing is lost, though
+ * it never slept since something came. */
+static void behind_a(void) {
+    int fd = conn_cold();
+    static char big[300 * KIB];
+    fill(big, sizeof big, 0, 1);
+    put(fd, big, sizeof big);
+    for (int i = 0; i < 300; i++) {
+        hear();
+        MUST(recv(fd, buf, 1, 0));
+        tell('.');
+    }
+    settle();
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+static void behind_b(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < 300; i++) {
+        put(fd, "x", 1);
+        tell('.');
+        hear();
+    }
+    kill_peer();
+    see(fd);
+}
+
 /* The survivor is the one in a call: recv, send, poll, epoll_wait. */
 static void *kill_later(void *p) {
     settle();
@@ -327,6 +355,7 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"killed_unread", unread_a, unread_b, 0},
                              {"killed_sent_unread", sent_unread_a, sent_b, 0},
                              {"killed_in_send", sending_a, sending_b, 0},
+                             {"killed_with_payload_behind", behind_a, behind_b, COLD},
                              {"killed_half_read", half_read_a, half_read_b, 0},
                              {"survivor_in_recv", in_recv_a, quiet_b, 0},
                              {"survivor_in_poll", in_poll_a, quiet_b, 0},

@@ -286,6 +286,23 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
     fence(SeqCst); // as in `arm`
 }
 
+/// Nobody sleeps on the doorbell byte now, and who does next arms it again.
+pub fn disarm(dir: &Dir) {
+    // Pairs with the exchange in `ring`: one of them finds the word armed.
+    let _ = dir.bell.compare_exchange(ARMED, RUNG, AcqRel, Relaxed);
+    await_ringing(dir);
+}
+
+/// A doorbell on its way comes in a moment.
+pub fn await_ringing(dir: &Dir) {
+    for _ in 0..2000 {
+        if dir.bell.load(Acquire) != RINGING {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// Lets the other end know a waiter; false if that can't be done. A link knows all of its process.
 pub fn tell(s: &Sock, w: Waiter) -> bool {
     s.is_linked() || peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w))

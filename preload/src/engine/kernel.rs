@@ -152,6 +152,30 @@ fn take_before_payload(s: &Sock, dir: &Dir, sock: i32) {
     }
 }
 
+/// After a read, while payload of ours may be on its way through TCP: as [`before_payload`]. A reader that waits in
+/// blocking calls arms before it sleeps, so nobody needs a doorbell until then.
+#[cold]
+pub fn leave_no_bell(s: &Sock, sock: i32) {
+    let (Some(dir), Some(out)) = (s.rx.dir(), s.tx.dir()) else { return };
+    if s.is_linked() {
+        return; // the stream of TCP carries nothing
+    }
+    // Pairs with the Release in `follow::follow_to_memory` at the other end.
+    if s.tx_in_memory() && out.passed.load(Acquire) == s.tx.switches.load(Relaxed) {
+        return s.clear(flag::BEHIND);
+    }
+    let marker = Marker::new();
+    // Who sleeps on it is counted with the lock held (`wait`), and takes its doorbell when it wakes.
+    if let Some(_held) = s.rx.lock.try_take(&marker)
+        && !s.is_public()
+        && s.readers.load(Relaxed) == 0
+        && s.sets.load(Relaxed) == 0
+    {
+        bell::disarm(dir);
+        bell::drain(s, dir, sock);
+    }
+}
+
 /// Before a sleep, with the receiving lock held: makes sure that this waiter is woken by what comes. By
 /// its name (true), if nobody else can wait here; else by the doorbell byte, on which the caller must
 /// sleep as well. It looks at the ring once more before it sleeps.
@@ -186,13 +210,7 @@ pub fn expose(s: &Sock, sock: i32) {
 /// Keeps the invariant of the unseen waiter (`bell`): armed, and an unread doorbell in the kernel
 /// exactly while there is something to read.
 pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
-    // A doorbell on its way comes in a moment; taking it now spares its waiter a look at nothing.
-    for _ in 0..2000 {
-        if dir.bell.load(Acquire) != bell::RINGING {
-            break;
-        }
-        std::hint::spin_loop();
-    }
+    bell::await_ringing(dir); // taking it now spares its waiter a look at nothing
     // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
     // comes later rings again.
     let known = dir.bells.load(Acquire);

@@ -159,6 +159,9 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
         && n > 0
     {
         switch::answer_tx(s, sock);
+        if s.has(flag::BEHIND) || !s.tx_in_memory() {
+            kernel::leave_no_bell(s, sock);
+        }
     }
     step
 }

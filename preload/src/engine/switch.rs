@@ -131,6 +131,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         return false;
     }
     fault::pass(Fault::ProofSent);
+    s.set(flag::BEHIND);
     s.tx.switches.store(made + 1, Relaxed);
     s.tx_switches.store(made + 1, Relaxed);
     s.tx.gate.fetch_and(!bell::CLOSED, AcqRel);

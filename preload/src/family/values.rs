@@ -78,6 +78,9 @@ pub mod flag {
     pub const OOB_INLINE: u32 = 1 << 28;
     /// TCP_INQ: each message received says how much is left.
     pub const INQ: u32 = 1 << 29;
+    /// Sending has moved to memory, and the peer was not seen to follow: payload of ours may still be on its way
+    /// through TCP.
+    pub const BEHIND: u32 = 1 << 30;
 
     /// Each has a bit of its own.
     const _: () = {
