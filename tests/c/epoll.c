@@ -248,7 +248,8 @@ static void writable_a(void) {
     nonblocking(fd, 1);
     for (int i = 0; i < 4; i++) {
         long all = 0;
-        for (int calm = 0; calm < 3; calm++, settle())
+        /* Long enough for a sender that waits to be let into TCP's buffers: then it is full for good. */
+        for (int calm = 0; calm < 8; calm++, settle())
             for (ssize_t n; (n = send(fd, buf, 50000, 0)) > 0; all += n)
                 calm = 0;
         look(level, 30);
