@@ -56,7 +56,9 @@ pub struct Dir {
     /// Bytes that the consumer has ever taken off the kernel's stream. Release, Acquire by the producer once the
     /// consumer is dead (`engine::end`).
     pub taken: AtomicU64,
-    _p3: [AtomicU64; 4],
+    /// Bytes in the annex, which come before what is unread in the ring, for a return that the consumer asks for.
+    pub annex: AtomicU64,
+    _p3: [AtomicU64; 3],
     /// Doorbell word for space: the producer waits, the consumer rings.
     pub space: AtomicU32,
     _p4: [AtomicU32; 15],

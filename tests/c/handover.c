@@ -175,6 +175,11 @@ static void executed_a(void) {
     } else if (!strcmp(role, "rest")) {
         got(10, buf, 20000, 10000, 5);
         R(send(10, "thanks", 6, 0));
+    } else if (!strcmp(role, "behind")) {
+        static char big[300 * KIB];
+        got(10, big, sizeof big, 0, 5);
+        got(10, buf, 10000, 0, 6);
+        echo(10, "executed", 7);
     } else if (!strcmp(role, "accept")) { /* a listener under 10, as systemd hands one over */
         int fd = accept_from(10);
         say("%zu", get(fd, buf, 5));
@@ -212,6 +217,36 @@ static void exec_unread_a(void) {
     close(fd);
     exec_self("rest", without());
 }
+/* What is unread lies in TCP, and behind that in memory: the one that goes has read nothing since the start. */
+static void behind_goes(char **env) {
+    int fd = conn_cold();
+    for (int i = 0; i < 300; i++) {
+        put(fd, "x", 1);
+        tell('.');
+        hear();
+    }
+    hear();
+    MUST(dup2(fd, 10));
+    close(fd);
+    exec_self("behind", env);
+}
+static void behind_stays(void) {
+    static char big[300 * KIB];
+    int fd = conn_cold();
+    fill(big, sizeof big, 0, 5);
+    put(fd, big, sizeof big);
+    for (int i = 0; i < 300; i++) {
+        hear();
+        MUST(recv(fd, buf, 1, 0));
+        tell('.');
+    }
+    fill(buf, 10000, 0, 6);
+    put(fd, buf, 10000);
+    tell('.');
+    echo_until_end(fd);
+}
+static void behind_without(void) { behind_goes(without()); }
+static void behind_with(void) { behind_goes(environ); }
 static void exec_listener(char **env) {
     int l = listen_on(PORT);
     MUST(dup2(l, 10));
@@ -362,6 +397,10 @@ const struct test tests[] = {{"pass", pass_a, pass_b, 0},
                              {"exec_with", exec_with_a, pass_b, 0},
                              {"exec_without", exec_without_a, pass_b, 0},
                              {"exec_unread", exec_unread_a, pass_unread_b, 0},
+                             {"exec_behind", behind_without, behind_stays, COLD},
+                             {"exec_behind_with", behind_with, behind_stays, COLD},
+                             {"exec_before", behind_stays, behind_without, COLD},
+                             {"exec_before_with", behind_stays, behind_with, COLD},
                              {"exec_cloexec", exec_cloexec_a, exec_cloexec_b, 0},
                              {"fork_exec_cat", exec_fork_a, exec_fork_b, 0},
                              {"listener_with", listener_with_a, listener_b, COLD},

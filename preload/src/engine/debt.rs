@@ -5,7 +5,7 @@
 //! and every call on the connection, and every wait of ours for it, pays on. The peer has left the
 //! ring, so nothing changes there.
 
-use super::end;
+use super::{end, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -17,9 +17,11 @@ use std::sync::atomic::Ordering::*;
 /// How long a shutdown or close waits for a peer that does not read.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Notes that the ring is to be sent again from `from` on. The sending lock is held, the direction is on
-/// TCP, and no other sender has been there since.
-pub fn owe(s: &Sock, from: u64) {
+/// Notes that `annex` bytes of the annex, and then the ring from `from` on, are to be sent again. The sending lock is held,
+/// the direction is on TCP, and no other sender has been there since.
+pub fn owe(s: &Sock, annex: u32, from: u64) {
+    s.annex_from.store(0, Relaxed);
+    s.annex_to.store(annex, Relaxed);
     s.owed.store(from, Relaxed);
     s.set(flag::OWES);
 }
@@ -44,6 +46,9 @@ pub fn pay(s: &Sock, sock: i32) -> bool {
 pub fn pay_locked(s: &Sock, sock: i32) -> bool {
     if !owes(s) {
         return true;
+    }
+    if !take_up::pay(s, sock) {
+        return false;
     }
     let size = s.tx.size.load(Relaxed) as usize;
     // SAFETY: the ring of this direction in a live region; the lock is held: `close` can't unmap.

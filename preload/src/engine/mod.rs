@@ -3,8 +3,8 @@
 //! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
 //! `transport`, wake through [`bell`] and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
-//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds,
-//! [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
+//! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
+//! lies unread before a switch when the descriptor leaves, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`count`] compares our byte counts with the kernel's.
@@ -34,6 +34,7 @@ pub mod signals;
 pub mod spin;
 pub mod stuck;
 pub mod switch;
+pub mod take_up;
 pub mod threads;
 pub mod tx;
 pub mod urgent;

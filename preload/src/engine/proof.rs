@@ -51,6 +51,15 @@ pub fn is_due(s: &Sock) -> bool {
     stands_in_stream(s) && s.step.load(Relaxed) != step::PROVED
 }
 
+/// From here on the connecting side can't begin. False: it has, or is about to.
+pub fn refuse(s: &Sock) -> bool {
+    !is_due(s)
+        || s.region().is_none_or(|r| {
+            let seen = r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Acquire);
+            seen.is_ok() || seen == Err(setup::REFUSED)
+        })
+}
+
 /// Whether the proof's bytes are still in the TCP stream.
 pub fn stands_in_stream(s: &Sock) -> bool {
     s.role.load(Relaxed) != role::CLIENT && s.rx.switches.load(Relaxed) == 0

@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, count, debt, end, follow, kernel, linked, proof, shadow};
+use super::{bell, count, debt, end, follow, kernel, linked, proof, shadow, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -104,8 +104,8 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     let at = s.tx.kernel.load(Relaxed);
     let proof = s.role.load(Relaxed) == role::CLIENT && made == 0;
     shadow::accelerate(s, sock);
-    // A full send queue would cut the proof: come again when it has room.
-    if proof && !net::has_room(sock) {
+    // A full send queue would cut the proof: come again when it has room. And the peer may have said meanwhile that it leaves.
+    if proof && !net::has_room(sock) || dir.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0 {
         return false;
     }
     // From here on the accepting side can't give up: it waits for the proof.
@@ -287,11 +287,12 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     fault::pass(Fault::RequestTaken);
     let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
     let size = s.tx.size.load(Relaxed) as usize;
-    if smcr_proto::cursor::readable(to, from, size).is_none() {
+    let annex = take_up::claimed(dir);
+    let (Some(_), Some(annex)) = (smcr_proto::cursor::readable(to, from, size), annex) else {
         end::hostile(s, sock);
         return true;
-    }
-    debt::owe(s, from);
+    };
+    debt::owe(s, annex, from);
     back_to_tcp(s, sock, Spill::Pinned, from);
     debt::pay_locked(s, sock);
     true

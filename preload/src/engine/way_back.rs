@@ -61,7 +61,7 @@ pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     out.switch.store(HOME, Relaxed);
     out.passed.store(HOME, Relaxed);
     if stand.taken < end {
-        debt::owe(s, stand.taken);
+        debt::owe(s, 0, stand.taken);
     }
     s.step.store(step::FAILED, Release);
     s.clear(flag::LINKED | flag::RETURNS);

@@ -101,7 +101,8 @@ pub struct Sock {
     pub send_timeout: AtomicU64,
     /// SO_RCVLOWAT of the program.
     pub low_water: AtomicU32,
-    _gap4: AtomicU32,
+    /// With [`flag::OWES`]: the annex is sent first, from here on.
+    pub annex_from: AtomicU32,
     /// SO_ERROR that the program has not fetched.
     pub error: AtomicU32,
     /// SO_RCVBUF and SO_SNDBUF of the program where it set them, else 0.
@@ -126,7 +127,8 @@ pub struct Sock {
     pub proof_since: AtomicU64,
     /// Number of the connection in `link`, plus 1; 0 without one.
     pub link: AtomicU32,
-    _gap3: AtomicU32,
+    /// Where it ends.
+    pub annex_to: AtomicU32,
     /// Processes of the family that hold it: a bit for each process record.
     pub held_by: [AtomicU64; super::PROC_CAP / 64],
     /// SO_PEEK_OFF of the program + 1, while the kernel's is off; 0 none.
@@ -199,6 +201,8 @@ impl Sock {
             &self.sets,
             &self.unseen,
             &self.link,
+            &self.annex_from,
+            &self.annex_to,
             &self.peek_off,
             &self.heir,
             &self.legacy,

@@ -3,7 +3,7 @@
 //! What we have not sent we move ourselves; what we have not read only the peer can send again, so
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
-use crate::engine::{bell, debt, follow, kernel, switch};
+use crate::engine::{bell, debt, end, follow, kernel, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag};
@@ -22,13 +22,16 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     if s.is_linked() && !super::smc::may_return(s) {
         return super::smc::hand_over(s, sock, why);
     }
+    let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    if !take_up::take_up(s, sock, until) {
+        return late(s, sock);
+    }
     if !ask_back(s, sock, why) {
         debt::settle(s, sock);
         return true;
     }
-    let end = clock::now_ns() + PATIENCE_MS * 1_000_000;
     while follow_back(s, sock) == Back::NotYet {
-        if clock::now_ns() > end {
+        if clock::now_ns() > until {
             return too_late(s, sock, why);
         }
         bell::call_peer(s, sock);
@@ -48,6 +51,9 @@ fn late(s: &Sock, sock: i32) -> bool {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
+    if s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0) {
+        end::reset(s, sock); // what was taken up is lost, and an orderly end would hide it
+    }
     false
 }
 

@@ -92,6 +92,12 @@ pub fn map_over(old: *mut u8, fd: c_int, len: usize, write: bool) -> Res<*mut u8
         .map(|p| p as *mut u8)
 }
 
+/// Maps the file behind a shared mapping once more, `len` bytes of it from where that begins.
+pub fn map_again(old: *mut u8, len: usize) -> Res<*mut u8> {
+    // SAFETY: with an old length of 0 the old mapping stays (mremap(2)); the new one is where the kernel chooses.
+    unsafe { call(Sysno::mremap, [old as usize, 0, len, libc::MREMAP_MAYMOVE as usize, 0, 0]) }.map(|p| p as *mut u8)
+}
+
 /// Private zeroed memory of our own (never through the program's allocator).
 pub fn map_private(len: usize) -> Res<*mut u8> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;

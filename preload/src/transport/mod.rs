@@ -3,10 +3,12 @@
 //! Knows no sockets and no switch. `engine` puts a connection together from these parts:
 //! - [`channel`]: what a peer says;
 //! - [`region`]: the memory of one connection, shared with one peer;
+//! - [`annex`]: room behind it, for what has to go through TCP again;
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends, their sleep words and eventfds.
 
+pub mod annex;
 pub mod changes;
 pub mod channel;
 pub mod peers;

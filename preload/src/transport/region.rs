@@ -4,6 +4,7 @@
 //! raise SIGBUS. Either end may be hostile: whatever is read from here is a claim, checked by the
 //! reader (`ring::claim`). Each line of 64 bytes has one writer, except the two wake words.
 
+use super::annex;
 use crate::config;
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
@@ -18,8 +19,10 @@ pub const RING_MAX: usize = 256 * 1024;
 pub const RING_MIN: usize = 4096;
 /// Bytes of a region.
 pub const LEN: usize = HEADER + 2 * RING_MAX;
+/// Bytes of the file that it lies in: each direction has an annex behind it (`annex`).
+pub const FILE_LEN: usize = LEN + 2 * annex::LEN;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x03");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
@@ -36,7 +39,7 @@ fn build(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
     if fault::fails(Fault::Memory) {
         return Err(Errno(libc::ENOMEM));
     }
-    let fd = mem::memfd(c"smcr-region", LEN)?;
+    let fd = mem::memfd(c"smcr-region", FILE_LEN)?;
     let p = match mem::map_shared(fd, LEN, true) {
         Ok(p) => p.cast::<RegionHeader>(),
         Err(e) => {
@@ -79,7 +82,7 @@ pub fn adopt(fd: i32) -> Res<*mut RegionHeader> {
 }
 
 fn check_and_map(fd: i32) -> Res<*mut RegionHeader> {
-    if fault::fails(Fault::Memory) || !mem::is_safe_memfd(fd, LEN) {
+    if fault::fails(Fault::Memory) || !mem::is_safe_memfd(fd, FILE_LEN) {
         return Err(Errno(libc::EPROTO));
     }
     let p = mem::map_shared(fd, LEN, true)?.cast::<RegionHeader>();

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const HEADER: usize = 4096;
 pub const RING_MAX: usize = 256 * 1024;
 pub const LEN: usize = HEADER + 2 * RING_MAX;
-const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x02");
+/// The file has an annex for each direction behind that.
+pub const FILE_LEN: usize = LEN + 2 * (16 << 20);
+const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x03");
 const DIRS: usize = 128;
 const DIR: usize = 512;
 
@@ -165,11 +167,11 @@ fn descriptor(kind: Kind) -> io::Result<OwnedFd> {
     };
     let all = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     let (fd, bits) = match kind {
-        Kind::Right | Kind::WrongMagic => (memfd(0, LEN)?, all),
-        Kind::NoSeals => (memfd(0, LEN)?, 0),
-        Kind::Shrinkable => (memfd(0, LEN)?, libc::F_SEAL_GROW | libc::F_SEAL_SEAL),
-        Kind::TooShort => (memfd(0, 4096)?, all),
-        Kind::TooLong => (memfd(0, LEN + 4096)?, all),
+        Kind::Right | Kind::WrongMagic => (memfd(0, FILE_LEN)?, all),
+        Kind::NoSeals => (memfd(0, FILE_LEN)?, 0),
+        Kind::Shrinkable => (memfd(0, FILE_LEN)?, libc::F_SEAL_GROW | libc::F_SEAL_SEAL),
+        Kind::TooShort => (memfd(0, LEN)?, all),
+        Kind::TooLong => (memfd(0, FILE_LEN + 4096)?, all),
         Kind::HugeTlb => (memfd(libc::MFD_HUGETLB, 2 << 20)?, all),
         Kind::Pipe => {
             let (r, _w) = io::pipe()?;
@@ -183,7 +185,7 @@ fn descriptor(kind: Kind) -> io::Result<OwnedFd> {
                 .create_new(true)
                 .open(&path)?;
             std::fs::remove_file(&path)?;
-            file.set_len(LEN as u64)?;
+            file.set_len(FILE_LEN as u64)?;
             return Ok(file.into());
         }
         Kind::Proc => return Ok(std::fs::File::open("/proc/self")?.into()),
