@@ -122,6 +122,14 @@ impl<'a> Program<'a> {
         let out = TempDir::new()?;
         self.command.stdout(File::create(out.path().join("out"))?);
         self.command.stderr(File::create(out.path().join("err"))?);
+        // Under nohup a program would ignore what shall end it.
+        // SAFETY: one system call.
+        unsafe {
+            self.command.pre_exec(|| match libc::signal(libc::SIGHUP, libc::SIG_DFL) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
         let child = self
             .command
             .spawn()
