@@ -158,6 +158,44 @@ static void many_readers_b(void) {
     meet();
 }
 
+/* Four threads write without a pause to a slow reader from the start on, so that some are always inside a send,
+ * most of them waiting for room: the stream moves all the same. */
+enum { WRITERS = 4, BLOCKS = 15000, BLOCK = 2000 };
+static void many_writers_a(void) {
+    int fd = conn_cold();
+    long of[WRITERS] = {0};
+    meet();
+    for (ssize_t n; (n = recv(fd, buf, BLOCK / 2, 0)) > 0;)
+        for (ssize_t i = 0; i < n; i++)
+            of[buf[i] - 'p']++;
+    for (int i = 0; i < WRITERS; i++)
+        say("writer %d: %ld bytes", i, of[i]);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+static void *one_writer(void *which) {
+    char block[BLOCK];
+    memset(block, 'p' + (int)(intptr_t)which, sizeof block);
+    for (int i = 0; i < BLOCKS; i++)
+        if (send(the_fd, block, sizeof block, 0) != sizeof block)
+            die("send");
+    return NULL;
+}
+static void many_writers_b(void) {
+    the_fd = conn_cold();
+    meet();
+    long before = lo_bytes();
+    pthread_t t[WRITERS];
+    for (int i = 0; i < WRITERS; i++)
+        pthread_create(&t[i], NULL, one_writer, (void *)(intptr_t)i);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(t[i], NULL);
+    R(shutdown(the_fd, SHUT_WR));
+    R(recv(the_fd, buf, 1, 0));
+    warmed((long)WRITERS * BLOCKS * BLOCK, lo_bytes() - before);
+    meet();
+}
+
 /* close while another thread waits in recv. In Linux the reader keeps waiting, with a reference of
  * its own; data still comes to it, and the peer sees no end before it has returned. */
 static void *waiting_recv(void *p) {
@@ -314,6 +352,7 @@ const struct test tests[] = {{"two_readers", readers_a, readers_b, 0},
                              {"duplex", duplex, duplex, WHOLE},
                              {"reader_before_the_switch", early_a, early_b, 0},
                              {"many_readers", many_readers_a, many_readers_b, 0},
+                             {"many_writers", many_writers_a, many_writers_b, 0},
                              {"close_while_reading", close_waiting_a, close_waiting_b, 0},
                              {"shutdown_while_polling", shutdown_waiting_a, shutdown_waiting_b, 0},
                              {"cancel", cancel_a, cancel_b, 0},

@@ -13,7 +13,7 @@ use crate::family::lock::Marker;
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
 use crate::family::sock::{Sock, flag, medium, role, step};
-use crate::sys::net;
+use crate::sys::{clock, net, proc};
 use crate::transport::region::{Dir, ctl, fin, setup};
 use crate::{config, log};
 use smcr_proto::page::{Counter, State};
@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Attempts after a spill until memory is tried again; doubles with each spill.
 const FIRST_HOLD: u32 = 32;
+/// How long those that are inside a kernel send are waited for.
+const LEAVE_US: u64 = 500;
 
 /// Why a sender leaves the ring by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,11 +70,33 @@ pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     }
     // From here on senders come to the lock; those that are inside the kernel must have left.
     s.tx_medium.store(medium::SHM, SeqCst);
-    if s.tx.in_kernel.load(SeqCst) != 0 || !is_clean(s, sock) || !to_memory(s, sock, dir, made) {
+    if !have_left(s) || !is_clean(s, sock) || !to_memory(s, sock, dir, made) {
         s.tx_medium.store(medium::TCP, SeqCst);
         return false;
     }
     true
+}
+
+/// Whether nobody is inside a kernel send. Of many threads that send in turn some always are, so those that
+/// are about to come out are waited for; those that come meanwhile stay outside, at the lock.
+fn have_left(s: &Sock) -> bool {
+    let is_empty = || s.tx.in_kernel.load(SeqCst) == 0;
+    if is_empty() {
+        return true;
+    }
+    let end = clock::ticks() + clock::ticks_of_us(LEAVE_US);
+    while clock::ticks() < end {
+        for _ in 0..64 {
+            if is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        proc::yield_now();
+    }
+    let tries = s.tries.fetch_add(1, Relaxed);
+    s.tx.hold.store(FIRST_HOLD << tries.min(6), Relaxed);
+    false
 }
 
 /// Whether this side may begin: the connecting side after the nonce was seen on the peer's socket,

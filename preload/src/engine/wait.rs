@@ -227,6 +227,12 @@ pub fn for_kernel_room(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
     plain(s, sock, libc::POLLOUT, timer)
 }
 
+/// As [`for_kernel_room`], for `ns` at most.
+pub fn a_while_for_kernel_room(s: &Sock, sock: i32, ns: u64) -> Res<()> {
+    let timer = &mut Timer::lazy(0);
+    sleep(s, sock, libc::POLLOUT, None, Some(ns), timer, false, || false).map(|_| ())
+}
+
 enum Woke {
     /// The condition, or the eventfd.
     Event,

@@ -115,6 +115,9 @@ pub unsafe fn send_slowly(
         if flags & TCP_ONLY != 0 && !s.has(flag::PINNED) {
             switch::pin(s, fd, if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::ZeroCopy });
         }
+        if let Err(e) = beside::wait_for_room(s, fd, flags) {
+            return to_c(Err(e));
+        }
         kernel::before_payload(s, fd);
         if let Some(n) = tx::through_kernel(s, &real) {
             note_full(s, n, len);
