@@ -81,7 +81,7 @@ pub fn start(levels: Levels, file: Option<&std::ffi::CStr>) {
         IDENTITY[0].store(dev, Relaxed);
         IDENTITY[1].store(ino, Relaxed);
     }
-    FD.store(fd, Relaxed);
+    FD.store(sys::fd::note_own(fd), Relaxed);
     let _ = tracing::subscriber::set_global_default(Writer(levels));
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Errno, Res, Sysno, call};
 use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Lowest number for descriptors of our own: above what select(2) and most programs use.
 const PARK: c_int = 1024;
@@ -9,8 +10,27 @@ const PARK: c_int = 1024;
 /// when a number beyond the present table is taken, and a table holds 64 at least.
 const PARK_LOW: c_int = 48;
 
+/// The lowest number that one of the library's own descriptors ever had.
+static LOWEST_OWN: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// Whether no descriptor of the library was ever below the next number.
+#[inline]
+pub fn is_below_own(fd: c_int) -> bool {
+    fd < LOWEST_OWN.load(Relaxed)
+}
+
+/// `fd` is the library's from now on.
+pub fn note_own(fd: c_int) -> c_int {
+    LOWEST_OWN.fetch_min(fd, Relaxed);
+    fd
+}
+
 /// Moves an own descriptor out of the program's way, as far as that costs nothing.
 pub fn park(fd: c_int) -> c_int {
+    note_own(moved_away(fd))
+}
+
+fn moved_away(fd: c_int) -> c_int {
     let several = super::proc::has_threads();
     if several && fd >= PARK_LOW {
         return fd;

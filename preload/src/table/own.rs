@@ -8,7 +8,13 @@ use crate::{control, family, log, rendezvous};
 
 /// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
 /// the program (EBADF).
+#[inline]
 pub fn is_own(fd: i32) -> bool {
+    !sys::fd::is_below_own(fd) && is_among_own(fd)
+}
+
+#[inline(never)]
+fn is_among_own(fd: i32) -> bool {
     fd >= 0
         && (family::descriptor() == fd
             || log::descriptor() == fd
@@ -44,6 +50,7 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
 /// The program takes the number of one of our descriptors: ours moves away.
 pub fn move_own(fd: i32) {
     let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
+    sys::fd::note_own(new);
     if family::descriptor() == fd {
         family::set_descriptor(new);
     } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
