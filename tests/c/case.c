@@ -270,6 +270,23 @@ void get_stream(int fd, uint64_t len, unsigned seed) {
     say("stream %u: %llu bytes, whole", seed, (unsigned long long)len);
 }
 
+void trickle(int fd) {
+    for (int i = 0; i < 300; i++) {
+        put(fd, "x", 1);
+        tell('.');
+        hear();
+    }
+}
+
+void trickled(int fd) {
+    char c;
+    for (int i = 0; i < 300; i++) {
+        hear();
+        MUST(recv(fd, &c, 1, 0));
+        tell('.');
+    }
+}
+
 void echo(int fd, const char *what, unsigned seed) {
     static char a[20000], b[20000];
     fill(a, sizeof a, 0, seed);

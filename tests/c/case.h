@@ -91,6 +91,8 @@ size_t get(int fd, void *buf, size_t len); /* until len or end of stream */
 void got(int fd, void *buf, size_t len, uint64_t offset, unsigned seed); /* get, and say how */
 void put_stream(int fd, uint64_t len, unsigned seed);
 void get_stream(int fd, uint64_t len, unsigned seed);
+void trickle(int fd);                      /* 300 bytes, each sent when the one before was read ... */
+void trickled(int fd);                     /* ... by the other side */
 void echo(int fd, const char *what, unsigned seed); /* 20,000 bytes there and back, and say how */
 void echo_until_end(int fd);                        /* the other side of it; closes */
 uint64_t drain(int fd, unsigned seed); /* till the end; says the count and whether it matched */

@@ -111,11 +111,7 @@ static void behind_a(void) {
     static char big[300 * KIB];
     fill(big, sizeof big, 0, 1);
     put(fd, big, sizeof big);
-    for (int i = 0; i < 300; i++) {
-        hear();
-        MUST(recv(fd, buf, 1, 0));
-        tell('.');
-    }
+    trickled(fd);
     settle();
     tell_pid(getpid());
     for (;;)
@@ -123,11 +119,7 @@ static void behind_a(void) {
 }
 static void behind_b(void) {
     int fd = conn_cold();
-    for (int i = 0; i < 300; i++) {
-        put(fd, "x", 1);
-        tell('.');
-        hear();
-    }
+    trickle(fd);
     kill_peer();
     see(fd);
 }

@@ -220,11 +220,7 @@ static void exec_unread_a(void) {
 /* What is unread lies in TCP, and behind that in memory: the one that goes has read nothing since the start. */
 static void behind_goes(char **env) {
     int fd = conn_cold();
-    for (int i = 0; i < 300; i++) {
-        put(fd, "x", 1);
-        tell('.');
-        hear();
-    }
+    trickle(fd);
     hear();
     MUST(dup2(fd, 10));
     close(fd);
@@ -235,11 +231,7 @@ static void behind_stays(void) {
     int fd = conn_cold();
     fill(big, sizeof big, 0, 5);
     put(fd, big, sizeof big);
-    for (int i = 0; i < 300; i++) {
-        hear();
-        MUST(recv(fd, buf, 1, 0));
-        tell('.');
-    }
+    trickled(fd);
     fill(buf, 10000, 0, 6);
     put(fd, buf, 10000);
     tell('.');

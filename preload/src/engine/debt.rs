@@ -58,23 +58,32 @@ pub fn pay_locked(s: &Sock, sock: i32) -> bool {
         let (p, n) = ring.piece(pos, (to - pos) as usize);
         // SAFETY: a piece of the ring, valid for reads.
         let piece = unsafe { std::slice::from_raw_parts(p, n) };
-        match net::send_slice(sock, piece, libc::MSG_DONTWAIT) {
-            Ok(n) => {
-                pos += n as u64;
-                s.owed.store(pos, Relaxed);
-                s.tx.kernel.fetch_add(n as u64, Relaxed);
-                s.tx.tcp.fetch_add(n as u64, Relaxed);
-            }
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return false,
-            Err(e) => {
-                end::took(s, e); // the connection is dead
-                break;
-            }
+        match send_now(s, sock, piece) {
+            Some(0) => return false,
+            Some(n) => pos += n as u64,
+            None => break,
         }
+        s.owed.store(pos, Relaxed);
     }
     s.clear(flag::OWES);
     changes::note(s); // epoll sets need not listen for room any more
     true
+}
+
+/// Sends of some bytes what the kernel takes now: how many. None: the connection is dead.
+pub fn send_now(s: &Sock, sock: i32, bytes: &[u8]) -> Option<usize> {
+    match net::send_slice(sock, bytes, libc::MSG_DONTWAIT) {
+        Ok(n) => {
+            s.tx.kernel.fetch_add(n as u64, Relaxed);
+            s.tx.tcp.fetch_add(n as u64, Relaxed);
+            Some(n)
+        }
+        Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => Some(0),
+        Err(e) => {
+            end::took(s, e);
+            None
+        }
+    }
 }
 
 /// Before the last byte of this direction: waits, bounded and without a lock, until all is paid. A peer

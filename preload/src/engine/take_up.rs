@@ -6,7 +6,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{count, end, proof, switch};
+use super::{count, debt, end, proof, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -103,19 +103,12 @@ pub fn pay(s: &Sock, sock: i32) -> bool {
         return true;
     };
     while from < to {
-        match net::send_slice(sock, &annex.bytes()[from..to], libc::MSG_DONTWAIT) {
-            Ok(n) => {
-                from += n;
-                s.annex_from.store(from as u32, Relaxed);
-                s.tx.kernel.fetch_add(n as u64, Relaxed);
-                s.tx.tcp.fetch_add(n as u64, Relaxed);
-            }
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return false,
-            Err(e) => {
-                end::took(s, e); // the connection is dead
-                break;
-            }
+        match debt::send_now(s, sock, &annex.bytes()[from..to]) {
+            Some(0) => return false,
+            Some(n) => from += n,
+            None => break,
         }
+        s.annex_from.store(from as u32, Relaxed);
     }
     s.annex_to.store(0, Relaxed);
     annex.clear();
