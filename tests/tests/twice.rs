@@ -26,6 +26,7 @@ const PROGRAMS: &[&str] = &[
     "uring",
     "fds",
     "children",
+    "vforks",
     "handover",
     "execs",
     "stdio",

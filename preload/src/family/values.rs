@@ -81,11 +81,13 @@ pub mod flag {
     /// Sending has moved to memory, and the peer was not seen to follow: payload of ours may still be on its way
     /// through TCP.
     pub const BEHIND: u32 = 1 << 30;
+    /// The program took close-on-exec off one of its descriptors: the next program is to have it.
+    pub const INHERITABLE: u32 = 1 << 31;
 
     /// Each has a bit of its own.
     const _: () = {
         let all = [
-            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE, INQ,
+            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE, INQ, BEHIND, INHERITABLE,
         ];
         let (mut seen, mut i) = (0, 0);
         while i < all.len() {

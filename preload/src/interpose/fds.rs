@@ -3,7 +3,7 @@
 
 use super::{guarded, hooks};
 use crate::sys::{Errno, fd as desc, set_errno};
-use crate::table::{life, options, own};
+use crate::table::{life, options, own, passing};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_ulong};
 
@@ -77,16 +77,18 @@ hooks! {
     }
 
     fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        let keeps = before_fcntl(fd, cmd, arg);
         // SAFETY: the program's arguments.
         let r = unsafe { real::fcntl(fd, cmd, arg) };
-        after_fcntl(fd, cmd, arg, r);
+        after_fcntl(fd, cmd, arg, r, keeps);
         r
     }
 
     fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        let keeps = before_fcntl(fd, cmd, arg);
         // SAFETY: the program's arguments.
         let r = unsafe { real::fcntl64(fd, cmd, arg) };
-        after_fcntl(fd, cmd, arg, r);
+        after_fcntl(fd, cmd, arg, r, keeps);
         r
     }
 
@@ -109,10 +111,14 @@ hooks! {
             }
             _ => {}
         }
+        let keeps = request == libc::FIONCLEX && passing::would_keep(fd, 0);
         // SAFETY: the program's arguments.
         let r = unsafe { real::ioctl(fd, request, arg) };
         if r == 0 {
             guarded(|| options::after_ioctl(s, fd, request));
+            if keeps {
+                guarded(|| passing::on_kept(fd));
+            }
         }
         r
     }
@@ -129,11 +135,17 @@ fn before_dup(old: c_int, new: c_int) {
     }
 }
 
-fn after_fcntl(fd: c_int, cmd: c_int, arg: usize, r: c_int) {
+/// Whether it takes close-on-exec off a connection.
+fn before_fcntl(fd: c_int, cmd: c_int, arg: usize) -> bool {
+    cmd == libc::F_SETFD && passing::would_keep(fd, arg)
+}
+
+fn after_fcntl(fd: c_int, cmd: c_int, arg: usize, r: c_int, keeps: bool) {
     if r < 0 {
         return;
     }
     match cmd {
+        libc::F_SETFD if keeps => guarded(|| passing::on_kept(fd)),
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => guarded(|| life::on_dup(fd, r)),
         libc::F_SETFL => {
             if let Some(s) = table::sock(fd) {

@@ -66,6 +66,12 @@ hooks! {
         failed(unsafe { real::fexecve(fd, argv, envp) })
     }
 
+    fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int {
+        before_exec(envp);
+        // SAFETY: the program's arguments.
+        failed(unsafe { real::execveat(dir, path, argv, envp, flags) })
+    }
+
     fn posix_spawn(
         pid: *mut pid_t,
         path: *const c_char,
@@ -177,6 +183,28 @@ fn after_fork(pid: pid_t) {
         -1 => forks::fork_failed(),
         _ => {}
     });
+}
+
+/// clone(2) with the parent's memory but not as a thread: what vfork is. Its arguments are on their way to
+/// the real function; the third are the flags.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+/// # Safety
+/// As for the function of this name in libc.
+pub unsafe extern "C" fn clone() {
+    core::arch::naked_asm!(
+        "mov eax, edx",
+        "and eax, {both}",
+        "cmp eax, {memory}",
+        "jne 2f",
+        "mov byte ptr [rip + {mark}], 1",
+        "2: jmp qword ptr [rip + {real}]",
+        both = const libc::CLONE_VM | libc::CLONE_THREAD,
+        memory = const libc::CLONE_VM,
+        mark = sym crate::family::process::SMCR_VFORK_USED,
+        real = sym real::slot::clone,
+    )
 }
 
 /// vfork returns twice in one frame, so the hook is a jump: it notes that the process uses vfork (from

@@ -46,6 +46,8 @@ hooks! {
                 libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
                 libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
                 libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
+                libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
+                libc::SYS_execveat => c_long::from(process::execveat(a as i32, b as *const _, c as *const _, d as *const _, e as i32)),
                 libc::SYS_prctl => c_long::from(process::prctl(a as i32, b as u64, c as u64, d as u64, e as u64)),
                 // SECCOMP_SET_MODE_STRICT and _FILTER.
                 libc::SYS_seccomp => process::restricting(a == 0 || a == 1 && c != 0, || real::syscall(nr, a, b, c, d, e, f)),

@@ -3,14 +3,14 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, range, take};
+use super::{Entry, passing, range, take};
 use crate::engine::{bell, close, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy, mark};
 use crate::table::set;
 use crate::transport::{peers, waiters};
-use crate::{control, sys};
+use crate::control;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -67,6 +67,9 @@ pub fn in_child() {
 /// The process ends: connections over links are closed while they can be, for the kernel does it for
 /// TCP only.
 pub fn at_exit() {
+    if process::is_vfork_child() {
+        return; // what it has in memory is its parent's
+    }
     if linked::is_foreign() {
         // The parent has the link; it must hear that the last one of us is gone.
         for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
@@ -77,7 +80,7 @@ pub fn at_exit() {
         }
     }
     rendezvous::smc::at_exit();
-    if family::base().is_some() && !process::is_vfork_child() {
+    if family::base().is_some() {
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
                 closes_unseen(s, fd);
@@ -90,11 +93,6 @@ pub fn at_exit() {
     }
 }
 
-/// A connection; whether it is one is asked before the environment of the next program is looked at.
-fn is_worth_passing(s: &Sock) -> bool {
-    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER)
-}
-
 /// The kernel will close it with the process, or at an exec.
 fn closes_unseen(s: &'static Sock, fd: i32) {
     if s.region().is_some() && s.holders.load(Relaxed) <= 1 {
@@ -103,21 +101,22 @@ fn closes_unseen(s: &'static Sock, fd: i32) {
 }
 
 /// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
-/// that this process has used must be on TCP for the next program, which takes over those that have always
+/// that this process has used, or meant for another program, must be on TCP for the next program, which takes over those that have always
 /// been there if it has the library.
 pub fn before_exec(has_library: impl Fn() -> bool) {
-    before_spawn();
+    unmark_listeners();
     if process::is_vfork_child() {
-        return; // the memory is the parent's, which goes on
+        return passing::before_start(); // the memory is the parent's, which goes on
     }
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
-        if survives_exec(fd) {
-            if is_worth_passing(s) && has_library() && legacy::leave(s, fd) {
+        if passing::survives_exec(fd) {
+            // Whether it is one is asked before the environment of the next program is looked at.
+            if passing::is_connection(s) && has_library() && legacy::leave(s, fd) {
                 continue;
             }
-            if s.process.load(Relaxed) == process::index() {
+            if s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE) {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
         } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
@@ -155,22 +154,24 @@ pub fn exec_failed() {
     }
 }
 
-/// Before a program is started in any way: listeners that it inherits show the SMC option no more. Does
-/// nothing but system calls in a vfork child.
+/// Before a program is started by posix_spawn.
 pub fn before_spawn() {
+    unmark_listeners();
+    passing::before_start();
+}
+
+/// Listeners that a program inherits show the SMC option no more. Does nothing but system calls in a vfork
+/// child.
+fn unmark_listeners() {
     if !mark::has_listeners() {
         return;
     }
     for (fd, e) in range(0, u32::MAX) {
         if let Entry::Sock(s) = e
             && s.role.load(Relaxed) == role::LISTENER
-            && survives_exec(fd)
+            && passing::survives_exec(fd)
         {
             mark::leave(s, fd);
         }
     }
-}
-
-fn survives_exec(fd: i32) -> bool {
-    sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0)
 }

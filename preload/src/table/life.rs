@@ -5,7 +5,7 @@
 //! a number that comes back from the kernel while its slot is filled is such a case, and the old
 //! entry is dropped.
 
-use super::{Entry, get, put, range, take};
+use super::{Entry, get, passing, put, range, take};
 use crate::engine::{close, inside, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
@@ -169,14 +169,18 @@ pub fn forget_stale(fd: i32) {
 
 /// `new` is a duplicate of `old`.
 pub fn on_dup(old: i32, new: i32) {
-    if old == new || process::is_vfork_child() {
+    if old == new {
         return;
+    }
+    if process::is_vfork_child() {
+        return passing::on_vfork_dup(old, new);
     }
     forget_stale(new);
     match get(old) {
         Some(Entry::Sock(s)) if super::has_room(new) => {
             REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
             put(new, Entry::Sock(s));
+            passing::on_dup(s, old, new);
             // Whoever arranges descriptors is the one that uses them (a child before exec).
             s.process.store(process::index(), Relaxed);
             // stdin, stdout and stderr pass the hooks by. On TCP they just do not begin.

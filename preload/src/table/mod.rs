@@ -22,6 +22,7 @@ pub mod life;
 pub mod members;
 pub mod options;
 pub mod own;
+pub mod passing;
 pub mod set;
 pub mod steps;
 

@@ -2,6 +2,7 @@
 //!
 //! Called by the hooks that close, duplicate or list descriptors.
 
+use crate::family::process;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
 use crate::{control, family, log, rendezvous};
@@ -47,8 +48,12 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     n
 }
 
-/// The program takes the number of one of our descriptors: ours moves away.
+/// The program takes the number of one of our descriptors: ours moves away. Not in a vfork child: what it has
+/// under that number is a copy, which exec closes, and where ours is stands in its parent's memory.
 pub fn move_own(fd: i32) {
+    if process::is_vfork_child() {
+        return;
+    }
     let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else { return };
     sys::fd::note_own(new);
     if family::descriptor() == fd {
