@@ -101,12 +101,21 @@ pub fn is_time_to_look(s: &Sock) -> bool {
     due
 }
 
+/// What poll is asked of the kernel's socket by [`look_at_kernel_for_sender`]; without an answer there is nothing to find.
+pub const END: i16 = libc::POLLRDHUP;
+
+/// Whether the end of the connection shows in the kernel's socket, and has not been found.
+#[inline]
+pub fn shows_its_end(s: &Sock) -> bool {
+    s.rx_in_memory() && s.rx.end.load(Relaxed) == 0 && !s.is_linked()
+}
+
 /// As [`look_at_kernel`] for a sender, which leaves doorbells to the reader.
 pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
     if s.is_linked() {
         return;
     }
-    let bits = fd::poll_now(sock, libc::POLLRDHUP);
+    let bits = fd::poll_now(sock, END);
     // ERR alone is the error queue (zero-copy completions).
     if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
         end::found_reset(s, sock);

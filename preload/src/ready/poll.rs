@@ -101,25 +101,55 @@ fn scan(fds: &mut [pollfd], may_skip: bool) -> i32 {
 /// The part of the members in memory: how many are ready, and whether there are others.
 fn members(fds: &mut [pollfd]) -> (i32, bool) {
     linked::poll();
+    let now = clock::ticks();
     let mut n = 0;
     let mut others = false;
-    for p in fds.iter_mut() {
-        p.revents = 0;
+    let mut together = fds.len() == 1 || fds.len() > SMALL;
+    for i in 0..fds.len() {
+        let p = fds[i];
+        let mut revents = 0;
         match table::sock(p.fd).filter(|s| level::is_served(s)) {
             Some(s) => {
                 let asked = (p.events as u16 as u32) | level::ERR | level::HUP;
-                let usual = match kernel::is_look_due(s) {
+                let mut is_due = kernel::is_look_due_at(s, now);
+                if is_due && !together && kernel::shows_its_end(s) {
+                    together = true;
+                    look_together(fds);
+                    is_due = kernel::is_look_due_at(s, now);
+                }
+                let usual = match is_due {
                     true => None,
                     false => level::usual(s, asked & (level::OUT | level::NORMS.1) != 0),
                 };
                 let bits = usual.unwrap_or_else(|| level::level(s, p.fd, true));
-                p.revents = (level::with_norms(bits) & asked) as i16;
-                n += i32::from(p.revents != 0);
+                revents = (level::with_norms(bits) & asked) as i16;
+                n += i32::from(revents != 0);
             }
             None => others |= p.fd >= 0,
         }
+        fds[i].revents = revents;
     }
     (n, others)
+}
+
+/// One look at the kernel's sockets of all members in memory, instead of one for each: those that have nothing
+/// to tell need none for a time.
+#[cold]
+fn look_together(fds: &[pollfd]) {
+    let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; SMALL];
+    for (c, p) in copy.iter_mut().zip(fds) {
+        if table::sock(p.fd).is_some_and(|s| level::is_served(s) && kernel::shows_its_end(s)) {
+            *c = pollfd { fd: p.fd, events: kernel::END, revents: 0 };
+        }
+    }
+    if desc::poll(&mut copy[..fds.len()], 0).is_err() {
+        return;
+    }
+    for c in copy.iter().filter(|c| c.fd >= 0 && c.revents == 0) {
+        if let Some(s) = table::sock(c.fd) {
+            kernel::looked_now(s);
+        }
+    }
 }
 
 fn kernel_part(fds: &mut [pollfd]) -> i32 {
