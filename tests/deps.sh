@@ -70,6 +70,12 @@ smbclient smbclient
 /usr/lib/python3/dist-packages/twisted python3-twisted
 /usr/lib/python3/dist-packages/tornado python3-tornado
 /usr/lib/python3/dist-packages/aiohttp python3-aiohttp
+/usr/lib/python3/dist-packages/pip python3-pip
+/usr/lib/python3/dist-packages/hamcrest python3-hamcrest
+/usr/lib/python3/dist-packages/hypothesis python3-hypothesis
+/usr/include/x86_64-linux-gnu/curl/curl.h libcurl4-openssl-dev
+autoconf autoconf
+automake automake
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     lab) list build; echo "python3 python3
 ip iproute2

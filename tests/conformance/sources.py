@@ -7,6 +7,11 @@ import pathlib
 import shutil
 import subprocess
 
+# Folders of LTP: the system calls that sockets, descriptors and waiting are about.
+LTP = ("accept accept4 bind connect recv recvfrom recvmsg recvmmsg send sendto sendmsg sendmmsg sendfile splice tee vmsplice shutdown"
+       " socket socketpair setsockopt getsockopt getsockname getpeername sockioctl listen epoll_create epoll_create1 epoll_ctl epoll_wait"
+       " epoll_pwait poll ppoll select pselect close close_range dup dup2 dup3 fcntl read readv write writev preadv2 pwritev2 fork vfork"
+       " execve").split()
 # Package of Debian -> how its tests are built, in its folder; nothing where they are scripts.
 BUILD = {
     "redis": [],
@@ -18,13 +23,25 @@ BUILD = {
     "perl": [],
     "ruby3.1": [],
     "php8.2": [],
+    "nodejs": [],
+    "gevent": [],
+    "libmicrohttpd": [["./configure", "-q", "--disable-https", "--disable-doc", "--disable-examples"], ["make", "-s", "-j2"],
+                      ["make", "-s", "-j2", "-C", "src/microhttpd", "check", "TESTS="],
+                      ["make", "-s", "-j2", "-C", "src/testcurl", "check", "TESTS="]],
+    "ltp": [["make", "-s", "autotools"], ["./configure", "-q"], ["make", "-s", "-j2", "-C", "lib"],
+            *(["make", "-s", "-k", "-j2", "-C", f"testcases/kernel/syscalls/{part}"] for part in LTP)],
 }
+# Of the Python Package Index: Debian's package has no tests.
+PIP = {"gevent": "gevent==24.11.1"}
+# What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
+UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp"}
 
 
 def prepare(cache, packages):
     """Fetches and builds; sets the folder of each in the environment, for the jobs (empty: not there)."""
     for package in packages:
-        os.environ[variable(package)] = str(built(pathlib.Path(cache), package) or "")
+        if not folder(package):
+            os.environ[variable(package)] = str(built(pathlib.Path(cache), package) or "")
 
 
 def folder(package):
@@ -41,11 +58,19 @@ def built(cache, package):
     if (top / ".built").exists():
         return top
     shutil.rmtree(top, ignore_errors=True)
-    archive = fetched(cache, package)
-    if archive is None:
-        return None
-    top.mkdir()
-    subprocess.run(["tar", "xf", archive, "-C", top, "--strip-components=1"], check=True)
+    if package in UPSTREAM:
+        if subprocess.run(["git", "clone", "-q", "--depth", "1", UPSTREAM[package], top], capture_output=True).returncode:
+            return None
+    elif package in PIP:
+        pip = ["/usr/bin/python3", "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", top, PIP[package]]
+        if subprocess.run(pip, capture_output=True).returncode:
+            return None
+    else:
+        archive = fetched(cache, package)
+        if archive is None:
+            return None
+        top.mkdir()
+        subprocess.run(["tar", "xf", archive, "-C", top, "--strip-components=1"], check=True)
     for command in BUILD[package]:
         try:
             done = subprocess.run(command, cwd=top, capture_output=True, text=True)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 
+import libraries
 import runtimes
 from bed import Skip, need
 from runtimes import tree_of
@@ -27,7 +28,7 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
          "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
 # Packages whose sources the suites need.
-PACKAGES = ["redis", "libuv1", *runtimes.PACKAGES]
+PACKAGES = ["redis", "libuv1", *runtimes.PACKAGES, *libraries.PACKAGES]
 STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
 
 
@@ -105,6 +106,7 @@ def jobs():
     yield "libuv", libuv, ""
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
     yield from runtimes.jobs()
+    yield from libraries.jobs()
 
 
 def find(name):
