@@ -48,9 +48,12 @@ class Job:
             raise Failed(f"`{self.text}` in guest {self.guest.role} {how}: {self.tail()}")
         return self.out
 
-    def kill(self, sig=signal.SIGKILL, seconds=10):
+    def kill(self, sig=signal.SIGKILL, seconds=60):
+        """Waits for the end as well: a process of the kernel's SMC may take more than 10 s for it, in which its ports are in use."""
         self.guest.say(id=self.number, kill=int(sig))
-        return self.wait(seconds)
+        if self.wait(seconds) is None:
+            raise Failed(f"`{self.text}` in guest {self.guest.role} does not end after signal {int(sig)}")
+        return self.rc
 
     def tail(self):
         return " | ".join(self.out.strip().splitlines()[-6:])[-700:] or "(no output)"
