@@ -4,6 +4,7 @@
 //! base, modulo the size. Every offset is masked, so no claim of a peer leads outside the ring.
 
 use crate::fault::{self, Step as Fault};
+use crate::sys::mem;
 use smcr_proto::cursor;
 
 /// Ring memory in effect: start, size and the position of offset 0.
@@ -47,7 +48,7 @@ impl Ring {
             copy(src, p, first);
             fault::pass(Fault::HalfCopied);
             if first < n {
-                std::ptr::copy_nonoverlapping(src.add(first), self.start, n - first);
+                copy(src.add(first), self.start, n - first);
             }
         }
     }
@@ -64,7 +65,7 @@ impl Ring {
         unsafe {
             copy(p, dst, first);
             if first < n {
-                std::ptr::copy_nonoverlapping(self.start, dst.add(first), n - first);
+                copy(self.start, dst.add(first), n - first);
             }
         }
     }
@@ -76,7 +77,11 @@ type Wide = core::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = u128;
 
-/// Copies `n` bytes: up to 64 in place, in halves that may overlap; more by libc.
+/// From so many bytes on libc copies by `rep movsb`, and lines that were stored so come to another processor a third more
+/// slowly (docs/decisions/12-copies.md).
+const BY_LINES: usize = if cfg!(target_arch = "x86_64") { 4096 } else { usize::MAX };
+
+/// Copies `n` bytes: up to 64 in place, in halves that may overlap; much of it line by line; the rest by libc.
 ///
 /// # Safety
 /// Both valid for `n` bytes, not overlapping.
@@ -100,9 +105,33 @@ unsafe fn copy(src: *const u8, dst: *mut u8, n: usize) {
             4..=7 => ends::<u32>(src, dst, n),
             2..=3 => ends::<u16>(src, dst, n),
             1 => *dst = *src,
+            BY_LINES.. => copy_lines(src, dst, n),
             _ => std::ptr::copy_nonoverlapping(src, dst, n),
         }
     }
+}
+
+/// Copies `n` bytes line by line, with those asked for that come next but seven.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(never)]
+unsafe fn copy_lines(src: *const u8, dst: *mut u8, n: usize) {
+    const LINE: usize = 64;
+    let whole = n - n % LINE;
+    for at in (0..whole).step_by(LINE) {
+        // SAFETY: a line below `n`; what is asked for ahead is not read.
+        unsafe {
+            let (from, to) = (src.add(at).cast::<Wide>(), dst.add(at).cast::<Wide>());
+            mem::fetch(src.wrapping_add(at + 8 * LINE));
+            let line = [0, 1, 2, 3].map(|i| from.add(i).read_unaligned());
+            for (i, part) in line.into_iter().enumerate() {
+                to.add(i).write_unaligned(part);
+            }
+        }
+    }
+    // SAFETY: what is left.
+    unsafe { std::ptr::copy_nonoverlapping(src.add(whole), dst.add(whole), n - whole) };
 }
 
 /// Copies the first and the last bytes of `n`, a `T` each.
@@ -126,9 +155,10 @@ mod tests {
 
     #[test]
     fn copies_exactly_what_is_asked() {
-        let from: Vec<u8> = (0..200u8).collect();
-        for n in 0..150 {
-            let mut to = [0xffu8; 200];
+        const MOST: usize = 9000;
+        let from: Vec<u8> = (0..MOST + 2).map(|i| (i * 7 + i / 251) as u8).collect();
+        for n in (0..150).chain(4090..4230).chain([8191, 8192, MOST]) {
+            let mut to = vec![0xff_u8; MOST + 2];
             // SAFETY: both are longer than `n + 1`.
             unsafe { copy(from.as_ptr().add(1), to.as_mut_ptr().add(1), n) };
             assert_eq!(to[1..=n], from[1..=n], "{n}");
