@@ -423,7 +423,37 @@ static void slow_child_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
-const struct test tests[] = {{"child_uses", child_uses_a, echo_b, 0},
+/* All that the peer will ever send lies unread when a child is forked for it; the parent closes at once. */
+static void half_closed_a(void) {
+    int fd = conn();
+    meet_settled();
+    pid_t child = fork();
+    if (child) {
+        close(fd);
+        wait_for(child);
+        meet();
+        return;
+    }
+    settle();
+    got(fd, buf, 20000, 0, 5);
+    R(recv(fd, buf, 1, 0));
+    fill(buf, 20000, 0, 6);
+    put(fd, buf, 20000);
+    _exit(0);
+}
+static void half_closed_b(void) {
+    int fd = conn();
+    fill(buf, 20000, 0, 5);
+    put(fd, buf, 20000);
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    got(fd, buf, 20000, 0, 6);
+    R(recv(fd, buf, 1, 0));
+    meet();
+}
+
+const struct test tests[] = {{"half_closed_unread", half_closed_a, half_closed_b, 0},
+                             {"child_uses", child_uses_a, echo_b, 0},
                              {"parent_closes", parent_closes_a, parent_closes_b, 0},
                              {"child_reads", child_reads_a, child_reads_b, 0},
                              {"both_use", both_a, both_b, 0},
