@@ -162,6 +162,12 @@ mod tests {
     }
 
     #[test]
+    fn a_process_with_a_page_of_its_own_is_not_shown_from_this_one() {
+        let apart = |b: &mut Vec<u8>| b[header::LEN + process::ENABLED] = process::APART as u8;
+        assert!(page(apart).unwrap().processes.is_empty());
+    }
+
+    #[test]
     fn a_newer_page_is_shown_and_said() {
         assert_eq!(page(|b| b[header::VERSION] = 9).unwrap().newer, Some(9));
     }

@@ -7,9 +7,9 @@
 #![allow(clippy::unused_unit, reason = "the table gives each function a result")]
 
 use libc::{
-    FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec,
+    FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec,
     mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval,
+    timespec, timeval, uid_t,
 };
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -153,6 +153,18 @@ table! {
     __dprintf_chk(fd: c_int, flag: c_int, format: *const c_char) -> c_int = -1;
     vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
     __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, args: *mut c_void) -> c_int = -1;
+    setuid(user: uid_t) -> c_int = -1;
+    seteuid(user: uid_t) -> c_int = -1;
+    setreuid(real: uid_t, effective: uid_t) -> c_int = -1;
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = -1;
+    setgid(group: gid_t) -> c_int = -1;
+    setegid(group: gid_t) -> c_int = -1;
+    setregid(real: gid_t, effective: gid_t) -> c_int = -1;
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int = -1;
+    setgroups(n: size_t, groups: *const gid_t) -> c_int = -1;
+    initgroups(user: *const c_char, group: gid_t) -> c_int = -1;
+    capset(head: *mut c_void, data: *const c_void) -> c_int = -1;
+    unshare(flags: c_int) -> c_int = -1;
     fork() -> pid_t = -1;
     vfork() -> pid_t = -1;
     _Fork() -> pid_t = -1;

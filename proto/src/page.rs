@@ -57,8 +57,10 @@ pub mod process {
     /// In the place of a process id: what processes counted that have ended, and whose records serve
     /// others now. The start time is then a number that no other such record has.
     pub const ENDED: u32 = u32::MAX;
-    /// u32: 1 while acceleration is on for this process.
+    /// u32: 1 while acceleration is on for this process, or [`APART`].
     pub const ENABLED: usize = 4;
+    /// In the place of that: the process has a page of its own now, and is not to be shown from this one.
+    pub const APART: u32 = 2;
     /// u64: start time in clock ticks since boot (field 22 of /proc/PID/stat).
     pub const START: usize = 8;
     /// 16 bytes: name of the program, NUL padded.

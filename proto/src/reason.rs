@@ -128,6 +128,8 @@ reasons! {
     LinkLost = 42, "link-lost", "the RDMA link broke; the connection went on over TCP", "look at the RDMA port and at UDP port 4791 between the hosts; new connections try RDMA again";
     /// A waiter that the library cannot see, over RDMA.
     UnseenWaiter = 43, "unseen-waiter", "a waiter that the library cannot see waits for a connection over RDMA", "nothing: RDMA is for programs whose waits the library sees";
+    /// Left to relatives with other privileges.
+    Privileges = 44, "privileges", "a process that held the connection with others has changed its privileges", "nothing: change them before connections are made, or close those of others first";
     /// SMC diagnosis: out of memory.
     SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
     /// SMC diagnosis: no Confirm Link.

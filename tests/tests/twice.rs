@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "streams",
     "addresses",
     "sandbox",
+    "privileges",
     "limits",
 ];
 /// Scripts in `py/`.

@@ -67,7 +67,7 @@ pub struct Socket {
 impl Process {
     pub(super) fn parse(index: u32, b: Bytes<'_>) -> Option<Process> {
         let pid = b.u32(process::PID);
-        if pid == 0 {
+        if pid == 0 || b.u32(process::ENABLED) == process::APART {
             return None;
         }
         let name: [u8; 16] = b.array(process::NAME);

@@ -165,6 +165,11 @@ pub fn is_foreign() -> bool {
     lock::is_inherited()
 }
 
+/// This process has nothing to do with its parent's links any more.
+pub fn leave_to_parent() {
+    lock::leave_to_parent();
+}
+
 /// The program has put bytes into its ring, has taken some out, or has closed.
 #[cold]
 pub fn kick(s: &Sock) {

@@ -21,6 +21,11 @@ pub fn rejoin(s: &Sock) {
     s.held_in(process::index());
 }
 
+/// The number of another process that holds it than this one; the same where there is none.
+pub fn another(s: &Sock, than: u32) -> u32 {
+    (0..super::PROC_CAP as u32).find(|p| *p != than && s.is_held_in(*p)).unwrap_or(than)
+}
+
 /// Whether other processes hold it as well; those that are gone are struck out first.
 pub fn is_shared(s: &Sock) -> bool {
     if s.holders.load(Relaxed) > 1

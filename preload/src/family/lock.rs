@@ -142,6 +142,21 @@ impl Lock {
         self.owner.load(Relaxed) != 0
     }
 
+    /// Takes it without a marker: the caller has blocked all signals. What the caller holds already, below a handler, stays
+    /// as it is.
+    pub(super) fn seize(&self, me: u32) {
+        if self.owner.load(Relaxed) != me && (self.claim(me, false) || self.contend(me).is_ok()) {
+            self.marker_at.store(0, Relaxed);
+        }
+    }
+
+    /// After [`Lock::seize`], also in a copy of the record.
+    pub(super) fn let_go(&self, me: u32) {
+        if self.owner.load(Relaxed) == me && self.marker_at.load(Relaxed) == 0 {
+            self.owner.store(0, Release); // pairs with the Acquire in `take`
+        }
+    }
+
     /// Makes it free whoever holds it (a record that is taken into use).
     pub fn reset(&self) {
         self.marker_at.store(0, Relaxed);

@@ -7,6 +7,7 @@
 //!
 //! Used by every layer above `sys`; uses `sys` and `proto` only.
 
+pub mod apart;
 pub mod ended;
 pub mod half;
 pub mod holders;
@@ -189,9 +190,14 @@ fn reap(base: *mut u8, process: u32) -> bool {
 
 /// Gives a record back; nobody may use it any more.
 pub fn give_back(s: &'static Sock) {
-    let Some(base) = base() else { return };
+    if let Some(base) = base() {
+        give_back_in(base, s, index_of(s));
+    }
+}
+
+fn give_back_in(base: *mut u8, s: &'static Sock, index: u32) {
     let list = at::<AtomicU64>(base, FREE_LIST);
-    let index = u64::from(index_of(s)) + 1;
+    let index = u64::from(index) + 1;
     let mut old = list.load(Relaxed);
     loop {
         s.next_free.store(old as u32, Relaxed);

@@ -74,6 +74,51 @@ pub fn register(base: *mut u8) {
     INDEX.store(u32::MAX, Relaxed);
 }
 
+/// Children that this process forked last: they may not have introduced themselves yet.
+static CHILDREN: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A child was forked.
+pub fn note_child(pid: u32) {
+    CHILDREN[FORKS.fetch_add(1, Relaxed) as usize % CHILDREN.len()].store(pid, Relaxed);
+}
+
+/// A forked child has none.
+pub fn forget_children() {
+    CHILDREN.iter().for_each(|c| c.store(0, Relaxed));
+}
+
+/// Whether another process lives that has this page.
+pub fn has_relatives() -> bool {
+    let Some(base) = super::base() else { return false };
+    let high = at::<AtomicU32>(base, page::header::PROC_HIGH).load(Acquire) as usize;
+    let records = || (0..high.min(PROC_CAP)).map(|i| record(base, i));
+    let is_other = |pid: u32| pid != 0 && pid != field::ENDED && pid != self::pid();
+    let is_new = |pid: u32| pid != 0 && records().all(|r| r.pid.load(Relaxed) != pid);
+    let shares = |r: &Record| is_other(r.pid.load(Relaxed)) && r.enabled.load(Relaxed) != field::APART;
+    records().any(|r| shares(r) && !proc::is_gone(r.pid.load(Relaxed)))
+        || CHILDREN.iter().map(|c| c.load(Relaxed)).any(|pid| is_new(pid) && !proc::is_gone(pid))
+}
+
+/// The number of the record of a process.
+pub fn number_of(pid: u32) -> Option<u32> {
+    let base = super::base()?;
+    (0..PROC_CAP as u32).find(|i| record(base, *i as usize).pid.load(Relaxed) == pid)
+}
+
+/// In the page that this process leaves: its record says that it has gone, and keeps its place until it ends.
+pub(super) fn go_away(others: *mut u8) {
+    let Some(r) = ((index() as usize) < PROC_CAP).then(|| record(others, index() as usize)) else { return };
+    r.enabled.store(field::APART, Relaxed);
+    r.wake_inode.store(0, Relaxed);
+    for counter in &r.counters {
+        counter.store(0, Relaxed);
+    }
+    for entry in &r.fallbacks {
+        entry.store(0, Relaxed);
+    }
+}
+
 /// Gives back what processes held that are gone; true if that was anything.
 pub fn reap_dead(base: *mut u8) -> bool {
     let mut any = false;

@@ -90,7 +90,10 @@ pub struct Sock {
     pub region: AtomicPtr<RegionHeader>,
     /// Nonce that goes into the stream.
     pub nonce: [AtomicU64; 2],
-    _gap2: [AtomicU64; 2],
+    /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
+    pub apart: AtomicU32,
+    _gap2: AtomicU32,
+    _gap3: AtomicU64,
     /// Sending half, at 256.
     pub tx: Half,
     /// Receiving half, at 448.
@@ -205,6 +208,7 @@ impl Sock {
             &self.annex_to,
             &self.peek_off,
             &self.heir,
+            &self.apart,
             &self.legacy,
         ] {
             w.store(0, Relaxed);
@@ -243,6 +247,11 @@ impl Sock {
         if let Some(w) = self.held_by.get(process as usize / 64) {
             w.fetch_or(1 << (process % 64), AcqRel);
         }
+    }
+
+    /// Whether the process with this record holds it.
+    pub fn is_held_in(&self, process: u32) -> bool {
+        self.held_by.get(process as usize / 64).is_some_and(|w| w.load(Relaxed) & 1 << (process % 64) != 0)
     }
 
     /// Notes that the process with this record holds it no more; false if that was not noted.

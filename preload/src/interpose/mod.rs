@@ -10,6 +10,7 @@
 
 mod data_in;
 mod data_out;
+mod credentials;
 mod fds;
 mod files;
 mod process;

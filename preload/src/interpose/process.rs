@@ -140,6 +140,7 @@ hooks! {
 pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R) -> R {
     if does {
         guarded(|| {
+            table::apart::leave();
             spin::is_single_cpu();
             if table::range(0, u32::MAX).next().is_some() {
                 wait::thread_waiter();
@@ -181,7 +182,7 @@ fn after_fork(pid: pid_t) {
     guarded(|| match pid {
         0 => forks::in_child(),
         -1 => forks::fork_failed(),
-        _ => {}
+        child => crate::family::process::note_child(child as u32),
     });
 }
 

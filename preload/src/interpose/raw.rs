@@ -2,7 +2,7 @@
 //! close sockets take the way of their hooks; all others pass through.
 
 use super::hooks;
-use super::{data_in, data_out, fds, process, readiness, sockets};
+use super::{credentials, data_in, data_out, fds, process, readiness, sockets};
 use crate::real;
 use libc::c_long;
 
@@ -48,6 +48,10 @@ hooks! {
                 libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
                 libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
                 libc::SYS_execveat => c_long::from(process::execveat(a as i32, b as *const _, c as *const _, d as *const _, e as i32)),
+                libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setgid | libc::SYS_setregid
+                | libc::SYS_setresgid | libc::SYS_setgroups | libc::SYS_capset | libc::SYS_unshare => {
+                    credentials::changing(|| real::syscall(nr, a, b, c, d, e, f))
+                }
                 libc::SYS_prctl => c_long::from(process::prctl(a as i32, b as u64, c as u64, d as u64, e as u64)),
                 // SECCOMP_SET_MODE_STRICT and _FILTER.
                 libc::SYS_seccomp => process::restricting(a == 0 || a == 1 && c != 0, || real::syscall(nr, a, b, c, d, e, f)),

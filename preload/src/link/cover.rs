@@ -103,5 +103,8 @@ pub fn thread_ends() {
 pub fn forget_in_child() {
     OWNER.store(0, Relaxed);
     CHANNEL.store(-1, Relaxed);
-    SEVERAL.store(-1, Relaxed);
+    let set = SEVERAL.swap(-1, Relaxed);
+    if set >= 0 {
+        fd::close(set);
+    }
 }

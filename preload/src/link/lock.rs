@@ -6,7 +6,7 @@
 use super::group::Group;
 use super::state::State;
 use crate::family::process;
-use crate::sys::{clock, fd, proc};
+use crate::sys::{self, clock, fd, proc};
 use smcr_proto::smc::Time;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
@@ -51,13 +51,21 @@ pub fn is_used() -> bool {
 /// A forked child: the memory of the links is its parent's as well, their queue pairs are not its own.
 /// It has no links yet, and none of the locks.
 pub fn forget_in_child() {
-    if !is_used() && LINKS.owner.load(Relaxed) == 0 {
+    sys::device::mark_in_child();
+    // SAFETY: a forked child has one thread.
+    let has_devices = unsafe { !(*LINKS.state.get()).devices.is_empty() };
+    if !is_used() && !has_devices && LINKS.owner.load(Relaxed) == 0 {
         return;
     }
     LINKS.owner.store(0, Relaxed);
-    // SAFETY: a forked child has one thread. What was there is left as it is: its memory and its queue
-    // pairs are in use by the parent.
-    unsafe { std::ptr::write(LINKS.state.get(), State::EMPTY) };
+    // SAFETY: as above. What was there is left as it is: its memory and its queue
+    // pairs are in use by the parent. Its descriptors are: whoever has them can destroy what is the parent's.
+    unsafe {
+        for device in &(*LINKS.state.get()).devices {
+            device.descriptors().into_iter().for_each(fd::close);
+        }
+        std::ptr::write(LINKS.state.get(), State::EMPTY);
+    }
     for marks in &MARKS {
         marks.store(0, Relaxed);
     }
@@ -73,6 +81,26 @@ pub fn forget_in_child() {
 /// Whether connections over the parent's links were inherited.
 pub fn is_inherited() -> bool {
     INHERITED.load(Relaxed) != 0
+}
+
+/// The eventfd by which it is told; -1 without one.
+pub fn parent() -> i32 {
+    PARENT.load(Relaxed)
+}
+
+/// It has another number now; false if it is another one.
+pub fn moved(old: i32, new: i32) -> bool {
+    PARENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+}
+
+/// This process has nothing to do with its parent's links any more.
+pub fn leave_to_parent() {
+    let event = PARENT.swap(-1, Relaxed);
+    if event >= 0 {
+        fd::close(event);
+    }
+    INHERITED.store(0, Relaxed);
+    sys::device::leave_to_parent();
 }
 
 /// Tells the parent, whose link it is, to look.

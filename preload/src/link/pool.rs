@@ -3,12 +3,12 @@
 //! A slab is one mapping of equal elements. Rings that the peer writes into (RMBEs) lie in slabs that
 //! belong to one link group and are registered with its peer's right to write, so no peer reaches
 //! another's; send rings lie in slabs of the process that only this end reads. Slabs are shared with
-//! forked children (`mem::map_for_device`) and live as long as their pool.
+//! forked children (`sys::device`) and live as long as their pool.
 
 use crate::config;
 use crate::family::process;
 use crate::layout::{HEADER, RegionHeader};
-use crate::sys::{Errno, Res, mem};
+use crate::sys::{Errno, Res, device};
 use crate::verbs::device::Device;
 use crate::verbs::qp::Memory;
 use smcr_proto::smc::id::{Rkey, RmbeIndex};
@@ -100,7 +100,7 @@ impl Pool {
             return Err(Errno(libc::ENOBUFS));
         }
         let len = count * self.element;
-        let start = mem::map_for_device(len)?;
+        let start = device::map(len)?;
         process::note_memory(len as i64);
         let free = (0..count as u8).rev().collect();
         self.slabs.push(Slab { start, count, free, memory: Vec::new(), announced: false });
@@ -159,7 +159,7 @@ impl Pool {
             for (number, m) in s.memory {
                 m.deregister(&devices[number]);
             }
-            mem::unmap(s.start, s.count * self.element);
+            device::unmap(s.start, s.count * self.element);
             process::note_memory(-((s.count * self.element) as i64));
         }
     }
@@ -189,7 +189,7 @@ impl Headers {
     /// A header, all zero.
     pub fn take(&mut self) -> Res<*mut RegionHeader> {
         if self.free.is_empty() {
-            let p = mem::map_for_device(HEADERS * HEADER)?;
+            let p = device::map(HEADERS * HEADER)?;
             process::note_memory((HEADERS * HEADER) as i64);
             // SAFETY: inside the mapping.
             self.free.extend((0..HEADERS).map(|i| unsafe { p.add(i * HEADER) }.cast()));

@@ -12,6 +12,7 @@
 
 use super::{later, server};
 use crate::control;
+use crate::engine::{count, switch};
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net, proc};
@@ -65,6 +66,89 @@ fn may_leave(s: &Sock, sock: i32) -> bool {
         && process::index() != u32::MAX
         && !control::is_restricted()
         && super::learn_names(s, sock).is_some_and(|(_, remote)| super::is_local(&remote))
+}
+
+/// This process leaves its family (`table::apart`), with a connection that relatives hold too: leaves it to itself, as for
+/// exec. False: it goes on in TCP for good.
+pub fn part(s: &'static Sock, sock: i32) -> bool {
+    if s.legacy.load(Relaxed) != 0 && !is_sole(s, sock) {
+        disown(sock);
+        return false;
+    }
+    strike_out(s, sock);
+    let heir = s.heir.load(Relaxed);
+    let is_over = || process::number_of(heir).is_none_or(|n| !s.is_held_in(n)) || proc::is_gone(heir);
+    if heir != 0 && !(is_over() && come_back(s, sock)) {
+        return false;
+    }
+    let left = leave(s, sock);
+    if left {
+        s.apart.store(1, Relaxed);
+    }
+    left
+}
+
+/// After [`part`], in the process's own page.
+pub fn inherit(s: &Sock, sock: i32) {
+    s.set_state(State::Tcp);
+    s.note(Reason::SharedByFork);
+    if !count::begin(s, sock) {
+        switch::pin(s, sock, Reason::CountMismatch);
+    }
+}
+
+/// Nobody holds it with this process any more, which had left it to a relative that went apart and has ended: it may begin
+/// here. Of one that was left to a program nobody knows whom that has given it to.
+pub fn come_back(s: &Sock, sock: i32) -> bool {
+    let heir = s.heir.load(Relaxed);
+    if heir == 0 || s.apart.load(Relaxed) == 0 {
+        return true;
+    }
+    if is_disowned(sock) {
+        s.note(Reason::Privileges);
+        later(s, u32::MAX);
+        return false;
+    }
+    if of(sock).is_some_and(|l| l.pid == heir) {
+        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+    }
+    let counts = count::begin(s, sock);
+    if counts {
+        s.heir.store(0, SeqCst);
+        s.apart.store(0, Relaxed);
+    }
+    counts
+}
+
+/// This process, which went apart with it, holds it no more (the kernel's descriptor is still open): takes its word off
+/// the socket, so that the others need not wait for its end.
+pub fn give_up(s: &Sock, sock: i32) {
+    let pid = process::pid();
+    if s.legacy.load(Relaxed) == pid && of(sock).is_some_and(|l| l.pid == pid) && !is_disowned(sock) {
+        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+    }
+}
+
+/// Strikes out the relative that went apart with it, if that says that it holds it no more. A false word breaks this
+/// connection, which that process could do anyhow.
+pub fn strike_out(s: &Sock, sock: i32) {
+    let heir = s.heir.load(Relaxed);
+    let says_so = || net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) == Ok(u64::MAX);
+    if heir != 0
+        && s.apart.load(Relaxed) != 0
+        && says_so()
+        && !is_disowned(sock)
+        && process::number_of(heir).is_some_and(|number| s.let_go_in(number))
+    {
+        s.holders.fetch_sub(1, AcqRel);
+    }
+}
+
+/// The descriptor goes to a process of which nobody knows: who has left it to this one does not get it back.
+pub fn passed_on(s: &Sock, sock: i32) {
+    if s.legacy.load(Relaxed) != 0 {
+        disown(sock);
+    }
 }
 
 /// exec failed: nobody takes it over.

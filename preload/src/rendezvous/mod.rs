@@ -130,8 +130,12 @@ fn may_begin(s: &Sock, sock: i32) -> bool {
         later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
         return false;
     }
-    if s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 {
-        if !is_due(s, SHARED_US) || holders::is_shared(s) || !legacy::is_sole(s, sock) {
+    if s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 || s.heir.load(Relaxed) != 0 {
+        if !is_due(s, SHARED_US)
+            || { legacy::strike_out(s, sock); holders::is_shared(s) }
+            || !legacy::is_sole(s, sock)
+            || !legacy::come_back(s, sock)
+        {
             if s.next_ops.load(Relaxed) != u32::MAX {
                 s.note(Reason::SharedByFork);
                 later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));

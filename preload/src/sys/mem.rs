@@ -104,10 +104,25 @@ pub fn map_private(len: usize) -> Res<*mut u8> {
     mmap(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
 }
 
-/// Zeroed memory of our own that a forked child shares: what a network card writes to must stay the
-/// same page for the parent when it forks.
-pub fn map_for_device(len: usize) -> Res<*mut u8> {
+/// Zeroed memory of our own that forked children share.
+pub fn map_anonymous(len: usize) -> Res<*mut u8> {
     mmap(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+}
+
+/// Empty private memory in one step over a mapping of ours.
+pub fn empty(p: *mut u8, len: usize) -> Res {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as usize;
+    // SAFETY: replaces a mapping of ours of this length, of which only bytes and atomics are used.
+    unsafe { call(Sysno::mmap, [p as usize, len, prot, flags, usize::MAX, 0]) }
+}
+
+/// Moves a fresh mapping in one step to where another of ours lies, which is gone then: who looks there
+/// meanwhile sees one or the other.
+pub fn move_over(old: *mut u8, fresh: *mut u8, len: usize) -> Res {
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    // SAFETY: both are mappings of ours of this length, of which only atomics are used.
+    unsafe { call(Sysno::mremap, [fresh as usize, len, len, flags, old as usize, 0]) }
 }
 
 fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Res<*mut u8> {

@@ -6,6 +6,8 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod creds;
+pub mod device;
 pub mod diag;
 pub mod dir;
 pub mod fd;

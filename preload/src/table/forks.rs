@@ -28,6 +28,7 @@ pub fn before_fork() {
             legacy::before_fork(s, fd);
         }
     }
+    family::apart::relate();
     let mut connected = false;
     for s in held() {
         let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
@@ -50,6 +51,8 @@ pub fn fork_failed() {
 /// In the child: introduces itself; the parent's channels and waiters are not its own.
 pub fn in_child() {
     process::forget_tid();
+    process::forget_children();
+    family::apart::relate();
     control::forget_in_child();
     waiters::forget_in_child();
     peers::forget_in_child();
@@ -125,6 +128,9 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             holders::leave(s);
             legacy::left(s, fd);
         } else {
+            if REFS[index].load(Relaxed) == 1 {
+                legacy::give_up(s, fd);
+            }
             closes_unseen(s, fd);
         }
     }

@@ -236,6 +236,9 @@ fn release(s: &'static Sock, fd: Option<i32>) {
     if !last && let Some(fd) = fd {
         rendezvous::legacy::left(s, fd);
     }
+    if let Some(fd) = fd {
+        rendezvous::legacy::give_up(s, fd);
+    }
     let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
     if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
@@ -326,6 +329,7 @@ pub fn held() -> impl Iterator<Item = &'static Sock> {
 /// The descriptor goes to another process or program: TCP from now on.
 pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
     mark::leave(s, fd);
+    rendezvous::legacy::passed_on(s, fd);
     if s.region().is_some() {
         rendezvous::hand_over(s, fd, why);
     } else {

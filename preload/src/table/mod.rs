@@ -11,8 +11,10 @@
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`steps`]: the rendezvous goes on in calls that wait;
+//! - [`apart`]: processes that change their privileges;
 //! - [`drain`]: connections that the control page wants on TCP.
 
+pub mod apart;
 pub mod drain;
 pub mod index;
 pub mod io;

@@ -38,12 +38,15 @@ pub struct Peer {
     taken: [AtomicU32; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
     readable: AtomicU32,
-    /// The peer knows our sleep page.
+    /// The peer knows our sleep page: 0, 1, or [`OF_OLD`].
     introduced: AtomicU32,
     reading: AtomicU32,
     /// 1 while the slot itself holds a reference (the peer connected to us).
     base: AtomicU32,
 }
+
+/// The peer knows the sleep page of the family that this process has left, and can't be given another one.
+const OF_OLD: u32 = 2;
 
 struct BellSlot {
     eventfd: AtomicI32,
@@ -130,6 +133,22 @@ pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
 pub fn forget_in_child() {
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
+    }
+}
+
+/// This process leaves its family and has another page of sleep words (`waiters::leave_family`). Channels of the
+/// parent's are closed, unless `is_needed`; own ones go on for what they serve, and name no waiter of ours any more.
+pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
+    for (i, p) in all() {
+        p.name.store(0, Relaxed);
+        p.introduced.store(OF_OLD, Relaxed);
+        for told in &p.told {
+            told.store(0, Relaxed);
+        }
+        if !p.is_readable() && !is_needed(i) {
+            p.refs.store(1, Relaxed);
+            p.release();
+        }
     }
 }
 
@@ -332,7 +351,7 @@ impl Peer {
         if told.load(Relaxed) == w.generation() + 1 {
             return true;
         }
-        if !w.is_ours() || !self.is_readable() {
+        if !w.is_ours() || !self.is_readable() || self.introduced.load(Relaxed) == OF_OLD {
             return false;
         }
         let bell = Bell { slot: w.slot() as u32, generation: w.generation() };

@@ -167,7 +167,47 @@ pub fn page_fd() -> Res<i32> {
 /// A forked child owns none of its parent's waiters.
 pub fn forget_in_child() {
     for l in &LOCAL {
-        l.eventfd.store(-1, Relaxed);
+        let fd = l.eventfd.swap(-1, Relaxed);
+        if fd >= 0 {
+            sys::fd::close(fd);
+        }
+    }
+}
+
+/// This process leaves its family: its waiters go on in a page of its own, which peers that know the old one do not
+/// see (`peers::leave_family`). Signals are blocked.
+pub fn leave_family() {
+    let old = PAGE.load(Acquire);
+    if old.is_null() {
+        return;
+    }
+    let made = mem::memfd_for_readers(c"smcr-wake", LEN);
+    let made = made.or_else(|_| mem::map_anonymous(LEN).map(|p| (-1, p)));
+    let (Ok((fd, fresh)), Ok(others)) = (made, mem::map_again(old, LEN)) else {
+        // Without a page nobody is woken by name. What others have in it must be out of reach all the same.
+        let _ = mem::empty(old, LEN);
+        return;
+    };
+    let words = |base: *mut u8, slot: usize| [slot * STRIDE, TAKEN + slot * 4].map(|off| word_in(base, off));
+    let was: [[u32; 2]; SLOTS] = std::array::from_fn(|slot| words(old, slot).map(|w| w.load(Relaxed)));
+    let is_own = |slot: usize| LOCAL[slot].eventfd.load(Relaxed) >= 0;
+    for (slot, [word, taken]) in was.iter().enumerate() {
+        let [to_word, to_taken] = words(fresh, slot);
+        to_word.store(if is_own(slot) { *word } else { 0 }, Relaxed);
+        to_taken.store(if is_own(slot) { *taken } else { taken & !1 }, Relaxed);
+    }
+    if mem::move_over(old, fresh, LEN).is_err() {
+        let _ = mem::empty(old, LEN);
+    }
+    // A thread that fell asleep meanwhile said so in the old one.
+    for slot in (0..SLOTS).filter(|slot| is_own(*slot)) {
+        let now = word_in(others, slot * STRIDE).load(Relaxed);
+        let _ = word_in(old, slot * STRIDE).compare_exchange(was[slot][0], now, AcqRel, Relaxed);
+    }
+    mem::unmap(others, LEN);
+    let fd = PAGE_FD.swap(if fd < 0 { fd } else { sys::fd::park(fd) }, AcqRel);
+    if fd >= 0 {
+        sys::fd::close(fd);
     }
 }
 
@@ -209,8 +249,12 @@ fn taken(slot: usize) -> Option<&'static AtomicU32> {
 
 fn field(off: usize) -> Option<&'static AtomicU32> {
     let p = PAGE.load(Acquire);
-    // SAFETY: inside the page, which is never unmapped.
-    (!p.is_null()).then(|| unsafe { &*p.add(off).cast::<AtomicU32>() })
+    (!p.is_null()).then(|| word_in(p, off))
+}
+
+fn word_in(page: *mut u8, off: usize) -> &'static AtomicU32 {
+    // SAFETY: inside a page of LEN bytes, which is never unmapped but by `leave_family`, its only user.
+    unsafe { &*page.add(off).cast::<AtomicU32>() }
 }
 
 fn page() -> Res<()> {

@@ -10,7 +10,7 @@ use super::load;
 use super::port::Port;
 use super::qp::Memory;
 use crate::log;
-use crate::sys::{Errno, Res, fd, mem};
+use crate::sys::{Errno, Res, device as memory, fd};
 use smcr_proto::smc::id::Mtu;
 use std::ffi::CStr;
 
@@ -103,7 +103,7 @@ impl Device {
             if cq.is_null() || srq.is_null() || receives == 0 {
                 return Err(Errno(libc::ENOMEM));
             }
-            let buffers = mem::map_for_device(RECEIVES * RECEIVE_LEN)?;
+            let buffers = memory::map(RECEIVES * RECEIVE_LEN)?;
             let mut device = Device {
                 verbs,
                 name: port.device.clone(),

@@ -317,8 +317,11 @@ pub fn at_exit() {
 pub fn forget_in_child() {
     RUNNING.store(0, Relaxed);
     SUBMITTED.store(std::ptr::null_mut(), Relaxed);
-    EVENT.store(-1, Relaxed);
-    WATCH.store(-1, Relaxed);
+    EVENT.store(-1, Relaxed); // `link::lock` keeps it: by it the parent is told to look
+    let watch = WATCH.swap(-1, Relaxed);
+    if watch >= 0 {
+        fd::close(watch);
+    }
 }
 
 /// Whether `fd` is one of our descriptors here.
@@ -330,6 +333,7 @@ pub fn owns(fd: i32) -> bool {
 
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
+    add(lock::parent());
     if RUNNING.load(Relaxed) == 0 {
         return;
     }
@@ -347,6 +351,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
     cover::moved(old, new)
+        || lock::moved(old, new)
         || EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)

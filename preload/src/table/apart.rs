@@ -1,0 +1,143 @@
+//! A process that changes what it may do (users, groups, capabilities, seccomp) leaves its family.
+//!
+//! It shares a page, sleep words and channels with the processes it was forked from and those it has forked, which may
+//! be able to do more than it from now on: whoever takes it over must not reach them through that. So it goes on alone
+//! (`family::apart`), before the program's next instruction. Connections that it holds alone go on as they are. One that
+//! others hold too goes back to TCP if it is in memory; if it is not yet, who is left alone with it may begin
+//! (`rendezvous::legacy`, as through exec). Called by the hooks of those calls.
+
+use super::life::held;
+use super::{Entry, range};
+use crate::engine::{kernel, linked, switch};
+use crate::family::sock::{Sock, flag, role};
+use crate::family::{apart, holders, index_of, process, sock};
+use crate::rendezvous::{self, Back, legacy};
+use crate::sys::{clock, fd, proc};
+use crate::transport::{peers, region, waiters};
+use smcr_proto::page::State;
+use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::*;
+
+/// Whether there is a family to leave. Not for a vfork child, whose memory is its parent's.
+#[inline]
+pub fn is_due() -> bool {
+    apart::is_related() && !process::is_vfork_child()
+}
+
+/// Leaves the family.
+#[cold]
+pub fn leave() {
+    if !is_due() || !process::has_relatives() {
+        return;
+    }
+    bring_back();
+    let mut shared: Vec<Held> = Vec::new();
+    for (fd, s) in connections().filter(|(_, s)| !is_own(s)) {
+        // Once for each connection, whatever descriptors it has.
+        if shared.iter().all(|h| h.index != index_of(s)) {
+            shared.push(prepare(s, fd));
+        }
+    }
+    let done = proc::with_signals_blocked(|| {
+        let numbers: Vec<u32> = held().map(index_of).collect();
+        apart::leave(&numbers)?;
+        waiters::leave_family();
+        linked::leave_to_parent();
+        Ok::<(), crate::sys::Errno>(())
+    });
+    if done.is_err() {
+        crate::log::warn!(target: "smcr::family", "no memory to leave the family with: it is shared on");
+        return;
+    }
+    shared.iter().for_each(go_on);
+    peers::leave_family(|i| held().any(|s| s.peer.load(Relaxed) == i));
+    for (fd, s) in connections().filter(|(_, s)| s.region().is_some()) {
+        // The names of our waiters lead to the page that was left: by the doorbell byte from now on.
+        kernel::expose(s, fd);
+    }
+}
+
+/// A connection that is not this process's alone.
+struct Held {
+    index: u32,
+    fd: i32,
+    /// Its memory in this process.
+    region: *mut region::RegionHeader,
+    /// It is left to whoever is alone with it in the end.
+    is_left: bool,
+}
+
+fn connections() -> impl Iterator<Item = (i32, &'static Sock)> {
+    range(0, u32::MAX).filter_map(|(fd, e)| match e {
+        Entry::Sock(s) if [role::CLIENT, role::SERVER].contains(&s.role.load(Relaxed)) => Some((fd, s)),
+        _ => None,
+    })
+}
+
+/// Nobody else has it, and what serves it is this process's own.
+fn is_own(s: &Sock) -> bool {
+    let peer = peers::get(s.peer.load(Relaxed));
+    let serves = if s.is_linked() { linked::is_owner(s) } else { peer.is_none_or(|p| p.is_readable()) };
+    serves && !holders::is_shared(s)
+}
+
+fn is_leaving(s: &Sock) -> bool {
+    s.reason.load(Relaxed) == Reason::Privileges.code() && s.region().is_some()
+}
+
+/// All that is in memory and not this process's own goes back to TCP, as for a drain.
+fn bring_back() {
+    let mut any = false;
+    for (fd, s) in connections().filter(|(_, s)| s.region().is_some() && !is_own(s)) {
+        if s.is_linked() && !rendezvous::smc::may_return(s) {
+            // From a kernel there is no way back: it stays with who has it too, or ends.
+            let shared = holders::is_shared(s);
+            let _ = shared || rendezvous::hand_over(s, fd, Reason::Exec);
+            continue;
+        }
+        any |= rendezvous::ask_back(s, fd, Reason::Privileges);
+    }
+    let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
+    while any {
+        any = false;
+        for (fd, s) in connections().filter(|(_, s)| is_leaving(s)) {
+            any |= rendezvous::follow_back(s, fd) == Back::NotYet;
+        }
+        if !any || clock::now_ns() > end {
+            break;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    for (fd, s) in connections().filter(|(_, s)| is_leaving(s)) {
+        if rendezvous::follow_back(s, fd) == Back::NotYet {
+            rendezvous::read_on(s, fd);
+        }
+    }
+}
+
+/// Before the page is left.
+fn prepare(s: &'static Sock, fd: i32) -> Held {
+    let region = if s.is_linked() { std::ptr::null_mut() } else { s.region.load(Acquire) };
+    let is_left = !s.has(flag::PINNED) && region.is_null() && legacy::part(s, fd);
+    if !is_left && !s.has(flag::PINNED) && !s.is_linked() {
+        switch::pin(s, fd, Reason::Privileges);
+    }
+    Held { index: index_of(s), fd, region, is_left }
+}
+
+/// Behind it: the record is this process's own.
+fn go_on(h: &Held) {
+    let Some(s) = crate::family::base().map(|base| sock(base, h.index)) else { return };
+    if !h.region.is_null() && s.region().is_none() {
+        region::drop_mapping(h.region);
+    }
+    s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);
+    if h.is_left {
+        legacy::inherit(s, h.fd);
+        return;
+    }
+    if s.flags.fetch_or(flag::PINNED, AcqRel) & flag::PINNED == 0 {
+        s.note(Reason::Privileges);
+    }
+    s.set_state(State::Pinned);
+}
