@@ -166,6 +166,8 @@ impl Found {
                 "FLIP" => &mut self.flip,
                 #[cfg(feature = "faults")]
                 "FAULTS" => return crate::fault::start(value),
+                #[cfg(feature = "faults")]
+                "FORGE" => return crate::fault::plan_forgery(value),
                 "LOG" => &mut self.log,
                 "LOG_FILE" => {
                     self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));

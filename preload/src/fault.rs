@@ -3,7 +3,7 @@
 //!
 //! `SMCR_FAULTS=SEED,DELAY,FAIL[,STEP,N]`: DELAY and FAIL are chances in 100,000 for each pass of a step; at
 //! the Nth pass of STEP (a number of [`Step`]) the process kills itself. The tests draw them from a seed that
-//! they print (`tests/tests/faults.rs`, docs/faults.md).
+//! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
 
 /// Where something can happen. The numbers are the order here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +81,7 @@ mod faults {
 mod faults {
     use super::Step;
     use crate::sys::{clock, fd, proc};
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
     static SEED: AtomicU64 = AtomicU64::new(1);
@@ -100,6 +101,23 @@ mod faults {
             LEFT.store(numbers.next().unwrap_or(1) as u32, Relaxed);
             DEADLY.store(step as u32, Relaxed);
         }
+    }
+
+    static FORGERY: Mutex<Option<&'static str>> = Mutex::new(None);
+    static FORGES: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_FORGE`.
+    pub fn plan_forgery(text: &'static str) {
+        if let Ok(mut plan) = FORGERY.lock() {
+            *plan = Some(text);
+            FORGES.store(1, Relaxed);
+        }
+    }
+
+    /// What is to be forged, once.
+    pub fn forgery() -> Option<&'static str> {
+        let due = FORGES.load(Relaxed) != 0 && FORGES.swap(0, Relaxed) != 0;
+        FORGERY.lock().ok().filter(|_| due)?.take()
     }
 
     fn chance(of: u32) -> bool {
@@ -128,5 +146,5 @@ mod faults {
 }
 
 #[cfg(feature = "faults")]
-pub use faults::start;
+pub use faults::{forgery, plan_forgery, start};
 pub use faults::{fails, pass};

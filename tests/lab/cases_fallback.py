@@ -162,3 +162,20 @@ def fallback_a_server_that_is_slow_to_accept(lab):
         return f"4 clients, {traffic}; {' '.join(kernel)}; then {later.went_over_rdma(payload(text))}"
     finally:
         job.kill()
+
+
+def stopped(lab):
+    """A client that stands still in its handshake: what it says when it goes on is not for the server's program."""
+    to = lab.server("smcr")
+    with lab.traffic() as traffic:
+        jobs = [lab.client("smcr", to, "stopped", 100_000, seconds, PATIENCE=60) for seconds in (1, 7, 9)]
+        texts = [job.done(65) for job in jobs]
+    bad = [line for line in lab.servers["smcr", "A"].out.splitlines() if "DecodeError" in line or "ValueError" in line]
+    if bad:
+        raise Failed(f"the server read something else: {bad}")
+    if traffic.tcp < 400_000:
+        raise Failed(f"those that stood still for long are not on TCP: {traffic}")
+    return f"stopped for 1, 7 and 9 s: {'; '.join(map(said, texts))}; {traffic}"
+
+
+add("fallback: a client that is stopped in its handshake", stopped)

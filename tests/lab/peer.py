@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -92,19 +93,19 @@ def take(sock, n, at=0, piece=65536, pause=0):
             time.sleep(pause)
 
 
-def both(sock, n, piece=65536):
-    """Sends and receives `n` bytes at once."""
+def both(sock, n, piece=65536, at=0):
+    """Sends and receives the bytes up to `n` at once, from `at` on."""
     failure = []
 
     def sender():
         try:
-            put(sock, n, piece=piece)
+            put(sock, n - at, at, piece=piece)
         except OSError as error:
             failure.append(error)
 
     thread = threading.Thread(target=sender, daemon=True)
     thread.start()
-    take(sock, n)
+    take(sock, n - at, at)
     thread.join(PATIENCE)
     if failure or thread.is_alive():
         raise failure[0] if failure else TimeoutError("the sender does not end")
@@ -305,6 +306,18 @@ def stream(address, port, n):
     return f"{n} bytes"
 
 
+def stopped(address, port, n, seconds):
+    """The process stands still right after connect(), for longer than the server waits for it."""
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {float(seconds)}; kill -CONT {os.getpid()}"], env={})
+    sock = opened()
+    named("connect", sock, address, port)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sock.sendall(json.dumps({"op": "echo", "n": int(n)}).encode() + b"\n")
+    both(sock, int(n))
+    show(sock)
+    return f"{n} bytes there and back"
+
+
 def half(address, port, n):
     n = int(n)
     sock = connect(address, port, {"op": "half", "n": n})
@@ -438,13 +451,13 @@ def ends(address, port):
     return f"server saw {last_end(address, port)}"
 
 
-def pings(address, port, n, seconds):
-    """Ping-pong for some seconds, each answer checked: what a link that dies must not disturb."""
+def pings(address, port, n, seconds, stops=""):
+    """Ping-pong for some seconds, or to a line on stdin, each answer checked: what a link that dies must not disturb."""
     n, at = int(n), 0
     sock = connect(address, port, {"op": "echo", "n": n, "rounds": 1 << 30})
     print("up", flush=True)
     end, worst, count = time.monotonic() + float(seconds), 0.0, 0
-    while time.monotonic() < end:
+    while time.monotonic() < end and not (stops and select.select([sys.stdin], [], [], 0)[0]):
         began = time.monotonic()
         put(sock, n, at)
         take(sock, n, at)
@@ -452,6 +465,20 @@ def pings(address, port, n, seconds):
         worst, count = max(worst, time.monotonic() - began), count + 1
     show(sock)
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
+
+
+def forger(address, port, n):
+    """n bytes there and back while the library under it breaks the rules; stays until a line on stdin."""
+    print(f"pid {os.getpid()}", flush=True)
+    first, n = 25_000, int(n)
+    sock = connect(address, port, {"op": "echo", "n": n})
+    for at in range(0, first, 500):
+        put(sock, 500, at)
+        take(sock, 500, at)
+    both(sock, n, at=first)
+    print("whole", flush=True)
+    sys.stdin.readline()
+    return f"{n} bytes"
 
 
 def spread(address, port, first, more, n):

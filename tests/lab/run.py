@@ -11,6 +11,7 @@ SMCR_CTL name others).
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,7 +28,9 @@ import cases_programs  # noqa: E402, F401
 import cases_process  # noqa: E402, F401
 import cases_way_back  # noqa: E402, F401
 import cases_two_devices  # noqa: E402, F401
+import cases_again  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
+import cases_hostile  # noqa: E402, F401
 
 
 # Some of each kind, for `make test`: streams, half-close and urgent bytes in each pair, the way back, fallback.
@@ -43,7 +46,15 @@ def built(variable, name):
     return path
 
 
-def boot(out=None, bench=False, **more):
+def faulty(cache):
+    """The library with faults on demand, built where the tests of one host build it."""
+    target = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(HERE, "..", "..", "target"), "smcr-tests", "faults")
+    cargo = os.environ.get("CARGO", "cargo")
+    subprocess.run([cargo, "build", "-q", "-p", "smcr-preload", "--features", "faults", "--target-dir", target], check=True, cwd=HERE)
+    return shutil.copy2(os.path.join(target, "debug", "libsmcr.so"), os.path.join(cache, "libsmcr-faults.so"))
+
+
+def boot(out=None, bench=False, faults=False, **more):
     """Guests with the files of this build."""
     files = [built("SMCR_LIB", "libsmcr.so"), built("SMCR_CTL", "smcrctl")]
     kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
@@ -51,6 +62,8 @@ def boot(out=None, bench=False, **more):
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
     files += [shim, os.path.join(cache, "echo_many")]
     subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/../c/echo_many.c", "-lpthread"], check=True)
+    if faults:
+        files.append(faulty(cache))
     if bench:
         files.append(os.path.join(cache, "bench"))
         subprocess.run(["cc", "-O2", "-o", files[-1], f"{HERE}/bench.c", "-lpthread"], check=True)
@@ -76,7 +89,7 @@ def main():
         return 0
     cases *= args.times
     began, failed = time.monotonic(), []
-    with boot(args.out) as guests:
+    with boot(args.out, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
         lab = Lab(guests, args.log)
         lab.set_up()
         print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)

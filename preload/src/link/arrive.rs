@@ -42,6 +42,8 @@ impl State {
 
     /// Sends for one connection.
     pub fn pump(&mut self, index: u32) {
+        #[cfg(feature = "faults")]
+        super::forge::look(self, index);
         // Whether an earlier message has completed decides whether to hold back.
         if self.slot(index).is_some_and(|s| s.in_flight > 0) {
             self.poll();
@@ -123,6 +125,10 @@ impl State {
         let index = (c.id & u64::from(u32::MAX)) as u32;
         let found = self.link_of(number, c.qpn);
         let Some((place, link)) = found else { return };
+        #[cfg(feature = "faults")]
+        if (c.id & !SENT) >> 32 == super::one::FORGED {
+            super::forge::completed(c.status);
+        }
         let Some(group) = &mut self.groups[place] else { return };
         let was_down = group.links[link].is_down;
         if c.status != 0 && !was_down {
@@ -150,8 +156,10 @@ impl State {
 
     /// A write of `len` bytes announces itself.
     fn written(&mut self, number: usize, c: &Completion, value: u32) {
-        self.devices[number].give_back(c.id);
         let Some((place, link)) = self.link_of(number, c.qpn) else { return };
+        if let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) {
+            domain.give_back(c.id);
+        }
         if c.status != 0 {
             return self.fail_link(place, link);
         }
@@ -176,8 +184,9 @@ impl State {
 
     fn arrived(&mut self, number: usize, c: &Completion) {
         let mut message = [0; MESSAGE];
-        let Some(n) = self.devices[number].take_message(c.id, c.len, &mut message) else { return };
         let Some((place, link)) = self.link_of(number, c.qpn) else { return };
+        let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) else { return };
+        let Some(n) = domain.take_message(c.id, c.len, &mut message) else { return };
         if c.status != 0 {
             return self.fail_link(place, link);
         }
@@ -213,9 +222,11 @@ impl State {
                     at = Some(since + LAST_WORDS);
                 }
                 if group.links[0].qp.is_none() && group.users == 0 {
-                    if let Some(group) = self.groups[place].take() {
-                        group.links.iter().for_each(|l| self.give_room_back(l));
-                        group.rings.destroy(&self.devices);
+                    if let Some(mut group) = self.groups[place].take() {
+                        for link in &mut group.links {
+                            self.close_link(link, Some(&mut group.rings));
+                        }
+                        group.rings.destroy();
                     }
                     continue;
                 }

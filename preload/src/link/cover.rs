@@ -22,16 +22,18 @@ static SEVERAL: AtomicI32 = AtomicI32::new(-1);
 
 /// The devices have changed.
 pub fn note_devices(state: &State) {
-    let channel = match &state.devices[..] {
+    let open: Vec<&Device> = state.devices.iter().filter(|d| d.is_open()).collect();
+    let channel = match &open[..] {
         [] => -1,
-        [only] => only.event_fd(),
+        // Who sleeps on the set may go on.
+        [only] if SEVERAL.load(Relaxed) < 0 => only.event_fd(),
         several => set_of(several),
     };
     CHANNEL.store(channel, Release);
 }
 
 /// The set of the channels of all devices; -1 if it can't be made: the service thread hears them all.
-fn set_of(devices: &[Device]) -> i32 {
+fn set_of(devices: &[&Device]) -> i32 {
     if SEVERAL.load(Relaxed) < 0
         && let Ok(set) = fd::epoll_create()
     {

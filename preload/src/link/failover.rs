@@ -5,9 +5,14 @@
 //! more, so that nothing that is still under way there is written over newer bytes. Such a message is looked at when
 //! everything has been taken that had come by the old link ([`State::release_held`]); what is found there later does not count.
 
+use super::cover;
 use super::lock::{mark, now};
+use super::one::Link;
 use super::state::{State, pool_of};
 use crate::log;
+use crate::verbs::device::DeviceEvent;
+use crate::verbs::port;
+use crate::verbs::uevent::Heard;
 use smcr_proto::smc::cdc::{Cdc, ProducerFlags};
 use smcr_proto::smc::conn::Violation;
 use smcr_proto::smc::immediate::Immediate;
@@ -38,18 +43,54 @@ impl State {
         self.look_at_group(place);
     }
 
-    /// Something happened to a device: what used its links goes on elsewhere, if there is another link. Else a port that
+    /// A device has said something: what used its links goes on elsewhere, if there is another link. Else a port that
     /// comes back in time is waited for.
-    pub fn device_event(&mut self, number: usize, fatal: bool) {
+    pub fn device_event(&mut self, number: usize, event: DeviceEvent) {
+        let of = |l: &Link| l.device == number && !l.is_down;
+        let hit = |l: &Link| match event {
+            DeviceEvent::QueuePair(address) => of(l) && l.qp.as_ref().is_some_and(|q| q.is_at(address)),
+            DeviceEvent::Fatal | DeviceEvent::PortDown => of(l),
+            DeviceEvent::PortUp | DeviceEvent::Other => false,
+        };
+        if event == DeviceEvent::PortUp {
+            self.port_up();
+        }
         for place in 0..self.groups.len() {
             let Some(group) = &self.groups[place] else { continue };
-            let hit: Vec<usize> = (0..group.links.len()).filter(|l| group.links[*l].device == number).collect();
+            let hit: Vec<usize> = (0..group.links.len()).filter(|l| hit(&group.links[*l])).collect();
             for link in hit {
-                if fatal || self.groups[place].as_ref().is_some_and(|g| g.other_than(link).is_some()) {
+                let other = self.groups[place].as_ref().is_some_and(|g| g.other_than(link).is_some());
+                if event != DeviceEvent::PortDown || other {
                     self.fail_link(place, link);
                 }
             }
         }
+    }
+
+    /// RDMA devices have gone, or come. What used one that is to go leaves it, for the kernel waits for that.
+    pub fn devices_changed(&mut self, heard: Heard) {
+        for number in 0..self.devices.len() {
+            if heard.removed && self.devices[number].is_open() && !port::can_be_opened(&self.devices[number].name) {
+                self.remove_device(number);
+            }
+        }
+        if heard.added {
+            self.port_up();
+        }
+    }
+
+    fn remove_device(&mut self, number: usize) {
+        log::warn!(target: "smcr::link", device = self.devices[number].name.as_str(), "the device is removed");
+        self.poll();
+        self.device_event(number, DeviceEvent::Fatal);
+        let State { groups, send_rings, devices, .. } = self;
+        for group in groups.iter_mut().flatten() {
+            for link in group.links.iter_mut().filter(|l| l.device == number) {
+                link.close(send_rings.iter_mut().chain([&mut group.rings]), devices);
+            }
+        }
+        self.devices[number].close();
+        cover::note_devices(self);
     }
 
     /// Takes what came, or keeps it for [`State::release_held`] if a failover message is, or stands before it.
@@ -130,8 +171,8 @@ impl State {
         group.links[from].users = group.links[from].users.saturating_sub(1);
         group.links[to].users += 1;
         let uncompleted = slot.move_to(to);
-        let number = group.links[to].device;
-        let key = pool_of(&mut self.send_rings, slot.tx.1).and_then(|p| p.keys(slot.tx.0, number, &self.devices[number]));
+        let domain = group.links[to].domain();
+        let key = domain.and_then(|d| pool_of(&mut self.send_rings, slot.tx.1)?.keys(slot.tx.0, d));
         let machine = group.machine.as_ref();
         let there = slot.conn.as_ref().and_then(|c| c.peer_rkey()).and_then(|k| machine?.peer_key(from, k, to));
         let (Ok(key), Some((rkey, address))) = (key, there) else { return false };

@@ -270,7 +270,7 @@ impl Group {
         while let Some(event) = self.machine.as_mut().and_then(|m| m.poll_event()) {
             self.on_event(devices, event, now);
         }
-        self.announce_new(devices, now);
+        self.announce_new(now);
         while self.say_next() {}
         self.flush();
     }
@@ -289,8 +289,8 @@ impl Group {
             Event::RaiseToRts { link } => {
                 let l = &mut self.links[link];
                 if l.raise(&devices[l.device]).is_err() {
-                    match (&mut self.machine, link) {
-                        (Some(m), 1) => m.handle_link_down(link),
+                    match &mut self.machine {
+                        Some(m) if self.is_ready => m.handle_link_down(link),
                         _ => self.over = Some(now),
                     }
                 }
@@ -303,7 +303,7 @@ impl Group {
             Event::SecondLinkDue => self.with_machine(machine::Group::forgo_link),
             Event::LinkOffered(offer) if self.ours => self.call_for(Second::Answer(Box::new(offer))),
             Event::LinkOffered(_) => self.with_machine(machine::Group::reject_link),
-            Event::LinkAccepted(answer) => self.second_accepted(devices, &answer),
+            Event::LinkAccepted { link, answer } => self.second_accepted(devices, link, &answer),
             Event::LinkGone { link } => self.drop_second(devices, link),
             Event::LinkDown { link, to } => {
                 log::warn!(target: "smcr::link", link, to, "a link is down, its connections go on over the other");

@@ -52,6 +52,7 @@ pub fn is_used() -> bool {
 /// It has no links yet, and none of the locks.
 pub fn forget_in_child() {
     sys::device::mark_in_child();
+    crate::verbs::uevent::forget_in_child();
     // SAFETY: a forked child has one thread.
     let has_devices = unsafe { !(*LINKS.state.get()).devices.is_empty() };
     if !is_used() && !has_devices && LINKS.owner.load(Relaxed) == 0 {

@@ -13,11 +13,14 @@
 //!   what happens when one of two dies;
 //! - [`slot`]: a connection, [`pieces`] what it writes where; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory;
-//! - [`wake`]: this process's own waiters.
+//! - [`wake`]: this process's own waiters;
+//! - `forge`: a hostile peer, for tests alone.
 
 mod arrive;
 pub mod cover;
 mod failover;
+#[cfg(feature = "faults")]
+pub mod forge;
 pub mod group;
 pub mod leave;
 pub mod lock;

@@ -5,9 +5,10 @@
 //! is still told from what belongs to nobody.
 
 use super::lock::now;
-use super::pool::Element;
+use super::pool::Pool;
 use crate::sys::{Errno, Res};
 use crate::verbs::device::Device;
+use crate::verbs::domain::Domain;
 use crate::verbs::port::Port;
 use crate::verbs::qp::{QueuePair, Remote, Room, Write};
 use smcr_proto::smc::Time;
@@ -22,6 +23,12 @@ const SLOTS_LLC: u32 = 20;
 
 /// Place of what needs none in the room for messages.
 const NO_ROOM: u32 = 32;
+/// The same of a forged request.
+#[cfg(feature = "faults")]
+pub(super) const FORGED: u64 = 33;
+
+/// LLC messages that may wait for a slot: who asks more while it takes nothing is no peer.
+const BACKLOG: usize = 64;
 
 /// How long a message may be on its way before the link counts as dead; the second once the TCP connection
 /// below has ended. (The card's own retries may have no end.)
@@ -43,6 +50,8 @@ pub struct PeerEnd {
 pub struct Link {
     /// Number of the device.
     pub device: usize,
+    /// What it reaches there; None once it is over for good.
+    domain: Option<Domain>,
     /// Port and GID.
     pub port: Port,
     /// First sequence number of the send queue.
@@ -74,18 +83,16 @@ pub struct Link {
     last: Option<u32>,
     /// Free places of the room for messages that are not inline, one bit each.
     rooms: u32,
-    /// That room, [`Room::LEN`] times 32 bytes, and where it comes from.
+    /// That room.
     room: Room,
-    pub(super) room_from: Element,
     /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
     confirming: Option<u32>,
 }
 
 impl Link {
-    /// A link without a peer yet: a queue pair in INIT. `room` has [`Room::LEN`] times 32 bytes.
-    pub fn new(number: usize, device: &Device, port: &Port, psn: Psn, room: (Element, u32)) -> Res<Link> {
-        let qp = QueuePair::make(device, port.index)?;
-        Ok(Link {
+    /// A link without a peer yet: a queue pair in INIT, which is the first of its domain.
+    pub fn new(number: usize, domain: Domain, port: &Port, (psn, qp): (Psn, QueuePair)) -> Link {
+        Link {
             device: number,
             port: port.clone(),
             psn,
@@ -103,10 +110,10 @@ impl Link {
             probed: false,
             last: None,
             rooms: u32::MAX,
-            room: Room { at: room.0.start, lkey: room.1 },
-            room_from: room.0,
+            room: domain.room(),
             confirming: None,
-        })
+            domain: Some(domain),
+        }
     }
 
     /// The peer's end is known: its messages may arrive from now on (RTR).
@@ -175,7 +182,11 @@ impl Link {
 
     /// Puts an LLC message behind those that wait for a slot.
     pub fn say(&mut self, frame: Frame) {
-        self.backlog.push_back(frame);
+        if self.backlog.len() < BACKLOG {
+            self.backlog.push_back(frame);
+        } else {
+            self.progress = Time::ZERO; // too long ago: see `stuck_at`
+        }
     }
 
     /// A sign of life has been asked for: who does not answer is dead sooner.
@@ -207,9 +218,11 @@ impl Link {
         if place >= 32 {
             return false;
         }
-        // SAFETY: 32 places were given to `new`.
+        // SAFETY: the room has 32 places.
         let at = unsafe { self.room.at.add(place as usize * Room::LEN) };
         let id = u64::from(place) << 32 | u64::from(slot);
+        #[cfg(feature = "faults")]
+        super::forge::said(message);
         if qp.post(writes, message, Room { at, lkey: self.room.lkey }, id).is_err() {
             return false;
         }
@@ -227,6 +240,35 @@ impl Link {
             self.posted(std::slice::from_ref(write));
         }
         fine
+    }
+
+    /// Posts what a hostile peer would; false: there is no room.
+    #[cfg(feature = "faults")]
+    pub(super) fn forge(&mut self, f: &super::forge::Forged) -> bool {
+        const ROOM: usize = crate::verbs::domain::ROOMS * Room::LEN;
+        let (id, lkey) = (FORGED << 32 | u64::from(u32::MAX), self.room.lkey);
+        let mut rest = f.len;
+        if f.bytes.is_empty() {
+            // SAFETY: the room has so many bytes; the messages here are inline.
+            unsafe { std::ptr::write_bytes(self.room.at, 0xee, ROOM) };
+        } else {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(f.bytes.as_ptr(), self.room.at, f.bytes.len().min(ROOM)) };
+            rest = f.bytes.len().min(ROOM) as u32;
+        }
+        let inline = !f.bytes.is_empty();
+        loop {
+            let len = rest.min(ROOM as u32);
+            let w = Write { from: self.room.at as u64, len, lkey, to: f.to + u64::from(f.len.saturating_sub(rest)), rkey: f.rkey };
+            if self.qp.as_ref().is_none_or(|qp| qp.post_forged(&w, (f.opcode, f.imm, inline), id).is_err()) {
+                return false;
+            }
+            self.posted(&[]);
+            rest -= len;
+            if rest == 0 {
+                return true;
+            }
+        }
     }
 
     fn posted(&mut self, writes: &[Write]) {
@@ -249,6 +291,21 @@ impl Link {
         if let Some(qp) = self.qp.take() {
             qp.fail(device);
             qp.destroy(device);
+        }
+    }
+
+    /// What it reaches on its device.
+    pub fn domain(&self) -> Res<&Domain> {
+        self.domain.as_ref().ok_or(Errno(libc::ENODEV))
+    }
+
+    /// Gives everything back, and withdraws what these pools have registered for it.
+    pub fn close<'a>(&mut self, pools: impl Iterator<Item = &'a mut Pool>, devices: &mut [Device]) {
+        let device = &mut devices[self.device];
+        self.silence(device);
+        if let Some(domain) = self.domain.take() {
+            pools.for_each(|p| p.forget(&domain));
+            domain.close(device);
         }
     }
 }

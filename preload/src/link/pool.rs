@@ -2,14 +2,14 @@
 //!
 //! A slab is one mapping of equal elements. Rings that the peer writes into (RMBEs) lie in slabs that
 //! belong to one link group and are registered with its peer's right to write, so no peer reaches
-//! another's; send rings lie in slabs of the process that only this end reads. Slabs are shared with
-//! forked children (`sys::device`) and live as long as their pool.
+//! another's; send rings lie in slabs of the process that only this end reads. A slab is registered in the domain of each
+//! link that uses it. Slabs are shared with forked children (`sys::device`) and live as long as their pool.
 
 use crate::config;
 use crate::family::process;
 use crate::layout::{HEADER, RegionHeader};
 use crate::sys::{Errno, Res, device};
-use crate::verbs::device::Device;
+use crate::verbs::domain::Domain;
 use crate::verbs::qp::Memory;
 use smcr_proto::smc::id::{Rkey, RmbeIndex};
 use smcr_proto::smc::link::OwnKey;
@@ -18,26 +18,28 @@ use smcr_proto::smc::link::OwnKey;
 const FIRST: usize = 4;
 /// Most elements of a slab: RMBE indexes are one byte and begin at 1.
 const MOST: usize = 255;
+/// The same where the peer does not write: such a slab is registered once for each link that uses it.
+const MOST_OWN: usize = 32;
 
 /// One mapping.
 struct Slab {
     start: *mut u8,
     count: usize,
     free: Vec<u8>,
-    /// By number of the device.
-    memory: Vec<(usize, Memory)>,
+    /// By domain.
+    memory: Vec<(u32, Memory)>,
     /// The peer has been told what it is called on both links.
     announced: bool,
 }
 
 impl Slab {
-    /// Its registration on a device, made if there is none.
-    fn on(&mut self, number: usize, device: &Device, element: usize, remote: bool) -> Res<&Memory> {
-        let at = match self.memory.iter().position(|(n, _)| *n == number) {
+    /// Its registration in a domain, made if there is none.
+    fn on(&mut self, domain: &Domain, element: usize, remote: bool) -> Res<&Memory> {
+        let at = match self.memory.iter().position(|(n, _)| *n == domain.serial) {
             Some(at) => at,
             None => {
-                let m = Memory::register(device, self.start, self.count * element, remote)?;
-                self.memory.push((number, m));
+                let m = Memory::register(domain, self.start, self.count * element, remote)?;
+                self.memory.push((domain.serial, m));
                 self.memory.len() - 1
             }
         };
@@ -91,7 +93,8 @@ impl Pool {
         if let Some(slab) = self.slabs.iter().position(|s| !s.free.is_empty()) {
             return self.take_from(slab);
         }
-        let wanted = self.slabs.last().map_or(FIRST, |s| (s.count * 2).min(MOST));
+        let most = if self.remote { MOST } else { MOST_OWN };
+        let wanted = self.slabs.last().map_or(FIRST, |s| (s.count * 2).min(most));
         let room = config::max_memory().saturating_sub(process::memory());
         // Without a ring that the peer writes into a connection stays on TCP; the others it needs to say so.
         let least = usize::from(!self.remote);
@@ -122,29 +125,24 @@ impl Pool {
         }
     }
 
-    /// Names of an element on a device; registers its slab there when it is the first.
-    pub fn keys(&mut self, e: Element, number: usize, device: &Device) -> Res<Keys> {
+    /// Names of an element in a domain; registers its slab there when it is the first.
+    pub fn keys(&mut self, e: Element, domain: &Domain) -> Res<Keys> {
         let (remote, element) = (self.remote, self.element);
         let s = self.slabs.get_mut(e.slab).ok_or(Errno(libc::EINVAL))?;
-        let m = s.on(number, device, element, remote)?;
+        let m = s.on(domain, element, remote)?;
         let (lkey, rkey) = (m.lkey(), Rkey(m.rkey()));
         let index = RmbeIndex::new(e.place + 1).map_err(|_| Errno(libc::EINVAL))?;
         Ok(Keys { lkey, rkey, base: s.start as u64, index })
     }
 
-    /// What memories are called on two devices of which the peer has not been told yet, at most so many. It is told now.
-    pub fn unannounced(
-        &mut self,
-        first: (usize, &Device),
-        second: (usize, &Device),
-        most: usize,
-    ) -> Res<Vec<[OwnKey; 2]>> {
+    /// What memories are called on two links of which the peer has not been told yet, at most so many. It is told now.
+    pub fn unannounced(&mut self, first: &Domain, second: &Domain, most: usize) -> Res<Vec<[OwnKey; 2]>> {
         let (remote, element) = (self.remote, self.element);
         let mut fresh = Vec::new();
         for s in self.slabs.iter_mut().filter(|s| !s.announced).take(most) {
             let address = s.start as u64;
-            let mut name = |(number, device): (usize, &Device)| {
-                let rkey = Rkey(s.on(number, device, element, remote)?.rkey());
+            let mut name = |domain: &Domain| {
+                let rkey = Rkey(s.on(domain, element, remote)?.rkey());
                 Ok(OwnKey { rkey, address })
             };
             fresh.push([name(first)?, name(second)?]);
@@ -153,12 +151,21 @@ impl Pool {
         Ok(fresh)
     }
 
-    /// Ends the pool: withdraws and unmaps everything.
-    pub fn destroy(self, devices: &[Device]) {
-        for s in self.slabs {
-            for (number, m) in s.memory {
-                m.deregister(&devices[number]);
+    /// A domain is about to be closed: nothing is registered there any more, and what its link calls things is to be
+    /// announced again when there is another.
+    pub fn forget(&mut self, domain: &Domain) {
+        for s in &mut self.slabs {
+            while let Some(at) = s.memory.iter().position(|(n, _)| *n == domain.serial) {
+                s.memory.swap_remove(at).1.deregister();
             }
+            s.announced = false;
+        }
+    }
+
+    /// Ends the pool: withdraws and unmaps everything.
+    pub fn destroy(self) {
+        for s in self.slabs {
+            s.memory.into_iter().for_each(|(_, m)| m.deregister());
             device::unmap(s.start, s.count * self.element);
             process::note_memory(-((s.count * self.element) as i64));
         }

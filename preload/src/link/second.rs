@@ -2,7 +2,7 @@
 //!
 //! The machine says when ([`Event::SecondLinkDue`], [`Event::LinkOffered`]); to look for a port and to open its device may
 //! take milliseconds, so the service thread does it ([`State::second_links`]). Between two libsmcr only. A link that does not come
-//! up leaves the group as it is.
+//! up leaves the group as it is. One that has failed is replaced in the same way.
 //!
 //! [`Event::SecondLinkDue`]: smcr_proto::smc::link::Event::SecondLinkDue
 //! [`Event::LinkOffered`]: smcr_proto::smc::link::Event::LinkOffered
@@ -40,9 +40,21 @@ impl State {
         }
     }
 
+    /// A port of this device has come up, or one that was not there before: groups that have lost a link try again.
+    pub fn port_up(&mut self) {
+        for place in 0..self.groups.len() {
+            if let Some(group) = self.groups[place].as_mut().filter(|g| g.ours && g.over.is_none()) {
+                group.with_machine(|m| m.retry_link(now()));
+                group.run(&self.devices, now());
+            }
+        }
+    }
+
     fn second_link(&mut self, place: usize, what: &Second) -> Res<()> {
-        let group = self.groups[place].as_ref().filter(|g| g.links.len() == 1).ok_or(Errno(libc::EEXIST))?;
-        let first = group.links[0].port.clone();
+        self.clear_vacant(place)?;
+        let group = self.groups[place].as_ref().ok_or(Errno(libc::ENOENT))?;
+        let left = group.links.iter().position(Link::is_usable).ok_or(Errno(libc::ENOTCONN))?;
+        let first = group.links[left].port.clone();
         // The client's end has to be near the server's; the server cannot know of the client's yet.
         let near = match what {
             Second::Offer => None,
@@ -50,43 +62,68 @@ impl State {
         };
         let port = port::another(&first, near).ok_or(Errno(libc::ENODEV))?;
         let mut link = self.new_link(&port)?;
-        let own = match self.describe(place, &mut link, what) {
+        let own = match self.describe((place, left), &mut link, what) {
             Ok(own) => own,
             Err(e) => {
-                self.drop_link(link);
+                self.drop_link(place, link);
                 return Err(e);
             }
         };
         let now = now();
         let group = self.groups[place].as_mut().ok_or(Errno(libc::ENOENT))?;
-        let mut agreed = Err(Errno(libc::ECANCELED));
+        let mut agreed = None;
         group.with_machine(|m| {
             let said = match what {
                 Second::Offer => m.offer_link(now, &own),
                 Second::Answer(_) => m.accept_link(now, &own),
             };
-            agreed = said.map_err(|_| Errno(libc::ECANCELED));
+            agreed = said.ok();
         });
-        match agreed {
-            Ok(()) => group.links.push(link),
-            Err(_) => self.drop_link(link),
+        let Some(at) = agreed else {
+            self.drop_link(place, link);
+            return Err(Errno(libc::ECANCELED));
+        };
+        // The machine names links by their places.
+        match group.links.get_mut(at) {
+            Some(old) => *old = link,
+            None => group.links.push(link),
         }
-        agreed
+        Ok(())
+    }
+
+    /// The place of a link that is over is to be taken by another one: what has come by it is taken, and no connection may
+    /// be left there.
+    fn clear_vacant(&mut self, place: usize) -> Res<()> {
+        self.poll();
+        let group = self.groups[place].as_ref().ok_or(Errno(libc::ENOENT))?;
+        let vacant = group.machine.as_ref().and_then(|m| m.vacant()).ok_or(Errno(libc::EEXIST))?;
+        let used = |l: &Link| l.users > 0 || !l.is_down;
+        let left = self.slots.iter().flatten().any(|s| s.group == Some(place) && s.link == vacant);
+        if group.links.get(vacant).is_some_and(used) || group.links.len() > vacant && left {
+            return Err(Errno(libc::EBUSY));
+        }
+        let State { groups, send_rings, devices, .. } = self;
+        if let Some(group) = groups[place].as_mut()
+            && let Some(old) = group.links.get_mut(vacant)
+        {
+            // What memories were called there is forgotten: all of them are told anew.
+            old.close(send_rings.iter_mut().chain([&mut group.rings]), devices);
+        }
+        Ok(())
     }
 
     /// What this end says of its second link; as client its queue pair is made ready for the server's.
-    fn describe(&mut self, place: usize, link: &mut Link, what: &Second) -> Res<NewLink> {
+    fn describe(&mut self, (place, left): (usize, usize), link: &mut Link, what: &Second) -> Res<NewLink> {
         let device = &self.devices[link.device];
         let mut mtu = device.mtu()?;
         let group = self.groups[place].as_mut().ok_or(Errno(libc::ENOENT))?;
-        let mut peer_gid = group.links[0].peer.map(|p| p.gid).unwrap_or_default();
+        let mut peer_gid = group.links[left].peer.map(|p| p.gid).unwrap_or_default();
         if let Second::Answer(m) = what {
             mtu = connect(link, device, m, mtu)?;
             peer_gid = m.gid;
         }
-        let first = group.links[0].device;
         let mut rkeys = List::new();
-        for [old, new] in group.rings.unannounced((first, &self.devices[first]), (link.device, device), MAX_RKEYS)? {
+        for [old, new] in group.rings.unannounced(group.links[left].domain()?, link.domain()?, MAX_RKEYS)? {
             rkeys.push(RkeyMap { known: old.rkey, new: new.rkey, address: new.address });
         }
         let qpn = link.qp.as_ref().ok_or(Errno(libc::ENOTCONN))?.number();
@@ -94,21 +131,22 @@ impl State {
     }
 
     /// A link that no group has taken.
-    fn drop_link(&mut self, mut link: Link) {
-        link.silence(&self.devices[link.device]);
-        self.give_room_back(&link);
+    fn drop_link(&mut self, place: usize, mut link: Link) {
+        let Self { send_rings, devices, groups, .. } = self;
+        let rings = groups[place].as_mut().map(|g| &mut g.rings);
+        link.close(send_rings.iter_mut().chain(rings), devices);
     }
 }
 
 impl Group {
     /// Server: the client has agreed, this is its end.
-    pub(super) fn second_accepted(&mut self, devices: &[Device], answer: &AddLink) {
-        let Some(link) = self.links.get_mut(1) else { return };
+    pub(super) fn second_accepted(&mut self, devices: &[Device], place: usize, answer: &AddLink) {
+        let Some(link) = self.links.get_mut(place) else { return };
         let device = &devices[link.device];
         let ready = device.mtu().and_then(|mtu| connect(link, device, answer, mtu)).and_then(|_| link.raise(device));
         if let Err(e) = ready {
             log::warn!(target: "smcr::link", errno = e.0, "the second link could not be made ready");
-            self.with_machine(|m| m.handle_link_down(1));
+            self.with_machine(|m| m.handle_link_down(place));
         }
     }
 
@@ -119,13 +157,13 @@ impl Group {
     }
 
     /// The peer has to know what each ring is called on both links, before the one that it uses fails.
-    pub(super) fn announce_new(&mut self, devices: &[Device], now: Time) {
+    pub(super) fn announce_new(&mut self, now: Time) {
         let [first, second] = &self.links[..] else { return };
         if !first.is_usable() || !second.is_usable() {
             return;
         }
-        let ends = [first.device, second.device].map(|d| (d, &devices[d]));
-        match self.rings.unannounced(ends[0], ends[1], usize::MAX) {
+        let ends = first.domain().and_then(|one| Ok((one, second.domain()?)));
+        match ends.and_then(|(one, other)| self.rings.unannounced(one, other, usize::MAX)) {
             Ok(fresh) => self.announce.extend(fresh),
             Err(e) => log::warn!(target: "smcr::link", errno = e.0, "a ring could not be registered for the second link"),
         }

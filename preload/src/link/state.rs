@@ -13,15 +13,14 @@ use crate::family::sock::Sock;
 use crate::sys::{Errno, Res, proc};
 use crate::verbs::device::Device;
 use crate::verbs::port::Port;
-use crate::verbs::qp::Room;
+use crate::verbs::uevent;
+use crate::verbs::domain::Domain;
+use crate::verbs::qp::QueuePair;
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::conn::{self, Conn};
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::{PeerId, Psn, RmbeSize};
 use std::sync::atomic::Ordering::*;
-
-/// Bytes of the room for messages of a group that are not inline.
-const ROOM: usize = 32 * Room::LEN;
 
 /// Everything.
 pub struct State {
@@ -35,7 +34,6 @@ pub struct State {
     headers: Headers,
     /// By size.
     pub(super) send_rings: Vec<Pool>,
-    rooms: Pool,
     peer_id: Option<PeerId>,
     /// Connections that the service thread is to bring back to TCP.
     pub leavers: Vec<u32>,
@@ -55,7 +53,6 @@ impl State {
         serial: 0,
         headers: Headers::new(),
         send_rings: Vec::new(),
-        rooms: Pool::new(ROOM, false),
         peer_id: None,
         leavers: Vec::new(),
         unseen: Vec::new(),
@@ -107,31 +104,44 @@ impl State {
 
     /// The open device of a port, opened if it is not.
     pub fn device(&mut self, port: &Port) -> Res<usize> {
-        let known = |d: &Device| d.name == port.device && d.port == port.port;
+        let known = |d: &Device| d.is_open() && d.name == port.device && d.port == port.port;
         if let Some(at) = self.devices.iter().position(known) {
             return Ok(at);
         }
-        self.devices.push(Device::open(port)?);
+        uevent::open();
+        let device = Device::open(port)?;
+        let at = match self.devices.iter().position(|d| !d.is_open()) {
+            Some(at) if !self.groups.iter().flatten().any(|g| g.links.iter().any(|l| l.device == at)) => at,
+            _ => self.devices.len(),
+        };
+        if at == self.devices.len() {
+            self.devices.push(device);
+        } else {
+            self.devices[at] = device;
+        }
         cover::note_devices(self);
-        Ok(self.devices.len() - 1)
+        Ok(at)
     }
 
     /// Makes a link without a peer.
     pub(super) fn new_link(&mut self, port: &Port) -> Res<Link> {
         let number = self.device(port)?;
-        let device = &self.devices[number];
+        let device = &mut self.devices[number];
         let psn = Psn::truncate(u32::from_ne_bytes(proc::random()?));
-        let room = self.rooms.take()?;
-        let made = self.rooms.keys(room, number, device).and_then(|k| Link::new(number, device, port, psn, (room, k.lkey)));
-        if made.is_err() {
-            self.rooms.give_back(room);
+        let domain = Domain::open(device)?;
+        match QueuePair::make(device, &domain, port.index) {
+            Ok(qp) => Ok(Link::new(number, domain, port, (psn, qp))),
+            Err(e) => {
+                domain.close(device);
+                Err(e)
+            }
         }
-        made
     }
 
-    /// A link is over: its room is somebody else's.
-    pub(super) fn give_room_back(&mut self, link: &Link) {
-        self.rooms.give_back(link.room_from);
+    /// A link is over, and has no connection any more.
+    pub(super) fn close_link(&mut self, link: &mut Link, rings: Option<&mut Pool>) {
+        let pools = self.send_rings.iter_mut().chain(rings);
+        link.close(pools, &mut self.devices);
     }
 
     /// Makes a group without a peer.
@@ -157,18 +167,16 @@ impl State {
         let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
         let group = self.groups.get_mut(place).and_then(Option::as_mut);
         let (Some(slot), Some(group)) = (slot, group) else { return Err(Errno(libc::EINVAL)) };
-        let number = group.links.get(link).ok_or(Errno(libc::EINVAL))?.device;
-        let device = &self.devices[number];
-        slot.tx_key = pool_of(send_rings, slot.tx.1)?.keys(slot.tx.0, number, device)?.lkey;
+        let used = group.links.get_mut(link).ok_or(Errno(libc::EINVAL))?;
+        slot.tx_key = pool_of(send_rings, slot.tx.1)?.keys(slot.tx.0, used.domain()?)?.lkey;
         let ring = group.rings.take()?;
-        let keys = match group.rings.keys(ring, number, device) {
+        let keys = match used.domain().and_then(|d| group.rings.keys(ring, d)) {
             Ok(keys) => keys,
             Err(e) => {
                 group.rings.give_back(ring);
                 return Err(e);
             }
         };
-        let used = &mut group.links[link];
         let (Some(token), Some(qp)) = (token(index, generation), &used.qp) else {
             group.rings.give_back(ring);
             return Err(Errno(libc::ENOTCONN));
@@ -190,14 +198,14 @@ impl State {
             mac: used.port.mac,
             qpn: qp.number(),
             psn: used.psn,
-            mtu: device.mtu()?,
+            mtu: self.devices[used.device].mtu()?,
             rkey: keys.rkey,
             rmb_address: keys.base,
             index: keys.index,
             token,
             size: group.size,
         };
-        group.announce_new(&self.devices, now());
+        group.announce_new(now());
         group.run(&self.devices, now());
         Ok(end)
     }

@@ -2,7 +2,7 @@
 //! when it forks and a child can go on with a connection over the parent's link.
 //!
 //! What there is is kept here, so that a child which goes apart from its family (`table::apart`) can let go of all
-//! that it has from its parent. Used by `link::pool` and `verbs::device`.
+//! that it has from its parent. Used by `link::pool` and `verbs::domain`.
 
 use super::{Errno, Res, mem};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};

@@ -1,25 +1,20 @@
-//! An open RDMA device: protection domain, completion queue with its channel, shared receive queue.
+//! An open RDMA device: completion queues with their channel. What links use of it is in [`super::domain`].
 //!
-//! Opened when the first link over it is made, and kept to the end of the process. One completion queue
-//! for everything, so whoever polls sees all arrivals; one pool of receive buffers, so a link that is
-//! flooded borrows from the idle ones. Its descriptors are moved out of the program's way.
+//! Opened when the first link over it is made, and kept to the end of the process, or until it is removed. Few completion
+//! queues for everything, so whoever polls sees all arrivals. Its descriptors are moved out of the program's way.
 
-use super::abi::{self, AsyncEvent, Channel, Context, Cq, DeviceAttr, Functions, Pd, PortAttr, RecvWr};
-use super::abi::{Sge, Srq, SrqInitAttr, Wc};
+use super::abi::{self, AsyncEvent, Channel, Context, Cq, DeviceAttr, Functions, PortAttr, Wc};
 use super::load;
 use super::port::Port;
-use super::qp::Memory;
 use crate::log;
-use crate::sys::{Errno, Res, device as memory, fd};
+use crate::sys::{Errno, Res, fd};
 use smcr_proto::smc::id::Mtu;
 use std::ffi::CStr;
 
-/// Receive buffers of a device.
-const RECEIVES: usize = 512;
-/// Bytes of each: any message fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
-const RECEIVE_LEN: usize = 256;
-/// Completions that the queue holds.
-const COMPLETIONS: i32 = 8192;
+/// Bytes of a receive buffer: any message fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
+pub const MESSAGE: usize = 256;
+/// Completions that a queue holds: those of fourteen links.
+const COMPLETIONS: i32 = 16384;
 
 /// An open device, one port of it.
 pub struct Device {
@@ -28,13 +23,21 @@ pub struct Device {
     pub name: String,
     /// Number of the port.
     pub port: u8,
-    context: *mut Context,
-    pub(super) pd: *mut Pd,
+    /// Null once it is closed.
+    pub(super) context: *mut Context,
     channel: *mut Channel,
-    pub(super) cq: *mut Cq,
-    pub(super) srq: *mut Srq,
-    buffers: *mut u8,
-    memory: Memory,
+    queues: Vec<Queue>,
+    /// Completions of a queue.
+    entries: i32,
+    /// Receives that a shared receive queue may have.
+    pub(super) max_receives: u32,
+}
+
+/// A completion queue.
+struct Queue {
+    cq: *mut Cq,
+    /// Completions that are not promised to a domain.
+    room: u32,
     unacknowledged: u32,
 }
 
@@ -44,9 +47,20 @@ unsafe impl Send for Device {}
 /// Bit of the ids of sends; the others are receive buffers. (A failed completion has no valid opcode.)
 pub const SENT: u64 = 1 << 63;
 
-/// Device events: the device is of no use any more; a port has gone down.
-pub const DEVICE_FATAL: u32 = 8;
-pub const PORT_DOWN: u32 = 10;
+/// What a device says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceEvent {
+    /// A queue pair has failed: its address, see [`super::qp::QueuePair::is_at`].
+    QueuePair(u64),
+    /// The device is of no use any more.
+    Fatal,
+    /// A port has come up.
+    PortUp,
+    /// A port has gone down.
+    PortDown,
+    /// Nothing that matters here.
+    Other,
+}
 
 /// Something that happened.
 #[derive(Clone, Copy)]
@@ -75,60 +89,103 @@ impl Device {
         for fd in out_of_the_way {
             *fd = fd::park(*fd);
         }
-        // SAFETY: each object is checked before it is used for the next; what was made before a
-        // failure stays, as the device does (a device without memory is not tried often).
+        let mut device = Device {
+            verbs,
+            name: port.device.clone(),
+            port: port.port,
+            context,
+            channel: std::ptr::null_mut(),
+            queues: Vec::new(),
+            entries: 0,
+            max_receives: 0,
+        };
+        // SAFETY: an open context; its descriptor does not block.
         unsafe {
-            let pd = (verbs.ibv_alloc_pd)(context);
-            let channel = (verbs.ibv_create_comp_channel)(context);
-            if pd.is_null() || channel.is_null() {
-                return Err(Errno(libc::ENOMEM));
-            }
-            (*channel).fd = fd::park((*channel).fd);
-            let _ = fd::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
-            let _ = fd::fcntl((*context).async_fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
             let mut limits: DeviceAttr = std::mem::zeroed();
-            let entries = match (verbs.ibv_query_device)(context, &mut limits) {
-                0 if limits.max_cqe > 0 => COMPLETIONS.min(limits.max_cqe),
-                _ => 1024,
-            };
-            let receives = RECEIVES.min(limits.max_srq_wr.max(0) as usize);
-            let cq = (verbs.ibv_create_cq)(context, entries, std::ptr::null_mut(), channel, 0);
-            let mut init = SrqInitAttr {
-                srq_context: std::ptr::null_mut(),
-                max_wr: receives as u32,
-                max_sge: 1,
-                srq_limit: 0,
-            };
-            let srq = (verbs.ibv_create_srq)(pd, &mut init);
-            if cq.is_null() || srq.is_null() || receives == 0 {
-                return Err(Errno(libc::ENOMEM));
-            }
-            let buffers = memory::map(RECEIVES * RECEIVE_LEN)?;
-            let mut device = Device {
-                verbs,
-                name: port.device.clone(),
-                port: port.port,
-                context,
-                pd,
-                channel,
-                cq,
-                srq,
-                buffers,
-                // Filled below: registering needs the device.
-                memory: Memory::none(),
-                unacknowledged: 0,
-            };
-            device.memory = Memory::register(&device, buffers, RECEIVES * RECEIVE_LEN, false)?;
-            for id in 0..receives {
-                device.post_receive(id as u64)?;
-            }
-            log::info!(target: "smcr::verbs", device = port.device.as_str(), port = port.port, "RDMA device opened");
-            Ok(device)
+            let asked = (verbs.ibv_query_device)(context, &mut limits) == 0;
+            device.entries = if asked && limits.max_cqe > 0 { COMPLETIONS.min(limits.max_cqe) } else { 1024 };
+            device.max_receives = limits.max_srq_wr.max(0) as u32;
+            device.channel = (verbs.ibv_create_comp_channel)(context);
+            let _ = fd::fcntl((*context).async_fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
         }
+        if device.channel.is_null() {
+            device.close();
+            return Err(Errno(libc::ENOMEM));
+        }
+        // SAFETY: a channel just made.
+        unsafe {
+            (*device.channel).fd = fd::park((*device.channel).fd);
+            let _ = fd::fcntl((*device.channel).fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
+        }
+        log::info!(target: "smcr::verbs", device = port.device.as_str(), port = port.port, "RDMA device opened");
+        Ok(device)
+    }
+
+    /// The place of a completion queue that has room for so many completions more, which are promised by this.
+    pub(super) fn reserve(&mut self, completions: u32) -> Res<usize> {
+        let found = self.queues.iter().position(|q| q.room >= completions);
+        let place = match found {
+            Some(place) => place,
+            None if self.is_open() && completions <= self.entries as u32 => {
+                // SAFETY: an open context and its channel.
+                let cq = unsafe {
+                    (self.verbs.ibv_create_cq)(self.context, self.entries, std::ptr::null_mut(), self.channel, 0)
+                };
+                if cq.is_null() {
+                    return Err(Errno(libc::ENOMEM));
+                }
+                self.queues.push(Queue { cq, room: self.entries as u32, unacknowledged: 0 });
+                self.queues.len() - 1
+            }
+            None => return Err(Errno(libc::ENODEV)),
+        };
+        self.queues[place].room -= completions;
+        Ok(place)
+    }
+
+    /// So many completions of this queue are not promised any more.
+    pub(super) fn give_room_back(&mut self, queue: usize, completions: u32) {
+        if let Some(q) = self.queues.get_mut(queue) {
+            q.room += completions;
+        }
+    }
+
+    /// The completion queue at this place.
+    pub(super) fn cq(&self, place: usize) -> *mut Cq {
+        self.queues.get(place).map_or(std::ptr::null_mut(), |q| q.cq)
+    }
+
+    /// Whether it has not been closed.
+    pub fn is_open(&self) -> bool {
+        !self.context.is_null()
+    }
+
+    /// Gives it back: it was removed, and the kernel waits for that. No domain of it is left.
+    pub fn close(&mut self) {
+        for q in self.queues.drain(..) {
+            // SAFETY: a live queue; its events are acknowledged, for else this would wait for them.
+            unsafe {
+                (self.verbs.ibv_ack_cq_events)(q.cq, q.unacknowledged);
+                (self.verbs.ibv_destroy_cq)(q.cq);
+            }
+        }
+        // SAFETY: live objects, not used after this.
+        unsafe {
+            if !self.channel.is_null() {
+                (self.verbs.ibv_destroy_comp_channel)(self.channel);
+            }
+            if !self.context.is_null() {
+                (self.verbs.ibv_close_device)(self.context);
+            }
+        }
+        (self.channel, self.context) = (std::ptr::null_mut(), std::ptr::null_mut());
     }
 
     /// MTU of the port, if it is active.
     pub fn mtu(&self) -> Res<Mtu> {
+        if !self.is_open() {
+            return Err(Errno(libc::ENODEV));
+        }
         let mut attr = PortAttr::default();
         // SAFETY: the symbol of this version fills 48 bytes of the struct.
         match unsafe { (self.verbs.ibv_query_port)(self.context, self.port, &mut attr) } {
@@ -139,26 +196,29 @@ impl Device {
         }
     }
 
-    /// The descriptor that becomes readable when an armed queue has something.
+    /// The descriptor that becomes readable when an armed queue has something; -1 once it is closed.
     pub fn event_fd(&self) -> i32 {
-        // SAFETY: a live channel.
-        unsafe { (*self.channel).fd }
+        // SAFETY: a live channel, if there is one.
+        unsafe { self.channel.as_ref() }.map_or(-1, |c| c.fd)
     }
 
-    /// The descriptor of device events.
+    /// The descriptor of device events, as above.
     pub fn async_fd(&self) -> i32 {
-        // SAFETY: a live context.
-        unsafe { (*self.context).async_fd }
+        // SAFETY: a live context, if there is one.
+        unsafe { self.context.as_ref() }.map_or(-1, |c| c.async_fd)
     }
 
     /// The library's descriptors here.
     pub fn descriptors(&self) -> [i32; 3] {
-        // SAFETY: a live context.
-        [self.event_fd(), self.async_fd(), unsafe { (*self.context).cmd_fd }]
+        // SAFETY: as above.
+        [self.event_fd(), self.async_fd(), unsafe { self.context.as_ref() }.map_or(-1, |c| c.cmd_fd)]
     }
 
     /// A descriptor of ours has another number now; false if it is none of these.
     pub fn moved(&mut self, old: i32, new: i32) -> bool {
+        if !self.is_open() {
+            return false;
+        }
         // SAFETY: live objects; nobody waits on the number (the lock of the links is held).
         let fds = unsafe {
             [&mut (*self.channel).fd, &mut (*self.context).async_fd, &mut (*self.context).cmd_fd]
@@ -169,10 +229,12 @@ impl Device {
     /// Asks for an event: at the next message (`all` false) or at the next completion of any kind. The
     /// caller polls once more afterwards.
     pub fn arm(&self, all: bool) {
-        // SAFETY: a live queue with its context's call.
-        unsafe {
-            if let Some(arm) = (*self.context).req_notify_cq {
-                arm(self.cq, i32::from(!all));
+        for q in &self.queues {
+            // SAFETY: a live queue with its context's call.
+            unsafe {
+                if let Some(arm) = (*self.context).req_notify_cq {
+                    arm(q.cq, i32::from(!all));
+                }
             }
         }
     }
@@ -182,20 +244,25 @@ impl Device {
     pub fn take_event(&mut self) -> bool {
         let (mut cq, mut own) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a live channel, not blocking.
-        if unsafe { (self.verbs.ibv_get_cq_event)(self.channel, &mut cq, &mut own) } != 0 {
+        if !self.is_open() || unsafe { (self.verbs.ibv_get_cq_event)(self.channel, &mut cq, &mut own) } != 0 {
             return false;
         }
-        self.unacknowledged += 1;
-        if self.unacknowledged > 64 {
-            // SAFETY: so many events were taken and not acknowledged yet.
-            unsafe { (self.verbs.ibv_ack_cq_events)(self.cq, self.unacknowledged) };
-            self.unacknowledged = 0;
+        if let Some(q) = self.queues.iter_mut().find(|q| q.cq == cq) {
+            q.unacknowledged += 1;
+            if q.unacknowledged > 64 {
+                // SAFETY: so many events were taken and not acknowledged yet.
+                unsafe { (self.verbs.ibv_ack_cq_events)(q.cq, q.unacknowledged) };
+                q.unacknowledged = 0;
+            }
         }
         true
     }
 
-    /// Takes a device event; gives its number.
-    pub fn take_async(&self) -> Option<u32> {
+    /// Takes a device event.
+    pub fn take_async(&self) -> Option<DeviceEvent> {
+        if !self.is_open() {
+            return None;
+        }
         let mut event = AsyncEvent::default();
         // SAFETY: a live context whose descriptor does not block; the struct has the layout.
         unsafe {
@@ -204,20 +271,32 @@ impl Device {
             }
             (self.verbs.ibv_ack_async_event)(&mut event);
         }
-        Some(event.event)
+        Some(match event.event {
+            1..=3 => DeviceEvent::QueuePair(event.element),
+            8 => DeviceEvent::Fatal,
+            9 => DeviceEvent::PortUp,
+            10 => DeviceEvent::PortDown,
+            _ => DeviceEvent::Other,
+        })
     }
 
     /// Takes completions off the queue.
     pub fn poll(&self, out: &mut [Completion; 16]) -> usize {
         let mut wcs = [Wc::default(); 16];
-        // SAFETY: a live queue with its context's call; the array has 16 entries.
-        let n = unsafe {
-            match (*self.context).poll_cq {
-                Some(poll) => poll(self.cq, 16, wcs.as_mut_ptr()),
-                None => 0,
+        let mut n = 0;
+        for q in &self.queues {
+            // SAFETY: a live queue with its context's call; the array has as many entries left.
+            let more = unsafe {
+                match (*self.context).poll_cq {
+                    Some(poll) => poll(q.cq, (16 - n) as i32, wcs[n..].as_mut_ptr()),
+                    None => 0,
+                }
+            };
+            n += more.clamp(0, (16 - n) as i32) as usize;
+            if n == 16 {
+                break;
             }
-        };
-        let n = n.clamp(0, 16) as usize;
+        }
         for (to, wc) in out.iter_mut().zip(&wcs[..n]) {
             *to = Completion {
                 id: wc.wr_id,
@@ -230,50 +309,7 @@ impl Device {
         }
         n
     }
-
-    /// Posts the buffer of a completed receive again into which nothing came.
-    pub fn give_back(&self, id: u64) {
-        if (id as usize) < RECEIVES {
-            let _ = self.post_receive(id);
-        }
-    }
-
-    /// Copies the message of a completed receive out and posts the buffer again. None: no such buffer.
-    pub fn take_message(&self, id: u64, len: u32, out: &mut [u8; RECEIVE_LEN]) -> Option<usize> {
-        let n = (len as usize).min(RECEIVE_LEN);
-        let at = (id as usize) < RECEIVES;
-        if at {
-            // SAFETY: a buffer of the array, which the device does not write before it is posted.
-            unsafe {
-                let from = self.buffers.add(id as usize * RECEIVE_LEN);
-                std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), n);
-            }
-            let _ = self.post_receive(id);
-        }
-        at.then_some(n)
-    }
-
-    fn post_receive(&self, id: u64) -> Res<()> {
-        let mut sge = Sge {
-            addr: self.buffers as u64 + id * RECEIVE_LEN as u64,
-            length: RECEIVE_LEN as u32,
-            lkey: self.memory.lkey(),
-        };
-        let mut wr = RecvWr { wr_id: id, next: std::ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: a live queue with its context's call; request and segment live through it.
-        let r = unsafe {
-            match (*self.context).post_srq_recv {
-                Some(post) => post(self.srq, &mut wr, &mut bad),
-                None => libc::ENOSYS,
-            }
-        };
-        if r == 0 { Ok(()) } else { Err(Errno(r)) }
-    }
 }
-
-/// Bytes of the buffer for [`Device::take_message`].
-pub const MESSAGE: usize = RECEIVE_LEN;
 
 fn open(verbs: &Functions, name: &str) -> Option<*mut Context> {
     let mut n = 0;

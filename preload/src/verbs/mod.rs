@@ -4,11 +4,15 @@
 //! - [`abi`]: the C interface of libibverbs;
 //! - [`load`]: finding it (dlopen; the library has no DT_NEEDED on it);
 //! - [`port`]: which device, port and GID belong to an address, read from /sys;
-//! - [`device`]: an open device with its queues: completion queue, shared receive queue, memory;
-//! - [`qp`]: one queue pair.
+//! - [`device`]: an open device with its completion queues;
+//! - [`domain`]: what one link reaches there: protection domain, shared receive queue;
+//! - [`qp`]: one queue pair;
+//! - [`uevent`]: hearing of devices that come and go.
 
 pub mod abi;
 pub mod device;
+pub mod domain;
 pub mod load;
 pub mod port;
 pub mod qp;
+pub mod uevent;

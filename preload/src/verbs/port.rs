@@ -11,6 +11,8 @@ use std::ffi::CString;
 
 /// Where the kernel shows RDMA devices.
 const ROOT: &str = "/sys/class/infiniband";
+/// The same of those that a process may open.
+const OPENED: &str = "/sys/class/infiniband_verbs";
 /// GIDs of a port that are looked at.
 const GIDS: u8 = 64;
 
@@ -34,6 +36,18 @@ pub fn any() -> bool {
     let mut found = false;
     let _ = dir::names(c"/sys/class/infiniband", |_| found = true);
     found
+}
+
+/// Whether a device can be opened still. One that is to be removed stays in sight elsewhere until its users have gone.
+pub fn can_be_opened(device: &str) -> bool {
+    let mut seen = false;
+    let mut its = false;
+    for name in names(OPENED) {
+        seen = true;
+        its |= read(&format!("{OPENED}/{name}/ibdev")).is_some_and(|d| d == device);
+    }
+    // Where nothing can be seen nothing is known.
+    its || !seen && names(ROOT).is_empty()
 }
 
 /// The port for connections from `source`; `sock` is any socket, asked for masks.

@@ -3,8 +3,9 @@
 //! RC, the parameters of Linux SMC-R (`net/smc/smc_ib.c`). 7 retries are "for ever" on soft RoCE, so the
 //! owner watches the time itself. Owned by a link group of `link`.
 
-use super::abi::{self, AhAttr, Mr, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Sge};
+use super::abi::{self, AhAttr, Functions, Mr, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Sge};
 use super::device::{Device, SENT};
+use super::domain::Domain;
 use crate::sys::{Errno, Res};
 use smcr_proto::smc::id::{Gid, Mtu, Psn, Qpn};
 
@@ -57,13 +58,13 @@ pub struct Remote {
 
 impl QueuePair {
     /// Makes a queue pair on a port (GID index `index`) and brings it to INIT.
-    pub fn make(device: &Device, index: u8) -> Res<QueuePair> {
+    pub fn make(device: &Device, domain: &Domain, index: u8) -> Res<QueuePair> {
         let verbs = device.verbs;
         let mut init = QpInitAttr {
             qp_context: std::ptr::null_mut(),
-            send_cq: device.cq,
-            recv_cq: device.cq,
-            srq: device.srq,
+            send_cq: device.cq(domain.queue),
+            recv_cq: device.cq(domain.queue),
+            srq: domain.srq,
             cap: QpCap {
                 max_send_wr: SEND_WR,
                 max_recv_wr: 0,
@@ -74,12 +75,12 @@ impl QueuePair {
             qp_type: abi::QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: queues and protection domain of a device that stays open; the struct is filled.
-        let mut qp = unsafe { (verbs.ibv_create_qp)(device.pd, &mut init) };
+        // SAFETY: queues and protection domain outlive the queue pair; the struct is filled.
+        let mut qp = unsafe { (verbs.ibv_create_qp)(domain.pd, &mut init) };
         if qp.is_null() {
             init.cap.max_inline_data = 0;
             // SAFETY: as above.
-            qp = unsafe { (verbs.ibv_create_qp)(device.pd, &mut init) };
+            qp = unsafe { (verbs.ibv_create_qp)(domain.pd, &mut init) };
         }
         if qp.is_null() {
             return Err(Errno(libc::ENOMEM));
@@ -103,6 +104,11 @@ impl QueuePair {
     pub fn number(&self) -> Qpn {
         // SAFETY: a live queue pair; the number does not change.
         Qpn::truncate(unsafe { (*self.qp).qp_num })
+    }
+
+    /// Whether a device means it by this address.
+    pub fn is_at(&self, address: u64) -> bool {
+        self.qp as u64 == address
     }
 
     /// To RTR: from now on the peer's messages arrive.
@@ -211,6 +217,19 @@ impl QueuePair {
         self.chain(&mut wrs, &mut sges)
     }
 
+    /// Posts anything: what `link::forge` asks for.
+    #[cfg(feature = "faults")]
+    pub fn post_forged(&self, w: &Write, (opcode, imm, inline): (u32, u32, bool), id: u64) -> Res<()> {
+        let mut sges = [Sge { addr: w.from, length: w.len, lkey: w.lkey }];
+        let mut wrs = [SendWr::EMPTY];
+        wrs[0].opcode = opcode;
+        wrs[0].send_flags = abi::SEND_SIGNALED | abi::SEND_SOLICITED;
+        wrs[0].send_flags |= if inline && w.len <= self.inline { abi::SEND_INLINE } else { 0 };
+        (wrs[0].remote_addr, wrs[0].rkey, wrs[0].wr_id) = (w.to, w.rkey, id | SENT);
+        wrs[0].imm = imm.to_be();
+        self.chain(&mut wrs, &mut sges)
+    }
+
     /// Posts these requests, each with the segment of its number.
     fn chain(&self, wrs: &mut [SendWr], sges: &mut [Sge]) -> Res<()> {
         let last = wrs.len().min(sges.len()) - 1;
@@ -259,6 +278,7 @@ impl Room {
 /// Registered memory.
 pub struct Memory {
     mr: *mut Mr,
+    verbs: Option<&'static Functions>,
 }
 
 // SAFETY: as for `QueuePair`.
@@ -267,16 +287,16 @@ unsafe impl Send for Memory {}
 impl Memory {
     /// Nothing: a place to be filled.
     pub(super) fn none() -> Memory {
-        Memory { mr: std::ptr::null_mut() }
+        Memory { mr: std::ptr::null_mut(), verbs: None }
     }
 
     /// Registers memory of our own that stays mapped as long as the value lives; `remote`: the peer
     /// may write to it.
-    pub fn register(device: &Device, at: *mut u8, len: usize, remote: bool) -> Res<Memory> {
+    pub fn register(domain: &Domain, at: *mut u8, len: usize, remote: bool) -> Res<Memory> {
         let access = abi::ACCESS_LOCAL_WRITE | if remote { abi::ACCESS_REMOTE_WRITE } else { 0 };
         // SAFETY: a mapping of ours of this length, see the callers.
-        let mr = unsafe { (device.verbs.ibv_reg_mr)(device.pd, at.cast(), len, access) };
-        if mr.is_null() { Err(crate::sys::errno()) } else { Ok(Memory { mr }) }
+        let mr = unsafe { (domain.verbs.ibv_reg_mr)(domain.pd, at.cast(), len, access) };
+        if mr.is_null() { Err(crate::sys::errno()) } else { Ok(Memory { mr, verbs: Some(domain.verbs) }) }
     }
 
     /// Key for use on this side.
@@ -292,8 +312,10 @@ impl Memory {
     }
 
     /// Withdraws it.
-    pub fn deregister(self, device: &Device) {
-        // SAFETY: made by `register`, not used after this.
-        unsafe { (device.verbs.ibv_dereg_mr)(self.mr) };
+    pub fn deregister(self) {
+        if let Some(verbs) = self.verbs {
+            // SAFETY: made by `register`, not used after this.
+            unsafe { (verbs.ibv_dereg_mr)(self.mr) };
+        }
     }
 }

@@ -121,6 +121,9 @@ pub fn group(data: &[u8]) {
             group.handle_link_down(link);
         }
         group.handle_timeout(now);
+        if i % 8 == 7 {
+            group.retry_link(now);
+        }
         loop {
             let own = parts::second_link(1);
             match group.poll_event() {

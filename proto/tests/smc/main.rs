@@ -20,6 +20,7 @@ mod properties;
 mod proposals;
 mod replay;
 mod scenarios;
+mod scenarios_again;
 mod scenarios_failover;
 mod second_link;
 mod scenarios_tcp;

@@ -3,11 +3,11 @@
 use smcr_proto::smc::Time;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::Rkey;
-use smcr_proto::smc::link::{Event, Group, GroupError, NewLink, OwnKey, SECOND, State};
+use smcr_proto::smc::link::{AGAIN, Event, Group, GroupError, NewLink, OwnKey, SECOND, State};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{
     AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, LinkReason, Message,
-    RkeyMap, RkeyOnLink,
+    RequestAddLink, RkeyMap, RkeyOnLink,
 };
 
 use crate::links::{START, active, confirm_link};
@@ -101,7 +101,7 @@ fn a_server_offers_its_second_device_and_confirms_over_it() {
     tell(&mut group, 0, Message::AddLink(answer));
     assert_eq!(group.poll_transmit(), None, "its queue pair is raised first");
     let (events, messages) = drain(&mut group);
-    assert_eq!(events, [Event::LinkAccepted(answer)]);
+    assert_eq!(events, [Event::LinkAccepted { link: 1, answer }]);
     let [(1, Message::ConfirmLink(confirm))] = messages[..] else { panic!("{messages:?}") };
     assert_eq!((confirm.link, confirm.response, confirm.gid), (2, false, own(parts::SERVER).gid));
     assert!(!group.is_active(1), "not before the client has answered");
@@ -266,4 +266,58 @@ fn memories_are_announced_and_withdrawn_on_both_links() {
     let there = Event::RkeysDeleted { link: 0, keys: List::of(&[Rkey(8)]) };
     assert_eq!(events, [Event::RkeysDeleted { link: 1, keys }, there]);
     assert_eq!(group.peer_key(0, Rkey(8), 1), None);
+}
+
+#[test]
+fn a_client_asks_for_another_attempt_and_does_not_decide_how_often() {
+    let mut client = with_two(Role::Client);
+    client.retry_link(START);
+    assert_eq!(drain(&mut client), (vec![], vec![]), "both are there");
+    client.handle_link_down(0);
+    drain(&mut client);
+    client.retry_link(START);
+    let ask = Message::RequestAddLink(RequestAddLink { response: false, gids: List::new() });
+    assert_eq!(drain(&mut client), (vec![], vec![(1, ask)]));
+
+    let mut server = active(Role::Server, V2);
+    let mut attempts = 0;
+    for ms in (0..20_000).step_by(10) {
+        let now = START + Time::from_millis(ms);
+        server.handle_llc(now, 0, &ask.emit(V2)).unwrap();
+        server.handle_timeout(now);
+        let (events, messages) = drain(&mut server);
+        assert!(matches!(messages[..], [(0, Message::RequestAddLink(RequestAddLink { response: true, .. }))]));
+        attempts += events.iter().filter(|e| **e == Event::SecondLinkDue).count();
+    }
+    assert!((3..=5).contains(&attempts), "{attempts} in 20 s");
+    // With a link there is nothing to ask for.
+    let mut server = with_two(Role::Server);
+    tell(&mut server, 0, ask);
+    server.handle_timeout(START + AGAIN);
+    assert_eq!(drain(&mut server).0, []);
+}
+
+#[test]
+fn another_link_takes_the_place_of_the_first() {
+    let mut server = with_two(Role::Server);
+    server.handle_link_down(0);
+    drain(&mut server);
+    assert_eq!(server.vacant(), Some(0));
+    server.handle_timeout(START + AGAIN);
+    assert_eq!(drain(&mut server).0, [Event::SecondLinkDue]);
+    assert_eq!(server.offer_link(START + AGAIN, &own(parts::SERVER)), Ok(0));
+    assert_eq!(drain(&mut server).1, [(1, Message::AddLink(add_link(AddKind::Request, 3)))]);
+    tell(&mut server, 1, Message::DeleteLink(delete(1, true)));
+    let answer = add_link(AddKind::Accept, 3);
+    tell(&mut server, 1, Message::AddLink(answer));
+    let (events, messages) = drain(&mut server);
+    assert_eq!(events, [Event::LinkAccepted { link: 0, answer }]);
+    assert!(matches!(messages[..], [(0, Message::ConfirmLink(ConfirmLink { link: 3, .. }))]));
+    let Message::ConfirmLink(m) = confirm_link(true) else { unreachable!() };
+    tell(&mut server, 0, Message::ConfirmLink(m));
+    assert_eq!(drain(&mut server), (vec![], vec![]), "the number of the one that has gone");
+    tell(&mut server, 0, Message::ConfirmLink(ConfirmLink { link: 3, ..m }));
+    assert_eq!(drain(&mut server).0, [Event::LinkReady { link: 0 }]);
+    assert_eq!(server.peer_key(1, Rkey(0x10), 0), Some((Rkey(0x20), 0x2000)));
+    assert_eq!(server.peer_key(0, Rkey(0x10), 1), None, "a key of the old one");
 }

@@ -12,7 +12,7 @@ use crate::link::lock::{self, now};
 use crate::log;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net, proc};
-use crate::verbs::device::{DEVICE_FATAL, PORT_DOWN};
+use crate::verbs::uevent;
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
@@ -177,7 +177,9 @@ fn round(work: &mut Work) {
     let wanted = lock::with(|all| std::mem::take(&mut all.leavers)).unwrap_or_default();
     leavers.extend(wanted.into_iter().filter_map(Leaver::find));
     leavers.retain_mut(|l| !l.step());
-    let mut fds = vec![entry(EVENT.load(Relaxed), libc::POLLIN), entry(WATCH.load(Relaxed), libc::POLLIN)];
+    let heard = uevent::descriptor().unwrap_or(-1);
+    let own = [EVENT.load(Relaxed), WATCH.load(Relaxed), heard];
+    let mut fds: Vec<libc::pollfd> = own.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
     let first = fds.len();
     for shake in shakes.iter() {
         let wants = shake.wants();
@@ -213,6 +215,10 @@ fn round(work: &mut Work) {
     if fds[1].revents != 0 {
         tcp_events(listeners);
     }
+    if fds[2].revents != 0 {
+        let heard = uevent::take();
+        lock::with(|all| all.devices_changed(heard));
+    }
     for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
         shake.is_signalled = entry.revents != 0;
     }
@@ -226,14 +232,12 @@ fn round(work: &mut Work) {
             if number(d.async_fd())
                 && let Some(event) = d.take_async()
             {
-                log::info!(target: "smcr::verbs", event, "device event");
+                log::info!(target: "smcr::verbs", event = ?event, "device event");
                 events.push((at, event));
             }
         }
         for (at, event) in events {
-            if let PORT_DOWN | DEVICE_FATAL = event {
-                all.device_event(at, event == DEVICE_FATAL);
-            }
+            all.device_event(at, event);
         }
     });
 }
@@ -340,7 +344,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(EVENT.load(Relaxed));
     add(WATCH.load(Relaxed));
     backlog::descriptors(&mut *add);
-    cover::descriptor().into_iter().for_each(&mut *add);
+    cover::descriptor().into_iter().chain(uevent::descriptor()).for_each(&mut *add);
     lock::with(|all| {
         for d in &all.devices {
             d.descriptors().into_iter().for_each(&mut *add);
@@ -352,6 +356,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 pub fn moved(old: i32, new: i32) -> bool {
     cover::moved(old, new)
         || lock::moved(old, new)
+        || uevent::moved(old, new)
         || EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)

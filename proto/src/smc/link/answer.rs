@@ -2,9 +2,8 @@
 
 use super::one::{Link, Stage};
 use super::peer_keys::Name;
-use super::second::SECOND_PLACE;
 use super::timers::OfGroup;
-use super::{Event, Flow, Group, State};
+use super::{Event, Flow, Group, LINKS, State};
 use crate::smc::Time;
 use crate::smc::handshake::Role;
 use crate::smc::list::List;
@@ -18,8 +17,8 @@ impl Group {
             return;
         }
         match message {
-            Message::ConfirmLink(m) if by == 0 => self.on_first_confirmed(m),
-            Message::ConfirmLink(m) => self.on_second_confirmed(m),
+            Message::ConfirmLink(m) if self.state == State::Confirming => self.on_first_confirmed(m),
+            Message::ConfirmLink(m) => self.on_second_confirmed(by, m),
             Message::AddLink(m) => self.on_add_link(now, by, m),
             Message::DeleteLink(m) => self.on_delete_link(by, m),
             Message::ConfirmRkey(m) => self.on_confirm_rkey(by, m),
@@ -30,6 +29,7 @@ impl Group {
             Message::RequestAddLink(m) if !m.response => {
                 let answer = RequestAddLink { response: true, gids: List::new() };
                 self.send(by, Message::RequestAddLink(answer), None);
+                self.hasten();
             }
             // The answers to these have done their work by arriving; keys of a second link come with Add Link.
             Message::TestLink(_) | Message::RequestAddLink(_) | Message::AddLinkCont(_) => {}
@@ -56,6 +56,7 @@ impl Group {
                 self.state = State::Active;
                 self.push(Event::Ready);
                 if self.config.max_links > 1 {
+                    self.note_attempt();
                     self.push(Event::SecondLinkDue);
                 }
             }
@@ -63,21 +64,21 @@ impl Group {
         }
     }
 
-    fn on_second_confirmed(&mut self, m: ConfirmLink) {
+    fn on_second_confirmed(&mut self, place: usize, m: ConfirmLink) {
         let test = self.config.test_link;
         let fits = |l: &&mut Link| l.stage == Stage::Confirming && l.number == m.link && m.no_eyecatcher;
-        let Some(link) = self.links[SECOND_PLACE].as_mut().filter(fits) else { return };
+        let Some(link) = self.links[place].as_mut().filter(fits) else { return };
         match (self.config.role, m.response) {
             (Role::Client, false) => {
                 let answer = link.confirm(&self.config, true);
                 link.activate(test);
-                self.push(Event::RaiseToRts { link: SECOND_PLACE });
-                let ready = Event::LinkReady { link: SECOND_PLACE };
-                self.send(SECOND_PLACE, Message::ConfirmLink(answer), Some(ready));
+                self.push(Event::RaiseToRts { link: place });
+                self.send(place, Message::ConfirmLink(answer), Some(Event::LinkReady { link: place }));
             }
             (Role::Server, true) => {
                 link.activate(test);
-                self.push(Event::LinkReady { link: SECOND_PLACE });
+                self.push(Event::LinkReady { link: place });
+                self.note_found();
             }
             _ => {}
         }
@@ -118,7 +119,7 @@ impl Group {
             answer.errors = (m.keys.len() as u8).saturating_add(m.more);
         } else if !m.keys.is_empty() {
             self.push(Event::RkeysDeleted { link: by, keys: m.keys });
-            let other = SECOND_PLACE - by.min(SECOND_PLACE);
+            let other = (LINKS - 1) - by.min(LINKS - 1);
             let mut there = List::new();
             for key in m.keys.iter().filter_map(|key| self.peer_keys.forget(by, *key, other)) {
                 there.push(key);

@@ -5,7 +5,6 @@
 //! The part of [`Group`] that Linux has in `smcr_link_down` and `smc_llc_process_{srv,cli}_delete_link`.
 
 use super::one::Stage;
-use super::second::SECOND_PLACE;
 use super::{Event, Group, LINKS, State};
 use crate::smc::handshake::Role;
 use crate::smc::llc::{DeleteLink, LinkReason, Message};
@@ -17,8 +16,8 @@ impl Group {
         if self.state == State::Gone || self.is_over(link) {
             return;
         }
-        if link == SECOND_PLACE && !self.is_active(link) && self.state == State::Active {
-            return self.give_up_second();
+        if !self.is_active(link) && self.state == State::Active {
+            return self.give_up_second(link);
         }
         match self.other_than(link) {
             Some(to) => {
@@ -73,6 +72,7 @@ impl Group {
             } else {
                 self.links[link] = None;
                 self.push(Event::LinkGone { link });
+                self.note_lost();
             }
         }
         let by = if self.is_active(by) { Some(by) } else { self.other_than(link) };
@@ -99,6 +99,7 @@ impl Group {
         }
         self.transmit.retain(|o| o.link != link);
         self.push(Event::LinkDown { link, to });
+        self.note_lost();
     }
 
     /// There is no such link, or not any more.

@@ -5,7 +5,8 @@
 //! memory, tests an idle link, moves what a link carried to the other one ([`failover`]), and ends. RFC 7609
 //! section 3, Linux `net/smc/smc_llc.c`. The driver owns queue pairs and memory; connections are [`super::conn`].
 //!
-//! Links are named by their place, 0 or 1; numbers are what they are called on the wire.
+//! Links are named by their place, 0 or 1; numbers are what they are called on the wire. A link that has failed keeps its place
+//! until another one is made there.
 //!
 //! The order of calls: after each `handle_*` or command `poll_event` until `None` (messages are
 //! held back until then), then `poll_transmit` until `None`, then `poll_event` once more, then look at
@@ -13,6 +14,7 @@
 
 mod answer;
 mod config;
+mod event;
 mod failover;
 pub mod key;
 mod one;
@@ -22,6 +24,7 @@ mod timers;
 
 use self::one::Link;
 use self::peer_keys::{Name, PeerKeys};
+use self::second::Again;
 use self::timers::{GroupTimers, OfGroup, OfLink};
 use super::Time;
 use super::handshake::Role;
@@ -33,8 +36,9 @@ use super::llc::{
 };
 
 pub use self::config::{Config, MAX_CONNECTIONS};
+pub use self::event::{Event, GroupError, State};
 pub use self::one::{NewLink, OwnKey};
-pub use self::timers::{CONFIRM_CLIENT, FLOW, IDLE_CLIENT, IDLE_SERVER, SECOND, TEST_LINK};
+pub use self::timers::{AGAIN, AGAIN_MOST, CONFIRM_CLIENT, FLOW, IDLE_CLIENT, IDLE_SERVER, SECOND, TEST_LINK};
 
 /// Links of a group at most.
 pub const LINKS: usize = 2;
@@ -49,6 +53,12 @@ pub struct Group {
     timers: GroupTimers,
     links: [Option<Link>; LINKS],
     connections: u8,
+    /// How another attempt at a second link is due.
+    again: Again,
+    /// The highest number that a link has had.
+    numbered: u8,
+    /// The time of the last call.
+    clock: Time,
     /// The exchange that this end began and whose answer is missing.
     flow: Option<Flow>,
     /// A server's request that waits for the driver's answer.
@@ -56,97 +66,6 @@ pub struct Group {
     peer_keys: PeerKeys,
     transmit: List<Outgoing, QUEUE>,
     events: List<Queued, QUEUE>,
-}
-
-/// What a group is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// Not started.
-    New,
-    /// Waiting for the peer's Confirm Link.
-    Confirming,
-    /// In use.
-    Active,
-    /// Delete Link is to be sent; no connection may join.
-    Closing,
-    /// Over; the queue pairs can be destroyed.
-    Gone,
-}
-
-/// What the driver has to do.
-// Few at a time; there is no allocator to box it with.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// A client's queue pair has to go to RTS before the next message is sent.
-    RaiseToRts {
-        /// Place of the link.
-        link: usize,
-    },
-    /// The first link is confirmed; tell the handshake.
-    Ready,
-    /// The first link was not confirmed in time, or ended before it was; tell the handshake, destroy the
-    /// queue pair.
-    ConfirmFailed,
-    /// Server: a second link may be made. If there is another device: a queue pair, then [`Group::offer_link`];
-    /// else nothing, or [`Group::forgo_link`].
-    SecondLinkDue,
-    /// Client: the server offers its end of a second link. If there is a device to match: a queue pair in RTR, then
-    /// [`Group::accept_link`]; else [`Group::reject_link`].
-    LinkOffered(AddLink),
-    /// Server: the client's end of the second link. Its queue pair has to go to RTR and RTS before the next message is
-    /// sent; if it can't, [`Group::handle_link_down`].
-    LinkAccepted(AddLink),
-    /// The second link is confirmed: connections may use it.
-    LinkReady {
-        /// Place of the link.
-        link: usize,
-    },
-    /// A link does not carry data any more; what used it goes on over the other. Its queue pair goes to error.
-    LinkDown {
-        /// Place of the link.
-        link: usize,
-        /// Place of the one that is left.
-        to: usize,
-    },
-    /// A second link did not come up: its queue pair is to be destroyed.
-    LinkGone {
-        /// Place of the link.
-        link: usize,
-    },
-    /// The peer withdrew these memories: connections on this link that write there end. Nothing may be written
-    /// there after the messages that follow this event.
-    RkeysDeleted {
-        /// Place of the link whose keys these are.
-        link: usize,
-        /// The keys.
-        keys: List<Rkey, MAX_DELETE_KEYS>,
-    },
-    /// The exchange begun by [`Group::confirm_rkey`] or [`Group::delete_rkeys`] is over.
-    FlowDone {
-        /// The peer agreed; else it refused, or did not answer in time.
-        agreed: bool,
-    },
-    /// The group is over: every connection in it is aborted, the queue pairs destroyed.
-    Terminated {
-        /// The peer ended it.
-        by_peer: bool,
-        /// Why.
-        reason: LinkReason,
-    },
-}
-
-/// Why a command or a message was not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GroupError {
-    /// The driver has to take events and messages first; nothing was changed.
-    Backlog,
-    /// Another exchange of this end runs; wait for [`Event::FlowDone`].
-    Busy,
-    /// The group is not active, or has no room for a connection, or this is not due.
-    Unavailable,
-    /// More than [`MAX_DELETE_KEYS`] keys, or none.
-    Count,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,6 +95,9 @@ impl Group {
             timers: GroupTimers::default(),
             links: [Some(Link::first(&config, Time::ZERO)), None],
             connections: 0,
+            again: Again::default(),
+            numbered: config.link,
+            clock: Time::ZERO,
             flow: None,
             offered: None,
             peer_keys: PeerKeys::default(),
@@ -205,6 +127,7 @@ impl Group {
             return;
         }
         self.state = State::Confirming;
+        self.clock = now;
         let mut first = Link::first(&self.config, now);
         match self.config.role {
             Role::Server => {
@@ -225,6 +148,7 @@ impl Group {
         if self.is_over(link) {
             return Ok(()); // left over
         }
+        self.clock = now;
         self.handle_arrival(now, link);
         match Message::parse(bytes) {
             Ok((family, message)) if family == self.config.family => self.answer(now, link, message),
@@ -243,12 +167,16 @@ impl Group {
 
     /// Lets time pass; to be called when [`Group::poll_timeout`] is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.clock = now;
         for place in 0..LINKS {
             self.link_timeout(place, now);
         }
         if self.timers.take_due(OfGroup::Flow, now) {
             self.flow = None;
             self.push(Event::FlowDone { agreed: false });
+        }
+        if self.timers.take_due(OfGroup::Again, now) {
+            self.again_due();
         }
         if self.timers.take_due(OfGroup::Idle, now) {
             self.shutdown();

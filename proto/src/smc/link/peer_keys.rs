@@ -59,6 +59,16 @@ impl PeerKeys {
         Some((*entry.0.get(other)?)?.rkey)
     }
 
+    /// A link is another one from now on: what was known of it is not.
+    pub fn forget_link(&mut self, link: usize) {
+        for entry in self.0.iter_mut() {
+            if let Some(name) = entry.0.get_mut(link) {
+                *name = None;
+            }
+        }
+        self.0.retain(|e| e.0.iter().any(Option::is_some));
+    }
+
     fn take(&mut self, on: usize, rkey: Rkey) -> Option<Entry> {
         let place = self.place(on, rkey)?;
         self.0.swap_remove(place)
@@ -101,6 +111,17 @@ mod tests {
         assert_eq!(taken, MOST);
         assert!(keys.learn(0, name(3, 5), Some((1, name(4, 5)))), "one that is known changes");
         assert!(keys.learn(7, name(999, 0), None), "no such link: nothing to keep");
+    }
+
+    #[test]
+    fn a_link_that_is_replaced_takes_its_names_along() {
+        let mut keys = PeerKeys::default();
+        assert!(keys.learn(0, name(1, 100), Some((1, name(9, 900)))));
+        assert!(keys.learn(1, name(7, 700), None), "known there alone");
+        keys.forget_link(1);
+        assert_eq!((keys.find(0, Rkey(1), 1), keys.0.len()), (None, 1));
+        assert!(keys.learn(0, Name { rkey: Rkey(1), address: None }, Some((1, name(5, 500)))));
+        assert_eq!(keys.find(1, Rkey(5), 0), Some((Rkey(1), 100)));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Owned by [`super::Group`] and [`super::one::Link`].
 
+use core::marker::PhantomData;
+
 use crate::smc::Time;
 
 /// Wait for an answer to any request (SMC_LLC_WAIT_TIME).
@@ -10,6 +12,10 @@ pub const FLOW: Time = Time::from_secs(2);
 pub const CONFIRM_CLIENT: Time = Time::from_secs(4);
 /// Wait for each step of a second link, on both sides. The peer may have to open its device; nobody waits for it.
 pub const SECOND: Time = Time::from_secs(10);
+/// Wait before another attempt at a second link that was lost; twice as long after each that fails.
+pub const AGAIN: Time = Time::from_secs(5);
+/// The longest such wait.
+pub const AGAIN_MOST: Time = Time::from_secs(60);
 /// Linux tests a link after this long without any arrival (net.smc.smcr_testlink_time).
 pub const TEST_LINK: Time = Time::from_secs(30);
 /// How long a group without connections is kept by its server end.
@@ -37,32 +43,57 @@ pub(super) enum OfGroup {
     Flow,
     /// The group has no connection.
     Idle,
+    /// Another attempt at a second link.
+    Again,
+}
+
+/// What names a clock.
+pub(super) trait Which: Copy {
+    fn place(self) -> usize;
+}
+
+impl Which for OfLink {
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+impl Which for OfGroup {
+    fn place(self) -> usize {
+        self as usize
+    }
 }
 
 /// Clocks, each named by its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timers<const N: usize>([Option<Time>; N]);
+pub(super) struct Timers<W>([Option<Time>; 3], PhantomData<W>);
 
 /// Those of a link.
-pub(super) type LinkTimers = Timers<3>;
+pub(super) type LinkTimers = Timers<OfLink>;
 /// Those of the group.
-pub(super) type GroupTimers = Timers<2>;
+pub(super) type GroupTimers = Timers<OfGroup>;
 
-impl<const N: usize> Default for Timers<N> {
+impl<W> Default for Timers<W> {
     fn default() -> Self {
-        Timers([None; N])
+        Timers([None; 3], PhantomData)
     }
 }
 
-impl<const N: usize> Timers<N> {
-    fn put(&mut self, place: usize, at: Option<Time>) {
-        self.0[place] = at;
+impl<W: Which> Timers<W> {
+    pub fn set(&mut self, timer: W, at: Time) {
+        self.0[timer.place()] = Some(at);
     }
 
-    fn due(&mut self, place: usize, now: Time) -> bool {
-        let due = self.0[place].is_some_and(|at| at <= now);
+    pub fn clear(&mut self, timer: W) {
+        self.0[timer.place()] = None;
+    }
+
+    /// Whether it has run out; it is stopped then.
+    pub fn take_due(&mut self, timer: W, now: Time) -> bool {
+        let clock = &mut self.0[timer.place()];
+        let due = clock.is_some_and(|at| at <= now);
         if due {
-            self.0[place] = None;
+            *clock = None;
         }
         due
     }
@@ -70,35 +101,5 @@ impl<const N: usize> Timers<N> {
     /// The first to run out.
     pub fn next(&self) -> Option<Time> {
         self.0.iter().flatten().min().copied()
-    }
-}
-
-impl LinkTimers {
-    pub fn set(&mut self, timer: OfLink, at: Time) {
-        self.put(timer as usize, Some(at));
-    }
-
-    pub fn clear(&mut self, timer: OfLink) {
-        self.put(timer as usize, None);
-    }
-
-    /// Whether it has run out; it is stopped then.
-    pub fn take_due(&mut self, timer: OfLink, now: Time) -> bool {
-        self.due(timer as usize, now)
-    }
-}
-
-impl GroupTimers {
-    pub fn set(&mut self, timer: OfGroup, at: Time) {
-        self.put(timer as usize, Some(at));
-    }
-
-    pub fn clear(&mut self, timer: OfGroup) {
-        self.put(timer as usize, None);
-    }
-
-    /// Whether it has run out; it is stopped then.
-    pub fn take_due(&mut self, timer: OfGroup, now: Time) -> bool {
-        self.due(timer as usize, now)
     }
 }

@@ -1,7 +1,7 @@
 //! What the library does around the machines at each end: passes on their events and messages, and
 //! decides where they ask.
 
-use smcr_proto::smc::clc::accept::AcceptConfirm;
+use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::Event as ClientEvent;
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent};
@@ -85,9 +85,7 @@ impl Pair {
         let own = self.ends[end].slots[place].own;
         let now = self.now;
         let Some((_, group)) = self.ends[end].group.as_mut().filter(|(_, g)| g.is_active(1)) else { return };
-        let first = OwnKey { rkey: own.rkey, address: own.rmb_address };
-        let second = OwnKey { rkey: Rkey(own.rkey.0 | 0x8000_0000), address: own.rmb_address + base(1) };
-        group.confirm_rkey(now, [first, second]).expect("one after the other");
+        group.confirm_rkey(now, [own_key(&own, 0), own_key(&own, 1)]).expect("one after the other");
         self.pump_group(end);
     }
 
@@ -152,22 +150,32 @@ impl Pair {
         }
     }
 
-    /// This end's part of a second link.
+    /// This end's part of a second link, for the first time or in the place of one that has failed.
     fn second_link(&mut self, end: usize, event: Event) {
         let who = if end == CLIENT { parts::CLIENT } else { parts::SERVER };
         let (now, two) = (self.now, self.two_devices);
         let mut own = parts::second_link(who);
-        for slot in &self.ends[end].slots {
-            let known = slot.own.rkey;
-            let new = Rkey(known.0 | 0x8000_0000);
-            own.rkeys.push(RkeyMap { known, new, address: slot.own.rmb_address + base(1) });
-        }
         let Some((_, group)) = &mut self.ends[end].group else { return };
-        match event {
-            Event::SecondLinkDue if two => group.offer_link(now, &own).unwrap(),
-            Event::SecondLinkDue => group.forgo_link(),
-            _ if two => group.accept_link(now, &own).unwrap(),
-            _ => group.reject_link(),
+        let place = group.vacant().expect("a place for it");
+        for slot in &self.ends[end].slots {
+            let (known, new) = (own_key(&slot.own, 1 - place), own_key(&slot.own, place));
+            own.rkeys.push(RkeyMap { known: known.rkey, new: new.rkey, address: new.address });
+        }
+        let made = match event {
+            Event::SecondLinkDue if two => Some(group.offer_link(now, &own)),
+            Event::SecondLinkDue => {
+                group.forgo_link();
+                None
+            }
+            _ if two => Some(group.accept_link(now, &own)),
+            _ => {
+                group.reject_link();
+                None
+            }
+        };
+        if let Some(made) = made {
+            assert_eq!(made, Ok(place));
+            self.renew(end, place);
         }
     }
 
@@ -176,7 +184,7 @@ impl Pair {
             Event::RaiseToRts { link } => self.ends[end].rts[link] = true,
             Event::RkeysDeleted { .. } | Event::FlowDone { .. } => {}
             Event::SecondLinkDue | Event::LinkOffered(_) => self.second_link(end, event),
-            Event::LinkAccepted(_) => self.ends[end].rts[1] = true,
+            Event::LinkAccepted { link, .. } => self.ends[end].rts[link] = true,
             Event::LinkReady { .. } => self.ends[end].second += 1,
             Event::LinkGone { link } => self.ends[end].rts[link] = false,
             Event::LinkDown { link, to } => {
@@ -215,4 +223,9 @@ impl Pair {
             }
         }
     }
+}
+
+/// What the memory of an end is called on a link.
+fn own_key(own: &Endpoint, link: usize) -> OwnKey {
+    OwnKey { rkey: Rkey(own.rkey.0 | (link as u32) << 31), address: own.rmb_address + base(link) }
 }

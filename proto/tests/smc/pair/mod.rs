@@ -372,6 +372,33 @@ impl Pair {
         }
     }
 
+    /// A path that was cut carries again; what was on its way has gone.
+    pub fn mend(&mut self, link: usize) {
+        self.link_up[link] = true;
+        for end in [CLIENT, SERVER] {
+            self.wire[end][link].clear();
+        }
+    }
+
+    /// An end has a new queue pair in the place of a link: nothing of the old one arrives any more.
+    fn renew(&mut self, end: usize, link: usize) {
+        self.wire[1 - end][link].clear();
+        self.ends[end].rts[link] = false;
+        for slot in &mut self.ends[end].slots {
+            assert_ne!(slot.link, link, "nobody uses it any more");
+            slot.arrived[link].clear();
+        }
+    }
+
+    /// A port has come up at an end.
+    pub fn hint(&mut self, end: usize) {
+        let now = self.now;
+        if let Some((_, group)) = &mut self.ends[end].group {
+            group.retry_link(now);
+        }
+        self.pump_group(end);
+    }
+
     /// An end sees that a link is dead.
     pub fn notice(&mut self, end: usize, link: usize) {
         if let Some((_, group)) = &mut self.ends[end].group {

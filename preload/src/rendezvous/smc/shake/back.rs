@@ -1,6 +1,7 @@
 //! How a handshake ends: with a link, or on TCP with what the program has sent meanwhile.
 
-use super::{Late, Machine, Shake};
+use super::greet::Late;
+use super::{Machine, Shake};
 use crate::engine::linked;
 use crate::family::sock::{Sock, flag};
 use crate::layout::fin;
@@ -28,6 +29,8 @@ impl Shake {
             let conn = slot.conn.as_mut()?;
             conn.activate(&params.peer).ok()?;
             conn.set_validation_by_cursor(ours);
+            #[cfg(feature = "faults")]
+            crate::link::forge::met(self.index, &params.peer);
             slot.active = true;
             slot.ours = ours;
             let (serial, group, link) = (slot.serial, slot.group, slot.link);
@@ -154,7 +157,8 @@ impl Shake {
             self.receives = linked::return_receiving(s, self.received);
             lock::with(|all| all.wake_slot(self.index));
         }
-        if !done || !linked::return_sending(s, self.fd, at, self.sent) || !self.receives {
+        self.sends = self.sends || done && linked::return_sending(s, self.fd, at, self.sent);
+        if !done || !self.sends || !self.receives {
             return false;
         }
         linked::forget(s);

@@ -1,11 +1,22 @@
 //! What stands first in the stream: a greeting, the program's bytes where one was expected, or what comes late.
 
-use super::{Late, Machine, Shake};
+use super::about::names;
+use super::{Machine, Shake};
 use crate::sys::{Errno, net};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
-use smcr_proto::smc::clc::{Kind, SMCR};
-use smcr_proto::smc::clc::decline::{LEN_V1, LEN_V2};
+use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind, MAX_LEN, SMCR};
+use smcr_proto::smc::clc::decline::{Decline, LEN_V1, LEN_V2};
+use smcr_proto::smc::diagnosis::Diagnosis;
+
+/// What may come late: when its time was over, it was on its way perhaps, or the peer had been stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Late {
+    Nothing,
+    Greeting,
+    Proposal,
+    Decline,
+}
 
 impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
@@ -48,7 +59,15 @@ impl Shake {
     pub(super) fn read_late(&mut self) {
         let first = match self.late {
             Late::Nothing => return,
-            Late::Greeting => self.take_first(&HELLO, HELLO.len()),
+            Late::Greeting => match self.take_first(&HELLO, HELLO.len()) {
+                First::Taken => {
+                    // And then the server may have gone on without this end.
+                    self.late = Late::Decline;
+                    return self.read_late();
+                }
+                first => first,
+            },
+            Late::Proposal => self.take_proposal(),
             // A kernel's is of the version that was proposed.
             Late::Decline => match self.take_first(&decline(LEN_V1), LEN_V1) {
                 First::Other => self.take_first(&decline(LEN_V2), LEN_V2),
@@ -60,9 +79,42 @@ impl Shake {
         }
     }
 
+    /// A server that has greeted a client and has heard nothing goes on over TCP. The client, if it was stopped, reads first that
+    /// it is declined; what it has proposed meanwhile is not for the program.
+    pub(super) fn go_on_without(&mut self) {
+        if self.late != Late::Proposal {
+            self.late = Late::Proposal;
+            let decline = Decline::new(names().0, Diagnosis::TIMEOUT_CONFIRM_LINK);
+            return self.out.extend_from_slice(&decline.emit());
+        }
+        self.fall_back(Reason::PeerSilent);
+    }
+
+    /// Takes a Proposal, if one stands first: its header says how long it is.
+    fn take_proposal(&mut self) -> First {
+        let mut header = [0; HEADER_LEN];
+        let n = match net::recv_slice(self.fd, &mut header, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => return First::NotYet,
+            other => other.unwrap_or(0),
+        };
+        let seen = n.min(SMCR.len());
+        if n == 0 || header[..seen] != SMCR[..seen] {
+            return First::Other;
+        }
+        if n < HEADER_LEN {
+            return First::NotYet;
+        }
+        match Header::parse(&header) {
+            Ok(h) if h.kind == Kind::Proposal && usize::from(h.length) <= MAX_LEN => {
+                self.take_first(&header, usize::from(h.length))
+            }
+            _ => First::Other,
+        }
+    }
+
     /// Takes the first `len` bytes of the stream if they begin like this.
     fn take_first(&mut self, begin: &[u8], len: usize) -> First {
-        let mut buf = [0u8; 64];
+        let mut buf = [0u8; MAX_LEN];
         let n = match net::recv_slice(self.fd, &mut buf[..len], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return First::NotYet,
             other => other.unwrap_or(0),

@@ -2,45 +2,34 @@
 //! for with devices, groups and rings ([`join`], [`back`]).
 //!
 //! Runs in the service thread; nothing here waits. Towards libsmcr the server speaks first: a greeting
-//! ([`HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
+//! ([`smcr_proto::handshake::HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
 //! meanwhile goes through TCP before the program does so itself.
 
 mod about;
 mod back;
+mod begin;
 mod greet;
 mod join;
 
+use self::greet::Late;
 use crate::family::sock::{Sock, role};
 use crate::link::lock::{self, now};
+use crate::log;
 use crate::rendezvous::smc::blocked::{self, Address, Blocked};
 use crate::sys::{Errno, net};
 use crate::verbs::port::Port;
-use crate::{control, log};
-use smcr_proto::handshake::{HELLO, Peer};
+use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::Frame;
-use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::{self, Client};
-use smcr_proto::smc::handshake::server::{self, Offer, Server};
+use smcr_proto::smc::handshake::server::{self, Server};
 use smcr_proto::smc::handshake::{Failure, Outcome};
 use smcr_proto::smc::id::RmbeSize;
-use smcr_proto::smc::immediate;
 use std::sync::atomic::Ordering::*;
 
 pub use about::names;
-use about::find_port;
-
-/// How long a client waits for the greeting of a server that has the library.
-const GREETING: Time = Time::from_secs(2);
-/// Towards a kernel a group has one link.
-const LIMITS: Limits = Limits { max_conns: 255, max_links: 1, features: 0 };
-/// Between two libsmcr it has two where there are devices for them, and a write may announce itself.
-const LIMITS_OF_OURS: Limits = Limits { features: immediate::FEATURE, max_links: 2, ..LIMITS };
-/// A kernel's client with two links waits for Add Link, and then looks whether the link was declined: where RoCE passes
-/// from this end to the other alone it would take the link for confirmed else.
-const LIMITS_OF_KERNELS: Limits = Limits { max_links: 2, ..LIMITS };
 
 /// A handshake on its way.
 pub struct Shake {
@@ -70,7 +59,8 @@ pub struct Shake {
     received: u64,
     /// On TCP: position up to which the program's bytes have gone.
     drained: Option<u64>,
-    /// Receiving is on TCP as well.
+    /// On TCP: the program sends by itself again, and receives by itself.
+    sends: bool,
     receives: bool,
     /// Something happened on the descriptor.
     pub is_signalled: bool,
@@ -78,14 +68,6 @@ pub struct Shake {
     late: Late,
     /// The connection is on its way back to TCP, by somebody else.
     gone: bool,
-}
-
-/// What may come late: when its time was over, it was on its way perhaps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Late {
-    Nothing,
-    Greeting,
-    Decline,
 }
 
 // One at a time in a list of a few.
@@ -137,6 +119,7 @@ impl Shake {
             sent: 0,
             received: 0,
             drained: None,
+            sends: false,
             receives: false,
             is_signalled: true,
             late: Late::Nothing,
@@ -220,6 +203,9 @@ impl Shake {
         if let Some(drained) = self.drained {
             if self.head() != drained {
                 events |= libc::POLLOUT;
+            } else if self.sends {
+                // For what may come late, or the program's end.
+                at = Some(now() + Time::from_secs(1));
             } else {
                 // The program holds the lock of a direction at this moment, or is about to send.
                 at = Some(now() + Time::from_millis(1));
@@ -247,64 +233,6 @@ impl Shake {
         let same = self.s.generation.load(Relaxed) == self.generation
             && self.s.link.load(Relaxed) == self.index + 1;
         same.then_some(self.s)
-    }
-
-    fn start(&mut self) {
-        if self.refusal.is_none() {
-            self.port = find_port(self.fd);
-            // Opened before the first message: the first time takes long, and the peer waits 6 s for the next one.
-            let opens = |port: &Port| lock::with(|all| all.device(port).is_ok()) == Some(true);
-            if !self.port.as_ref().is_some_and(opens) {
-                self.refusal = Some((Reason::SmcNoRdma, Diagnosis::NO_SMCR_DEVICE));
-            }
-        }
-        let ours = self.is_ours();
-        if self.is_client() {
-            if ours {
-                self.machine = Machine::Greeting(now() + GREETING);
-            } else {
-                self.propose();
-            }
-            return;
-        }
-        if ours {
-            self.out.extend_from_slice(&HELLO);
-        }
-        let (peer_id, host) = names();
-        let offer = match self.refusal {
-            Some((_, code)) => Err(code),
-            None => {
-                let limits = if ours { LIMITS_OF_OURS } else { LIMITS_OF_KERNELS };
-                Ok(Offer { v1: None, v2: Some((control::user_eids(), limits)) })
-            }
-        };
-        self.machine = Machine::Server(Server::new(now(), peer_id, offer, host));
-    }
-
-    fn propose(&mut self) {
-        let (peer_id, host) = names();
-        let machine = match (self.refusal, &self.port) {
-            (None, Some(port)) => {
-                let offer = OfferV2 {
-                    gid: port.gid,
-                    release: Release::V21(if self.is_ours() { LIMITS_OF_OURS } else { LIMITS }),
-                    eids: control::user_eids(),
-                };
-                let proposal = Proposal {
-                    peer_id,
-                    gid: port.gid,
-                    mac: port.mac,
-                    v1: None,
-                    v2: Some(offer),
-                };
-                Client::new(now(), proposal, host)
-            }
-            (refusal, _) => {
-                let code = refusal.map_or(Diagnosis::NO_SMCR_DEVICE, |r| r.1);
-                Client::refusing(peer_id, code, host)
-            }
-        };
-        self.machine = Machine::Client(machine);
     }
 
     /// Takes what belongs to the handshake from the stream, and nothing else.
@@ -414,11 +342,9 @@ impl Shake {
                 }
                 self.fall_back(own.or(f.reason()).unwrap_or(Reason::SmcDeclined));
             }
-            // It was not greeted in time, and has nothing to say.
-            Some(Outcome::Fail(Failure::Timeout))
-                if self.received == 0 && self.is_ours() =>
-            {
-                self.fall_back(Reason::PeerSilent);
+            // It was greeted, and has said nothing.
+            Some(Outcome::Fail(Failure::Timeout)) if self.received == 0 && self.is_ours() && self.drained.is_none() => {
+                self.go_on_without();
             }
             // TCP has ended: it shows the program how.
             Some(Outcome::Fail(Failure::Closed)) => self.fall_back(Reason::PeerSilent),

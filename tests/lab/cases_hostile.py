@@ -1,0 +1,192 @@
+"""A hostile peer on a real link: an established one of the build with faults (`SMCR_FORGE`, preload/src/link/forge.rs) sends what no
+peer should. It may break its own connection and its own group. Other groups of the victim go on, over RDMA, with every byte right,
+and nothing is written outside the ring, whatever keys and places the hostile end knows."""
+import json
+import re
+import time
+
+from guests import Failed
+from lab import LIB, PEER, add, payload, said
+
+FAULTY = "/usr/local/lib/smcr-faults/libsmcr.so"
+N = 300_000
+AT_ONCE = 4
+
+
+def llc(kind, flags=0, length=44, **at):
+    """An LLC message of version 2: `b12="ffff"` puts bytes at offset 12. O and P are keys (8 digits)."""
+    text = f"{kind | 0x20:02x}{length:02x}00{flags:02x}"
+    for place, hexes in sorted(at.items(), key=lambda kv: int(kv[0][1:])):
+        start = 2 * int(place[1:])
+        now = len(re.sub("[OP]", "00000000", text))
+        text += "0" * (start - now) + hexes
+    now = len(re.sub("[OP]", "00000000", text))
+    return f"send {text}{'0' * (2 * length - now)}"
+
+
+GID = "00000000000000000000ffff0a4d0002"
+# Where to: "link" it goes on, "tcp" the group ends and TCP carries on, "ends" the connection is reset. Each with nothing lost or wrong.
+FORGED = [
+    # LLC
+    ("Confirm Link once more", llc(1, 0x03, b10=GID, b26="000011", b29="01"), "link"),
+    ("an answer to Confirm Link for link 7", llc(1, 0x83, b26="000011", b29="07"), "link"),
+    ("Add Link", llc(2, b12=GID, b28="000011", b31="02", b32="03"), "link"),
+    ("an answer to an Add Link that was never sent", llc(2, 0x80, length=72, b12=GID, b28="000011", b31="02", b32="03"), "link"),
+    ("Add Link with 255 keys that are not there", llc(2, length=72, b12=GID, b31="02", b32="03", b70="ff00"), "link"),
+    ("a reject of no Add Link", llc(2, 0xc0, b31="02"), "link"),
+    ("Add Link Continue", llc(3, b4="02ff"), "link"),
+    ("Delete Link of link 9", llc(4, b4="09"), "link"),
+    ("an answer to a Delete Link that was never sent", llc(4, 0xe0), "link"),
+    ("Delete Link of the only link", llc(4, 0x20, b4="01", b5="00010000"), "tcp"),
+    ("Delete Link of all links", llc(4, 0x40), "tcp"),
+    ("Request Add Link with 200 GIDs", llc(5, b24="c8"), "link"),
+    ("Confirm Rkey of memories on links 2 and 77", ";".join(
+        f"times 10 {llc(6, b4='01', b5=f'{key:08x}', b17=link + f'{key + 1:08x}')}" for key, link in ((17, "4d"), (33, "02"))), "link"),
+    ("Confirm Rkey of nine links", llc(6, b4="09", b5="O"), "link"),
+    ("20 times Test Link", f"times 20 {llc(7, b4='aa' * 16)}", "link"),
+    ("2,000 times Test Link", f"times 2000 {llc(7, b4='aa' * 16)}", "tcp"),
+    ("Delete Rkey of unknown keys", llc(9, b4="02", b8="1234567812345678"), "link"),
+    ("Delete Rkey of 255 keys", llc(9, b4="ff", b8="O"), "link"),
+    ("Delete Rkey of the memory in use", llc(9, b4="01", b8="O"), "ends"),
+    ("unknown types, lengths that lie", ";".join(["send 3f2c", "send 00", "send 212c", "send fe", f"send 27ff00{'00' * 41}", f"send 292b{'00' * 42}",
+                                                   f"send fe2d{'00' * 42}", f"send {'ff' * 200}"]), "link"),
+    ("a message longer than any", "long 400", "tcp"),
+    # CDC
+    ("producer cursor one ring ahead", "cdc +1 +0 +140000 +0 0 0", "ends"),
+    ("producer cursor at the end of numbers", "raw +1 ffff ffffffff 0 0 0 0", "ends"),
+    ("producer count outside the ring", "raw +1 0 20001 0 0 0 0", "ends"),
+    ("consumer cursor beyond what was sent", "cdc +1 +0 +0 +140000 0 0", "ends"),
+    ("consumer count outside the ring", "raw +1 0 0 0 80000000 0 0", "ends"),
+    ("both cursors gone back", "cdc +1 +0 -3000 -3000 0 0", "link"),
+    ("a number from the past", "cdc -5 +0 +140000 +1 0 0", "link"),
+    ("an unknown token", "cdc +1 +77 +140000 +1 0 0;cdc +1 ffffffff +140000 +1 0 60;cdc +1 -65536 +140000 +1 0 60", "link"),
+    ("a failover message with a number that lies", "cdc +3000 +0 +0 +0 8 0", "link"),
+    ("a failover message with a producer cursor that lies", "cdc +1 +0 +1 +0 8 0", "tcp"),
+    ("a failover message with a consumer cursor that lies", "cdc +1 +0 +0 +140000 8 0", "tcp"),
+    ("urgent bytes that are none", "cdc +1 +0 +0 +0 e0 0", "link"),
+    ("closed, aborted and done in one", "cdc +1 +0 +0 +0 0 e0", "ends"),
+    ("all flags, so that it is a failover message", "cdc +1 +0 +0 +0 ff ff", "link"),
+    # Writes that announce themselves
+    ("a write of no bytes", "imm 0 +0 +0", "ends"),
+    ("a write longer than the free space", "imm 1ffff +0 +0;imm 1ffff +0 +0;imm 1ffff +0 +0", "ends"),
+    ("a write that says more has been read than was sent", "imm 1 +0 +30000", "ends"),
+    ("writes for other connections", "imm 1 +1 +0;imm 1 +4096 +0;imm 1 0 +0;imm 1 ffff +0", "link"),
+    # RDMA
+    ("a write with another key", "rdma 0 +1 +0 40", "tcp"),
+    ("a write with a key of another place", "rdma 0 +256 +0 40", "tcp"),
+    ("a write before the region", "rdma 0 +0 -1000000 40", "tcp"),
+    ("a write behind the region", "rdma 0 +0 +5000000 40", "tcp"),
+    ("a write over the region's end", "rdma 0 +0 +500000 ffff", "tcp"),
+    ("a write to address 0", "rdma 0 +0 0 40", "tcp"),
+    ("a read of the region", "rdma 4 +0 +0 1000", "tcp"),
+]
+
+
+def groups(guest):
+    return {g["qpn"]: g for g in json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"]}
+
+
+def install(lab):
+    lab.restart()
+    for guest in (lab.a, lab.b):
+        guest.run(f"[ -e {FAULTY} ] || {{ mkdir -p $(dirname {FAULTY}) && cp /lab/libsmcr-faults.so {FAULTY}; }}")
+
+
+def hostile(lab, to, plan, guest=None, **more):
+    guest = guest or lab.b
+    return guest.start(f"exec {PEER} forger {to} {N}", LD_PRELOAD=FAULTY, SMCR_FORGE=plan, PATIENCE=200, **more)
+
+
+def outcome(lab, job):
+    """Where the connection of a hostile client has gone: as the two ends show it while it is still there."""
+    job.guest.wait(lambda: "\nwhole" in job.out or job.rc is not None, 100)
+    if job.rc is None and "\nwhole" not in job.out:
+        return f"it hangs: {job.tail()}"
+    if job.rc is not None:
+        how = re.findall(r"^(\w+Error)", job.out, re.M)
+        if not how or how[-1] not in ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError"):
+            return f"{job.tail()}"
+        return "ends"
+    pid = int(re.search(r"^pid (\d+)", job.out, re.M)[1])
+    mine = [g for g in groups(lab.b).values() if g["pid"] == pid]
+    theirs = groups(lab.a)
+    there = [g for g in mine if g["peer_qpn"] in theirs]
+    if len(mine) != len(there):
+        return f"the ends do not agree: {mine} and {theirs}"
+    return "link" if there else "tcp"
+
+
+def innocent(lab, to, **more):
+    job = lab.client("smcr", to, "pings", 40_000, 1000, "stops", PATIENCE=1000, **more).expect("up", 30)
+    lab.b.wait(lambda: len(groups(lab.a)) == 1, 15)
+    return job
+
+
+def end_innocent(lab, job, before):
+    if groups(lab.a).keys() != before or job.rc is not None:
+        raise Failed(f"groups of the victim: {groups(lab.a)}, {job.tail()}")
+    job.guest.say(id=job.number, input="go\n")
+    return said(job.done(60))
+
+
+def forged_at_server(lab):
+    """The victim is a server; each forgery comes from a process, and so a group, of its own."""
+    install(lab)
+    to = lab.server("smcr")
+    server = lab.servers["smcr", "A"]
+    good = innocent(lab, to)
+    before, seen, wrong = groups(lab.a).keys(), {}, []
+    for at in range(0, len(FORGED), AT_ONCE):
+        jobs = [(row, hostile(lab, to, row[1])) for row in FORGED[at:at + AT_ONCE]]
+        for (name, plan, wanted), job in jobs:
+            how = outcome(lab, job)
+            seen[how] = seen.get(how, 0) + 1
+            forged = "forge: done" in job.out and (wanted == "tcp" or "forge: refused" not in job.out)
+            if plan.startswith("rdma") and not re.search(r"forge: completed (9|10|12)\b", job.out):
+                how = f"{how}, and the network card took it"
+            if how != wanted or not forged:
+                wrong.append(f"{name}: {how}, not {wanted}{'' if forged else ', not forged'}: {job.tail()}")
+            if job.rc is None:
+                job.guest.say(id=job.number, input="go\n")
+        for _, job in jobs:
+            job.wait(30)
+        if server.rc is not None or good.rc is not None:
+            raise Failed(f"after {[row[0] for row, _ in jobs]}: server {server.tail()}, innocent {good.tail()}")
+        end = time.monotonic() + 20
+        while groups(lab.a).keys() != before and time.monotonic() < end:
+            time.sleep(0.3)
+        if groups(lab.a).keys() != before:
+            raise Failed(f"groups left by {[row[0] for row, _ in jobs]}: {groups(lab.a)}")
+    text = end_innocent(lab, good, before)
+    if "ValueError" in server.out:
+        wrong.append(f"wrong bytes: {server.tail()}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{len(FORGED)} forgeries: {seen}; the other group: {text}"
+
+
+add("hostile: a server, forged messages, cursors, keys", forged_at_server)
+
+
+def other_groups_ring(lab):
+    """The hostile end knows key and place of the innocent one's ring, and overwrites all of it again and again."""
+    install(lab)
+    to = lab.server("smcr")
+    good = lab.b.start(f"exec {PEER} pings {to} 40000 1000 stops", LD_PRELOAD=FAULTY, SMCR_FORGE="show", PATIENCE=1000).expect("forge: done", 40)
+    before = groups(lab.a).keys()
+    key, ring, size = (int(x, 16) for x in re.search(r"key (\w+) ring (\w+) size (\w+)", good.out).groups())
+    results = []
+    for what, plan in (("write", f"rdma 0 {key:x} {ring:x} {size:x}"), ("read", f"rdma 4 {key:x} {ring:x} 1000"), ("write with immediate", f"rdma 1 {key:x} {ring:x} {size:x}")):
+        job = hostile(lab, to, plan)
+        how = outcome(lab, job)
+        status = re.findall(r"forge: completed (\d+)", job.out)
+        if job.rc is None:
+            job.guest.say(id=job.number, input="go\n")
+            job.wait(30)
+        if "forge: done" not in job.out or not status or "0" in status:
+            raise Failed(f"{what}: the network card took it: {how} {job.tail()}; {good.tail()}")
+        results.append(f"{what}: status {status[0]}, then {how}")
+    return f"{'; '.join(results)}; the other group: {end_innocent(lab, good, before)}"
+
+
+add("hostile: the ring of another group, key and address known", other_groups_ring)
