@@ -109,6 +109,10 @@ pub fn kick_parent() {
     let _ = fd::event_set(PARENT.load(Relaxed));
 }
 
+/// Rounds of a wait for the lock that are spent spinning; the last of those in which others are let go first.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 200;
+
 /// Runs `f` with everything; None if this thread is in here already (a signal handler).
 pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
     let me = process::tid();
@@ -118,10 +122,12 @@ pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
             return None;
         }
         rounds += 1;
-        if rounds > 100 {
-            proc::yield_now();
-        } else {
-            std::hint::spin_loop();
+        match rounds {
+            ..=SPINS => std::hint::spin_loop(),
+            ..=YIELDS => proc::yield_now(),
+            // Memory is being registered, or a device opened: many who yield to each other would leave little of the
+            // processors to the one that does it.
+            _ => drop(fd::poll(&mut [], 1)),
         }
     }
     let result = run(|state| {
