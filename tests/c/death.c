@@ -124,6 +124,37 @@ static void behind_b(void) {
     see(fd);
 }
 
+/* One thread of the survivor is in recv since before the connection was in memory; what the dead had unread lies there. */
+static void *in_recv_always(void *p) {
+    R(recv(*(int *)p, buf + sizeof buf - 1, 1, 0));
+    return NULL;
+}
+static void in_recv_always_b(void) {
+    int fd = conn_cold();
+    pthread_t t;
+    pthread_create(&t, NULL, in_recv_always, &fd);
+    settle();
+    for (int i = 0; i < 300; i++) {
+        put(fd, buf, 1000);
+        hear();
+    }
+    put(fd, buf, 20000);
+    kill_peer();
+    pthread_join(t, NULL);
+    R(recv(fd, buf, 1, 0));
+}
+static void in_recv_always_a(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < 300; i++) {
+        MUST(get(fd, buf, 1000) == 1000 ? 0 : -1);
+        tell('.');
+    }
+    settle();
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+
 /* The survivor is the one in a call: recv, send, poll, epoll_wait. */
 static void *kill_later(void *p) {
     settle();
@@ -349,6 +380,7 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"killed_in_send", sending_a, sending_b, 0},
                              {"killed_with_payload_behind", behind_a, behind_b, COLD},
                              {"killed_half_read", half_read_a, half_read_b, 0},
+                             {"survivor_in_recv_always", in_recv_always_a, in_recv_always_b, COLD},
                              {"survivor_in_recv", in_recv_a, quiet_b, 0},
                              {"survivor_in_poll", in_poll_a, quiet_b, 0},
                              {"survivor_in_epoll", in_epoll_a, quiet_b, 0},
