@@ -122,9 +122,19 @@ def innocent(lab, to, **more):
     return job
 
 
+def await_groups(lab, before, forged):
+    """A hostile end whose own queue pair has failed can't say that it leaves: the victim's next Test Link finds out."""
+    end = time.monotonic() + 90
+    while groups(lab.a).keys() != before and time.monotonic() < end:
+        time.sleep(0.3)
+    if groups(lab.a).keys() != before:
+        raise Failed(f"groups left by {forged}: {groups(lab.a)}")
+
+
 def end_innocent(lab, job, before):
-    if groups(lab.a).keys() != before or job.rc is not None:
-        raise Failed(f"groups of the victim: {groups(lab.a)}, {job.tail()}")
+    if job.rc is not None:
+        raise Failed(f"the innocent one has ended: {job.tail()}")
+    await_groups(lab, before, "all")
     job.guest.say(id=job.number, input="go\n")
     return said(job.done(60))
 
@@ -152,11 +162,7 @@ def forged_at_server(lab):
             job.wait(30)
         if server.rc is not None or good.rc is not None:
             raise Failed(f"after {[row[0] for row, _ in jobs]}: server {server.tail()}, innocent {good.tail()}")
-        end = time.monotonic() + 20
-        while groups(lab.a).keys() != before and time.monotonic() < end:
-            time.sleep(0.3)
-        if groups(lab.a).keys() != before:
-            raise Failed(f"groups left by {[row[0] for row, _ in jobs]}: {groups(lab.a)}")
+        await_groups(lab, before, [row[0] for row, _ in jobs])
     text = end_innocent(lab, good, before)
     if "ValueError" in server.out:
         wrong.append(f"wrong bytes: {server.tail()}")
