@@ -96,6 +96,12 @@ fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
     dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
 }
 
+/// A receive of `wanted` bytes inside the kernel has found the end of a connection that began meanwhile: whether it ended in
+/// order is known from the ring ([`end`]), so a careful read has to say it.
+pub fn is_end_in_doubt(s: &Sock, n: isize, wanted: usize) -> bool {
+    n == 0 && wanted > 0 && s.has(flag::CAREFUL)
+}
+
 /// Runs a kernel receive for a socket that is not careful and counts its bytes. None: it became
 /// careful meanwhile.
 #[inline]

@@ -255,7 +255,9 @@ fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
         });
         if let Some(r) = moved {
             crate::rendezvous::after_op(s, sock);
-            return r;
+            if !crate::engine::from_tcp::is_end_in_doubt(s, r, n) {
+                return r;
+            }
         }
     }
     // Never take more than the pipe has room for: what is taken can't be put back.

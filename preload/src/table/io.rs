@@ -257,8 +257,7 @@ pub unsafe fn recv_slowly(
         }
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             rendezvous::after_op(s, fd);
-            // It began while it was in there, and has ended: whether in order is known from the ring (`engine::end`).
-            if n == 0 && s.has(flag::CAREFUL) && iov.iter().any(|v| v.iov_len > 0) {
+            if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) {
                 continue;
             }
             return n;
