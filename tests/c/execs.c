@@ -29,13 +29,6 @@ static pid_t start_at(int fd, const char *role) {
         exec_at(fd, role);
     return child;
 }
-static int accepted(void) {
-    int l = listen_on(PORT);
-    meet();
-    int fd = accept_from(l);
-    close(l);
-    return fd;
-}
 
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
@@ -104,21 +97,20 @@ static void executed(void) {
 
 /* The usual server: a program for each connection; this one closes it. */
 static void each_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = start_at(fd, "warm");
     close(fd);
     wait_for(child);
     meet();
 }
 static void warm_b(void) {
-    meet();
-    int fd = dial(PORT);
+    int fd = conn_cold();
     warm(fd);
     echo_until_end(fd);
     meet();
 }
 static void low_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = fork();
     if (child == 0) {
         MUST(dup2(fd, 0));
@@ -129,23 +121,22 @@ static void low_a(void) {
     wait_for(child);
     meet();
 }
-static void itself_a(void) { exec_at(accepted(), "warm"); }
+static void itself_a(void) { exec_at(conn_cold(), "warm"); }
 static void itself_b(void) {
-    meet();
-    int fd = dial(PORT);
+    int fd = conn_cold();
     warm(fd);
     echo_until_end(fd);
 }
-static void again_a(void) { exec_at(accepted(), "again"); }
+static void again_a(void) { exec_at(conn_cold(), "again"); }
 static void chain_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = start_at(fd, "serve alone");
     close(fd);
     wait_for(child);
     meet();
 }
 static void share_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = start_at(fd, "share");
     close(fd);
     wait_for(child);
@@ -154,19 +145,18 @@ static void share_a(void) {
 
 /* The one that called exec, or a relative of it, holds the connection on and uses it afterwards. */
 static void held_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     wait_for(start_at(fd, "echo"));
     echo(fd, "the parent", 3);
     close(fd);
     meet();
 }
 static void held_b(void) {
-    meet();
-    echo_until_end(dial(PORT));
+    echo_until_end(conn_cold());
     meet();
 }
 static void held_by_child_a(void) {
-    int fd = accepted(), turn[2], done[2];
+    int fd = conn_cold(), turn[2], done[2];
     MUST(pipe(turn));
     MUST(pipe(done));
     pid_t sister = fork();
@@ -188,7 +178,7 @@ static void held_by_child_a(void) {
 }
 /* The middle program of a chain holds it on, with the last one. */
 static void held_in_chain_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = fork();
     if (child == 0) {
         pid_t last = start_at(fd, "serve");
@@ -202,7 +192,7 @@ static void held_in_chain_a(void) {
 }
 /* The program that took it over made a child while the first one still held it, and became another one. */
 static void held_by_sister_a(void) {
-    int fd = accepted(), end[2];
+    int fd = conn_cold(), end[2];
     MUST(pipe(end));
     pid_t child = start_at(fd, "sister");
     close(end[1]);
@@ -214,7 +204,7 @@ static void held_by_sister_a(void) {
 }
 /* It was passed on by a descriptor message before: a stranger has it. */
 static void held_by_stranger_a(void) {
-    int fd = accepted(), over[2];
+    int fd = conn_cold(), over[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, over));
     char c = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec v = {&c, 1};
@@ -237,7 +227,7 @@ static void held_by_stranger_a(void) {
 }
 /* The last holder leaves late, and one of several dies without a word. */
 static void late_a(void) {
-    int fd = accepted(), turn[2];
+    int fd = conn_cold(), turn[2];
     MUST(pipe(turn));
     pid_t child = fork();
     if (child == 0) {
@@ -255,7 +245,7 @@ static void late_a(void) {
 }
 /* exec fails: this program goes on. */
 static void fails_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     MUST(dup2(fd, AT));
     close(fd);
     R(execv("/nowhere", (char *[]){"nowhere", NULL}));

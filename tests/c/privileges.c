@@ -29,13 +29,6 @@ static void drop_calls(void) {
     (void)!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0);
 }
 
-static int accepted(void) {
-    int l = listen_on(PORT);
-    meet();
-    int fd = accept_from(l);
-    close(l);
-    return fd;
-}
 static void exchange(int fd, int times) {
     for (int i = 0; i < times; i++) {
         fill(buf, 4000, 0, i);
@@ -49,7 +42,7 @@ static void exchange(int fd, int times) {
  * than the one that accepted it cannot answer for the connection: it stays on TCP, but for the same user without
  * capabilities. */
 static void each_with(void (*gives_up)(void)) {
-    int fd = accepted();
+    int fd = conn_cold();
     pid_t child = fork();
     if (child == 0) {
         gives_up();
@@ -65,8 +58,7 @@ static void each_a(void) { each_with(drop); }
 static void by_syscall_a(void) { each_with(drop_by_syscall); }
 static void capabilities_a(void) { each_with(drop_capabilities); }
 static void warm_b(void) {
-    meet();
-    int fd = dial(PORT);
+    int fd = conn_cold();
     warm(fd);
     echo_until_end(fd);
     meet();
@@ -74,7 +66,7 @@ static void warm_b(void) {
 
 /* The child had the connection in memory, alone, when it gave them up: it stays there. */
 static void alone_a(void) {
-    int fd = accepted(), closed[2];
+    int fd = conn_cold(), closed[2];
     MUST(pipe(closed));
     pid_t child = fork();
     if (child == 0) {
@@ -97,7 +89,7 @@ static void alone_a(void) {
 
 /* As sshd: one that gives them up speaks first and ends, then the one that made it goes on, and again a child. */
 static void in_turns_a(void) {
-    int fd = accepted();
+    int fd = conn_cold();
     int twin = MUST(dup(fd)); /* as sshd has it: one to read, one to write */
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
@@ -117,8 +109,7 @@ static void in_turns_a(void) {
     meet();
 }
 static void in_turns_b(void) {
-    meet();
-    int fd = dial(PORT);
+    int fd = conn_cold();
     for (int i = 0; i < 3; i++) {
         for (int n = 0; n < 12 * 4000 + 20000;) {
             ssize_t got = MUST(recv(fd, buf, sizeof buf, 0));
@@ -133,7 +124,7 @@ static void in_turns_b(void) {
 
 /* Both hold it and use it in turns, without an end of either. */
 static void both_with(void (*gives_up)(void), int warmed_up) {
-    int fd = accepted(), turn[2], done[2];
+    int fd = conn_cold(), turn[2], done[2];
     MUST(pipe(turn));
     MUST(pipe(done));
     if (warmed_up)
@@ -160,8 +151,7 @@ static void both_with(void (*gives_up)(void), int warmed_up) {
 }
 static void both_a(void) { both_with(drop, 0); }
 static void both_b(void) {
-    meet();
-    echo_until_end(dial(PORT));
+    echo_until_end(conn_cold());
     meet();
 }
 /* In memory when the child gives them up: back to TCP for both. */
