@@ -53,7 +53,7 @@ pub fn leave(held: &[u32]) -> Res<()> {
             return Err(e);
         }
     };
-    let quiet = held.iter().map(|i| sock(base, *i)).filter(|s| is_connection(s));
+    let quiet = held.iter().map(|i| sock(base, *i)).filter(|s| s.is_connection());
     quiet.clone().for_each(seize);
     let me = process::index();
     let mut taken = Vec::with_capacity(held.len());
@@ -79,7 +79,7 @@ pub fn leave(held: &[u32]) -> Res<()> {
     for t in &taken {
         bring_up(t, words(others, t.index), words(base, t.index));
     }
-    for s in held.iter().flat_map(|i| [sock(base, *i), sock(others, *i)]).filter(|s| is_connection(s)) {
+    for s in held.iter().flat_map(|i| [sock(base, *i), sock(others, *i)]).filter(|s| s.is_connection()) {
         release(s);
     }
     for t in &taken {
@@ -105,10 +105,6 @@ fn page() -> Res<(i32, *mut u8)> {
         }
     });
     made.or_else(|_| mem::map_anonymous(LEN).map(|p| (-1, p)))
-}
-
-fn is_connection(s: &Sock) -> bool {
-    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER)
 }
 
 /// No thread moves bytes while the record is copied.
@@ -175,7 +171,7 @@ fn make_own(s: &Sock, me: u32, shared: bool) {
     s.process.store(me, Relaxed);
     s.next_free.store(0, Relaxed);
     if shared && s.role.load(Relaxed) != role::LISTENER {
-        if is_connection(s) {
+        if s.is_connection() {
             start_plain(s);
         }
         // Others have it of whom this family does not know: it begins if they say that they do not (`rendezvous::legacy`).

@@ -347,6 +347,11 @@ impl Sock {
         (!p.is_null()).then(|| unsafe { &*p })
     }
 
+    /// Whether it is an end of a connection; not a listener, nor a socket that is neither yet.
+    pub fn is_connection(&self) -> bool {
+        matches!(self.role.load(Relaxed), role::CLIENT | role::SERVER)
+    }
+
     /// Whether a link is the other end of the rings.
     #[inline]
     pub fn is_linked(&self) -> bool {

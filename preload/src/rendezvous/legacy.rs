@@ -56,8 +56,7 @@ pub fn leave(s: &'static Sock, sock: i32) -> bool {
 }
 
 fn may_leave(s: &Sock, sock: i32) -> bool {
-    let role = s.role.load(Relaxed);
-    (role == role::CLIENT || role == role::SERVER)
+    s.is_connection()
         && !s.has(flag::PINNED | flag::MARKED)
         && s.region().is_none()
         && s.link.load(Relaxed) == 0

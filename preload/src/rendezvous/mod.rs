@@ -113,8 +113,7 @@ fn one_step(s: &'static Sock, sock: i32) {
 }
 
 fn may_begin(s: &Sock, sock: i32) -> bool {
-    let role = s.role.load(Relaxed);
-    if role != role::CLIENT && role != role::SERVER {
+    if !s.is_connection() {
         return false;
     }
     if s.has(flag::PINNED) {

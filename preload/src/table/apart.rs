@@ -3,13 +3,13 @@
 //! It shares a page, sleep words and channels with the processes it was forked from and those it has forked, which may
 //! be able to do more than it from now on: whoever takes it over must not reach them through that. So it goes on alone
 //! (`family::apart`), before the program's next instruction. Connections that it holds alone go on as they are. One that
-//! others hold too goes back to TCP if it is in memory; if it is not yet, who is left alone with it may begin
+//! others hold too goes back to TCP if it is in memory; one that is on TCP begins where one process is left alone with it
 //! (`rendezvous::legacy`, as through exec). Called by the hooks of those calls.
 
+use super::connections;
 use super::life::held;
-use super::{Entry, range};
 use crate::engine::{kernel, linked, switch};
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{Sock, flag};
 use crate::family::{apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, Back, legacy};
 use crate::sys::{clock, fd, proc};
@@ -65,13 +65,6 @@ struct Held {
     region: *mut region::RegionHeader,
     /// It is left to whoever is alone with it in the end.
     is_left: bool,
-}
-
-fn connections() -> impl Iterator<Item = (i32, &'static Sock)> {
-    range(0, u32::MAX).filter_map(|(fd, e)| match e {
-        Entry::Sock(s) if [role::CLIENT, role::SERVER].contains(&s.role.load(Relaxed)) => Some((fd, s)),
-        _ => None,
-    })
 }
 
 /// Nobody else has it, and what serves it is this process's own.

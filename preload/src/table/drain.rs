@@ -4,9 +4,9 @@
 //! are meant are asked first, so that a peer that is stopped costs the patience once and not once for
 //! each connection with it.
 
-use super::{Entry, range};
+use super::connections;
 use crate::family::process;
-use crate::family::sock::{Sock, role};
+use crate::family::sock::Sock;
 use crate::rendezvous::{self, Back};
 use crate::sys::{clock, fd, net};
 use smcr_proto::control::Target;
@@ -42,13 +42,6 @@ pub fn drain(target: Target) {
             rendezvous::read_on(s, fd);
         }
     }
-}
-
-fn connections() -> impl Iterator<Item = (i32, &'static Sock)> {
-    range(0, u32::MAX).filter_map(|(fd, e)| match e {
-        Entry::Sock(s) if [role::CLIENT, role::SERVER].contains(&s.role.load(Relaxed)) => Some((fd, s)),
-        _ => None,
-    })
 }
 
 fn is_drained(s: &Sock) -> bool {

@@ -116,7 +116,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         let index = family::index_of(s) as usize;
         if passing::survives_exec(fd) {
             // Whether it is one is asked before the environment of the next program is looked at.
-            if passing::is_connection(s) && has_library() && legacy::leave(s, fd) {
+            if s.is_connection() && has_library() && legacy::leave(s, fd) {
                 continue;
             }
             if s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE) {

@@ -114,3 +114,11 @@ pub fn range(first: u32, last: u32) -> impl Iterator<Item = (i32, Entry)> {
     let end = HIGH.load(Relaxed).min(last.saturating_add(1));
     (first..end).filter_map(|fd| Some((fd as i32, get(fd as i32)?)))
 }
+
+/// All descriptors of connections.
+fn connections() -> impl Iterator<Item = (i32, &'static Sock)> {
+    range(0, u32::MAX).filter_map(|(fd, e)| match e {
+        Entry::Sock(s) if s.is_connection() => Some((fd, s)),
+        _ => None,
+    })
+}

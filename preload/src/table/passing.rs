@@ -7,7 +7,7 @@
 
 use super::{Entry, life, range, sock};
 use crate::family::process;
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{Sock, flag};
 use crate::sys::{self, net};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::*};
@@ -67,14 +67,9 @@ pub fn before_start() {
 }
 
 fn pass_on(s: &'static Sock, fd: i32) {
-    if is_connection(s) && is_at(s, fd) {
+    if s.is_connection() && is_at(s, fd) {
         life::hand_over(s, fd, Reason::Exec);
     }
-}
-
-/// A connection, not a listener.
-pub fn is_connection(s: &Sock) -> bool {
-    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER)
 }
 
 /// The kernel keeps it open at an exec.
