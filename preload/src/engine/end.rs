@@ -6,12 +6,12 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, close, follow, proof, rx::Step};
+use super::{bell, close, debt, follow, proof, rx::Step};
 use crate::transport::changes;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
 use crate::log;
-use crate::sys::{Errno, Res, net, proc};
+use crate::sys::{Errno, Res, fd, net, proc};
 use crate::transport::region::{Dir, fin};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
@@ -74,9 +74,9 @@ pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
 
 /// What a send gets where the kernel's socket would answer otherwise than TCP's at the same state of
 /// the stream: after the peer's death. None: the kernel knows.
-pub fn answer_send(s: &Sock, n: usize) -> Option<Res> {
+pub fn answer_send(s: &Sock, sock: i32, n: usize) -> Option<Res> {
     let dir = s.rx.dir().filter(|_| s.rx.end.load(Relaxed) != 0)?;
-    match verdict(s, dir) {
+    match verdict(s, sock, dir) {
         Verdict::Died if take_death(s) => Some(Err(Errno(libc::ECONNRESET))),
         Verdict::Died => Some(Err(Errno(libc::EPIPE))),
         _ if is_reset_for_bell(s, dir) => {
@@ -88,8 +88,8 @@ pub fn answer_send(s: &Sock, n: usize) -> Option<Res> {
 }
 
 /// Whether the peer died with bytes of ours unread: TCP would have shown a reset.
-pub fn has_died(s: &Sock) -> bool {
-    s.rx.end.load(Relaxed) != 0 && s.rx.dir().is_some_and(|d| verdict(s, d) == Verdict::Died)
+pub fn has_died(s: &Sock, sock: i32) -> bool {
+    s.rx.end.load(Relaxed) != 0 && s.rx.dir().is_some_and(|d| verdict(s, sock, d) == Verdict::Died)
 }
 
 /// What the end of a connection is for the program.
@@ -106,14 +106,14 @@ pub enum Verdict {
 }
 
 /// Judges by the kernel's socket, the peer's marks and its cursor.
-pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
+pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
     let marks = dir.fin.load(Acquire);
     match s.rx.end.load(Relaxed) {
         // A dead peer's kernel resets when a doorbell was unread; TCP does so for payload only.
         RST if is_reset_for_bell(s, dir) => Verdict::Eof,
         RST | ABORTED => Verdict::Reset,
         FIN | FIN_RST => {
-            if marks & fin::RESET != 0 || is_killed(s, dir) {
+            if marks & fin::RESET != 0 || is_killed(s, sock, dir) {
                 Verdict::Died
             } else {
                 Verdict::Eof
@@ -127,14 +127,14 @@ pub fn verdict(s: &Sock, dir: &Dir) -> Verdict {
 }
 
 /// Whether the peer went without a word and left bytes unread in our ring.
-fn is_killed(s: &Sock, dir: &Dir) -> bool {
+fn is_killed(s: &Sock, sock: i32, dir: &Dir) -> bool {
     let marks = dir.fin.load(Acquire);
-    marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0 && !ring_was_read(s)
+    marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0 && !ring_was_read(s, sock)
 }
 
 /// What a reader gets when the ring is drained. None: not ended.
 pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
-    match verdict(s, dir) {
+    match verdict(s, sock, dir) {
         Verdict::Open => None,
         Verdict::Eof => {
             // Nobody looks for doorbells behind the end, and one that stays unread makes a reset of ours,
@@ -157,7 +157,7 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
                     Some(Step::Failed(e))
                 }
                 // A send of ours had the kernel's error, which was another one behind the dead end's FIN.
-                _ if is_killed(s, dir) && take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
+                _ if is_killed(s, sock, dir) && take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
                 _ => Some(Step::End),
             }
         }
@@ -183,8 +183,8 @@ pub fn take_death(s: &Sock) -> bool {
 }
 
 /// Whether the ECONNRESET of a dead peer is still to be reported.
-pub fn death_is_pending(s: &Sock) -> bool {
-    !s.has(flag::ERROR_PENDING) && s.rx.dir().is_some_and(|d| verdict(s, d) == Verdict::Died)
+pub fn death_is_pending(s: &Sock, sock: i32) -> bool {
+    !s.has(flag::ERROR_PENDING) && s.rx.dir().is_some_and(|d| verdict(s, sock, d) == Verdict::Died)
 }
 
 /// Whether we reset the connection ourselves.
@@ -193,13 +193,20 @@ fn was_ours(s: &Sock) -> bool {
 }
 
 /// Whether the peer had read all that we left in its ring. After a way back: what lies before the mark, and what
-/// it asked for through TCP lies unread unless it has followed the mark.
-fn ring_was_read(s: &Sock) -> bool {
+/// it asked for through TCP lies unread unless it has followed the mark, or the program that has the connection from it,
+/// which knows of no mark, has read it.
+fn ring_was_read(s: &Sock, sock: i32) -> bool {
     let (made, end) = (s.tx.switches.load(Relaxed), s.tx.cursor.load(Relaxed));
     s.tx.dir().is_none_or(|d| {
         let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { end };
-        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made)
+        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made || tcp_was_read(s, sock))
     })
+}
+
+/// Whether all that went through TCP was read by whoever has the peer's socket: its kernel has taken all of it and shows an
+/// end, where it shows a reset if some of it lies unread.
+fn tcp_was_read(s: &Sock, sock: i32) -> bool {
+    s.rx.end.load(Relaxed) == FIN && !s.tx_in_memory() && !debt::owes(s) && fd::unacked(sock) == Ok(0)
 }
 
 /// Whether the peer had read all payload of ours: of the ring, and of TCP. There `taken` says how far it had come, and

@@ -299,7 +299,7 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
         return true;
     }
     kernel::look_at_kernel_for_sender(s, sock);
-    if end::has_died(s) {
+    if end::has_died(s, sock) {
         return false;
     }
     let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {

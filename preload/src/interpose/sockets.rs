@@ -133,7 +133,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::getsockopt(fd, level, name, value, len) };
         };
-        if is_there(len, 1) && is_there(value.cast::<u8>(), 1) && let Some(v) = options::get(s, level, name) {
+        if is_there(len, 1) && is_there(value.cast::<u8>(), 1) && let Some(v) = options::get(s, fd, level, name) {
             // SAFETY: the program gave `*len` bytes.
             unsafe {
                 let n = (*len as usize).min(4);

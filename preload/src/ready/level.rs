@@ -83,7 +83,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             if look && s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
                 kernel::look_at_kernel_for_sender(s, sock);
             }
-            ended = end::verdict(s, dir);
+            ended = end::verdict(s, sock, dir);
             if unread >= u64::from(s.low_water.load(Relaxed).max(1)) || (unread > 0 && ended != Verdict::Open) {
                 bits |= IN;
             }
@@ -107,7 +107,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
         if let Some(dir) = s.rx.dir().filter(|_| !switched && desc::unread(sock) == Ok(0)) {
             end::found(s, end::FIN);
-            ended = end::verdict(s, dir);
+            ended = end::verdict(s, sock, dir);
         }
     }
     if !rx_memory {
@@ -133,7 +133,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN | error;
         }
         Verdict::Died => {
-            bits |= IN | OUT | RDHUP | HUP | if end::death_is_pending(s) { ERR } else { 0 };
+            bits |= IN | OUT | RDHUP | HUP | if end::death_is_pending(s, sock) { ERR } else { 0 };
         }
     }
     if s.has(flag::SHUT_RD) {

@@ -86,7 +86,7 @@ pub unsafe fn send_slowly(
             return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
         }
         if source.done > 0 {
-            if end::has_died(s) {
+            if end::has_died(s, fd) {
                 return source.done as isize; // the next call is told
             }
             match rest(fd, s, bufs, source.done, flags) {
@@ -106,7 +106,7 @@ pub unsafe fn send_slowly(
             return r;
         }
         let len = iov.iter().map(|v| v.iov_len).sum();
-        if let Some(r) = end::answer_send(s, len) {
+        if let Some(r) = end::answer_send(s, fd, len) {
             if r == Err(Errno(libc::EPIPE)) {
                 end::pipe_signal(flags);
             }

@@ -111,10 +111,10 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
 }
 
 /// The program's value of an int option that the kernel's socket has changed; None: ask the kernel.
-pub fn get(s: &Sock, level: c_int, name: c_int) -> Option<i32> {
+pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
-            0 if end::death_is_pending(s) && end::take_death(s) => Some(libc::ECONNRESET),
+            0 if end::death_is_pending(s, fd) && end::take_death(s) => Some(libc::ECONNRESET),
             0 => None,
             e => Some(e as i32),
         },

@@ -1,0 +1,288 @@
+/* Owns: whom an event wakes, and how often it is told: exclusive and one-shot registrations, several sets and threads,
+ * the turns of many descriptors, low-water marks. */
+#include "case.h"
+
+static char buf[64 * KIB];
+enum { ADD = EPOLL_CTL_ADD, MOD = EPOLL_CTL_MOD };
+
+static int ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
+    struct epoll_event e = {ev, {.u64 = data}};
+    return epoll_ctl(ep, op, fd, &e);
+}
+static int set_of(int fd, uint32_t ev) {
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, ev, fd));
+    return ep;
+}
+static void look(int ep, int ms) {
+    struct epoll_event e[8];
+    int n = epoll_wait(ep, e, 8, ms);
+    say("epoll_wait = %d%s%s", n, n > 0 ? " " : "", n > 0 ? epoll_text(e[0].events) : "");
+}
+
+/* Threads that wait, each in its set, and count. */
+enum { WAITERS = 4 };
+static int told;
+static void *wait_in(void *set) {
+    struct epoll_event e;
+    if (epoll_wait((int)(intptr_t)set, &e, 1, 1500) == 1)
+        __atomic_add_fetch(&told, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+static void start(pthread_t *t, const int *sets) {
+    told = 0;
+    for (int i = 0; i < WAITERS; i++)
+        MUST(-pthread_create(&t[i], NULL, wait_in, (void *)(intptr_t)sets[i]));
+    settle();
+    meet(); /* now it comes */
+}
+static int all_told(pthread_t *t) {
+    for (int i = 0; i < WAITERS; i++)
+        pthread_join(t[i], NULL);
+    return told;
+}
+static void bytes_b(int times) {
+    int fd = conn();
+    for (int i = 0; i < times; i++) {
+        meet();
+        put(fd, "x", 1);
+    }
+    R(recv(fd, buf, 1, 0));
+}
+
+/* A set of their own each, exclusive: somebody is told, not everybody; without it everybody is. */
+static void exclusive_a(void) {
+    int fd = conn(), sets[WAITERS];
+    pthread_t t[WAITERS];
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < WAITERS; i++)
+            sets[i] = set_of(fd, EPOLLIN | (kind ? 0 : EPOLLEXCLUSIVE));
+        start(t, sets);
+        int n = all_told(t);
+        say("%s: somebody %d, everybody %d", kind ? "shared" : "exclusive", n > 0, n == WAITERS);
+        R(recv(fd, buf, 10, 0));
+        for (int i = 0; i < WAITERS; i++)
+            close(sets[i]);
+    }
+}
+static void exclusive_b(void) { bytes_b(2); }
+
+/* The same for a listener, which never is in memory. */
+static void exclusive_listener_a(void) {
+    int l = listen_on(PORT), sets[WAITERS];
+    pthread_t t[WAITERS];
+    for (int i = 0; i < WAITERS; i++)
+        sets[i] = set_of(l, EPOLLIN | EPOLLEXCLUSIVE);
+    start(t, sets);
+    int n = all_told(t);
+    say("somebody %d, everybody %d", n > 0, n == WAITERS);
+    int fd = accept_from(l);
+    warm(fd);
+    R(recv(fd, buf, 1, 0));
+}
+static void exclusive_listener_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    close(fd);
+}
+
+/* One set for all: one-shot and edge-triggered tell one thread, level-triggered tells all. */
+static void one_set_a(void) {
+    int fd = conn(), ep = set_of(fd, 0), sets[WAITERS] = {ep, ep, ep, ep};
+    static const uint32_t kinds[] = {EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLET, EPOLLIN};
+    pthread_t t[WAITERS];
+    for (int i = 0; i < 3; i++) {
+        MUST(ctl(ep, MOD, fd, kinds[i], fd));
+        start(t, sets);
+        say("kind %d: told %d", i, all_told(t));
+        R(recv(fd, buf, 10, 0));
+    }
+}
+static void one_set_b(void) { bytes_b(3); }
+
+/* One arrival, several sets, each with its own trigger: each is told by its own rule. */
+static void triggers_a(void) {
+    int fd = conn(), level = set_of(fd, EPOLLIN), edge = set_of(fd, EPOLLIN | EPOLLET), again = set_of(fd, EPOLLIN | EPOLLET);
+    int once = set_of(fd, EPOLLIN | EPOLLONESHOT), twin = MUST(dup(fd));
+    MUST(ctl(level, ADD, twin, EPOLLIN, 7));
+    for (int i = 0; i < 3; i++) {
+        meet();
+        meet_settled();
+        for (int k = 0; k < 2; k++) {
+            look(level, 200); /* both descriptors of it */
+            look(edge, 20);
+            look(once, 20);
+        }
+        R(recv(fd, buf, 3, 0)); /* of five */
+        look(level, 200);
+        look(edge, 20);
+    }
+    look(again, 200); /* three arrivals, one look */
+    look(again, 20);
+    R(get(fd, buf, 6));
+    look(level, 20);
+}
+static void triggers_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        put(fd, "fives", 5);
+        meet_settled();
+    }
+    R(recv(fd, buf, 1, 0));
+}
+
+/* Level-triggered, all ready, nobody reads: each has its turn, one never twice before another has been once. */
+enum { MANY = 12, AT_ONCE = 4 };
+static void turns_a(void) {
+    int l = listen_on(PORT), fd[MANY], ep = MUST(epoll_create1(0));
+    meet();
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = accept_from(l);
+        warm(fd[i]);
+        MUST(ctl(ep, ADD, fd[i], EPOLLIN, i));
+    }
+    meet();
+    meet_settled();
+    int often[MANY] = {0}, most = 0, least = 1000;
+    struct epoll_event e[AT_ONCE];
+    for (int i = 0; i < 10 * MANY / AT_ONCE; i++)
+        for (int n = epoll_wait(ep, e, AT_ONCE, 1000); n-- > 0;)
+            often[e[n].data.u64]++;
+    for (int i = 0; i < MANY; i++) {
+        most = often[i] > most ? often[i] : most;
+        least = often[i] < least ? often[i] : least;
+    }
+    say("of 120 turns: from %d to %d", least, most);
+    /* One that always has something does not hide the others. */
+    for (int i = 1; i < MANY; i++)
+        MUST(recv(fd[i], buf, 10, 0));
+    for (int i = 1; i < MANY; i++) {
+        meet(); /* number i gets a byte */
+        meet_settled();
+        int seen = 0;
+        for (int k = 0; k < 4 && !seen; k++)
+            seen = epoll_wait(ep, e, 1, 1000) == 1 && e->data.u64 == (uint64_t)i;
+        say("%d was told: %d", i, seen);
+        MUST(recv(fd[i], buf, 10, 0));
+    }
+    meet();
+}
+static void turns_b(void) {
+    int fd[MANY];
+    meet();
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = dial(PORT);
+        warm(fd[i]);
+    }
+    meet();
+    for (int i = 0; i < MANY; i++)
+        put(fd[i], "x", 1);
+    meet_settled();
+    for (int i = 1; i < MANY; i++) {
+        meet();
+        put(fd[i], "y", 1);
+        meet_settled();
+    }
+    meet();
+}
+
+/* A set that parent and child both wait in. */
+static void both_wait_a(void) {
+    int fd = conn(), ep = set_of(fd, EPOLLIN);
+    pid_t child = fork();
+    if (child == 0) {
+        look(ep, 5000);
+        _exit(0);
+    }
+    settle();
+    meet();
+    struct epoll_event e;
+    int n = epoll_wait(ep, &e, 1, 5000);
+    wait_for(child);
+    say("parent %d", n);
+    R(recv(fd, buf, 10, 0));
+    look(ep, 20);
+    echo(fd, "parent", 1);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void both_wait_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    put(fd, "x", 1);
+    echo_until_end(fd);
+}
+
+/* SO_RCVLOWAT: no event below the mark, in a set of either trigger and in select. */
+static void low_water_a(void) {
+    int fd = conn(), level = set_of(fd, EPOLLIN), edge = set_of(fd, EPOLLIN | EPOLLET);
+    sol_int(fd, SOL_SOCKET, SO_RCVLOWAT, 10);
+    for (int i = 0; i < 4; i++) { /* four bytes each time */
+        meet();
+        meet_settled();
+        fd_set r;
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        say("select %d", select(fd + 1, &r, NULL, NULL, &(struct timeval){0, 20000}));
+        look(level, 20);
+        look(edge, 20);
+    }
+    R(recv(fd, buf, 9, 0));
+    look(level, 20);
+    meet();
+    look(level, 20);
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    look(level, 1000); /* the end counts below the mark too */
+    R(recv(fd, buf, 10, 0));
+    R(recv(fd, buf, 10, 0));
+}
+static void low_water_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 4; i++) {
+        meet();
+        put(fd, "four", 4);
+        meet_settled();
+    }
+    meet();
+    R(recv(fd, buf, 1, 0));
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+}
+
+/* A set in a set, the outer one edge-triggered: one event for each arrival. */
+static void nested_edge_a(void) {
+    int fd = conn(), inner = set_of(fd, EPOLLIN | EPOLLET), outer = set_of(inner, EPOLLIN | EPOLLET);
+    look(outer, 20);
+    for (int i = 0; i < 3; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        look(outer, 20);
+        look(inner, 1000);
+        look(inner, 20);
+        R(recv(fd, buf, 10, 0));
+    }
+}
+static void nested_edge_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        put(fd, "x", 1);
+        meet_settled();
+    }
+    R(recv(fd, buf, 1, 0));
+}
+
+const struct test tests[] = {{"exclusive", exclusive_a, exclusive_b, 0},
+                             {"exclusive_listener", exclusive_listener_a, exclusive_listener_b, 0},
+                             {"one_set", one_set_a, one_set_b, 0},
+                             {"triggers", triggers_a, triggers_b, 0},
+                             {"turns", turns_a, turns_b, 0},
+                             {"both_wait", both_wait_a, both_wait_b, 0},
+                             {"low_water", low_water_a, low_water_b, 0},
+                             {"nested_edge", nested_edge_a, nested_edge_b, 0},
+                             {0}};

@@ -1,0 +1,364 @@
+/* Owns: what may happen to a thread inside each call that waits: a signal with and without SA_RESTART, a jump out
+ * of the handler, a cancellation. The connection serves on afterwards. */
+#include "case.h"
+
+static char buf[64 * KIB];
+static volatile sig_atomic_t rings;
+static void on_alarm(int s) { rings++; }
+
+typedef long (*waiter)(int fd);
+
+/* ---- calls that wait for three bytes ---- */
+
+static struct iovec three = {buf, 3};
+static long w_recv(int fd) { return recv(fd, buf, 3, 0); }
+static long w_read(int fd) { return read(fd, buf, 3); }
+static long w_readv(int fd) { return readv(fd, &three, 1); }
+static long w_recvfrom(int fd) { return recvfrom(fd, buf, 3, 0, NULL, NULL); }
+static long w_recvmsg(int fd) { return recvmsg(fd, &(struct msghdr){.msg_iov = &three, .msg_iovlen = 1}, 0); }
+static long w_recvmmsg(int fd) {
+    return recvmmsg(fd, &(struct mmsghdr){.msg_hdr = {.msg_iov = &three, .msg_iovlen = 1}}, 1, 0, NULL);
+}
+static long w_preadv2(int fd) { return preadv2(fd, &three, 1, -1, 0); }
+static long w_waitall(int fd) { return recv(fd, buf, 3, MSG_WAITALL); }
+static long w_peek(int fd) { return recv(fd, buf, 3, MSG_PEEK); }
+static int pipes[2];
+static long w_splice(int fd) { return splice(fd, NULL, pipes[1], NULL, 3, 0); }
+
+/* ---- calls that wait for an event ---- */
+
+static short wanted = POLLIN;
+static int set;
+static long w_poll(int fd) { return poll(&(struct pollfd){fd, wanted, 0}, 1, 20000); }
+static long w_ppoll(int fd) { return ppoll(&(struct pollfd){fd, wanted, 0}, 1, NULL, NULL); }
+static long by_sets(int fd, int p) {
+    fd_set of;
+    FD_ZERO(&of);
+    FD_SET(fd, &of);
+    fd_set *r = wanted == POLLIN ? &of : NULL, *w = r ? NULL : &of;
+    return p ? pselect(fd + 1, r, w, NULL, NULL, NULL) : select(fd + 1, r, w, NULL, NULL);
+}
+static long w_select(int fd) { return by_sets(fd, 0); }
+static long w_pselect(int fd) { return by_sets(fd, 1); }
+static struct epoll_event some[1];
+static long w_epoll_wait(int fd) { return epoll_wait(set, some, 1, -1); }
+static long w_epoll_pwait(int fd) { return epoll_pwait(set, some, 1, 20000, NULL); }
+static long w_epoll_pwait2(int fd) { return epoll_pwait2(set, some, 1, NULL, NULL); }
+
+/* ---- calls that wait for room for ten bytes ---- */
+
+static struct iovec ten = {buf, 10};
+static long w_send(int fd) { return send(fd, buf, 10, 0); }
+static long w_write(int fd) { return write(fd, buf, 10); }
+static long w_writev(int fd) { return writev(fd, &ten, 1); }
+static long w_sendto(int fd) { return sendto(fd, buf, 10, 0, NULL, 0); }
+static long w_sendmsg(int fd) { return sendmsg(fd, &(struct msghdr){.msg_iov = &ten, .msg_iovlen = 1}, 0); }
+static long w_sendmmsg(int fd) {
+    return sendmmsg(fd, &(struct mmsghdr){.msg_hdr = {.msg_iov = &ten, .msg_iovlen = 1}}, 1, 0);
+}
+static long w_pwritev2(int fd) { return pwritev2(fd, &ten, 1, -1, 0); }
+static int file;
+static long w_sendfile(int fd) { return sendfile(fd, file, &(off_t){0}, 10); }
+
+struct call {
+    const char *name;
+    waiter wait;
+};
+#define CALL(name) {#name, w_##name}
+static const struct call receives[] = {CALL(recv),     CALL(read),    CALL(readv), CALL(recvfrom), CALL(recvmsg), CALL(recvmmsg),
+                                       CALL(preadv2),  CALL(waitall), CALL(peek),  CALL(splice),   {0}},
+                         events_in[] = {CALL(poll),    CALL(ppoll),       CALL(select),      CALL(pselect), CALL(epoll_wait),
+                                        CALL(epoll_pwait), CALL(epoll_pwait2), {0}},
+                         sends[] = {CALL(send), CALL(write), CALL(writev), CALL(sendto), CALL(sendmsg), CALL(sendmmsg), CALL(pwritev2),
+                                    CALL(sendfile), {0}};
+
+/* Everything that the calls need, for this connection. */
+static int ready(int fd) {
+    MUST(pipe(pipes));
+    MUST(set = epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = wanted}));
+    MUST(file = memfd_create("file", MFD_CLOEXEC));
+    MUST(ftruncate(file, 100));
+    return fd;
+}
+static void result(const char *how, const char *name, long n) {
+    int e = errno;
+    say("%s %s = %ld %s, rang %d", how, name, n, n < 0 ? err_name(e) : "", rings > 0);
+}
+/* The other end answers each byte, and the connection is whole. */
+static void still_serves(int fd) {
+    char c = 'a';
+    if (send(fd, &c, 1, 0) != 1 || get(fd, &c, 1) != 1 || c != 'a')
+        die("it serves no more");
+}
+static void serve_b(void) {
+    echo_until_end(conn());
+    meet();
+}
+static void over(int fd) {
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+    meet();
+}
+
+/* ---- signals ---- */
+
+static void interrupted(const char *how, const struct call *calls, int fd) {
+    for (const struct call *c = calls; c->name; c++) {
+        rings = 0;
+        tick(40, 0);
+        errno = 0;
+        result(how, c->name, c->wait(fd));
+        still_serves(fd);
+    }
+}
+static void eintr_a(void) {
+    int fd = ready(conn());
+    on_signal(SIGALRM, on_alarm, 0);
+    interrupted("no restart:", receives, fd);
+    interrupted("no restart:", events_in, fd);
+    timeouts(fd, SO_RCVTIMEO, 20000);
+    interrupted("no restart, time-out:", receives, fd);
+    on_signal(SIGALRM, on_alarm, SA_RESTART);
+    interrupted("restart, time-out:", receives, fd);
+    timeouts(fd, SO_RCVTIMEO, 0);
+    interrupted("restart:", events_in, fd);
+    over(fd);
+}
+
+/* Interrupted again and again, until what it waits for comes. */
+static void restart_a(void) {
+    int fd = ready(conn());
+    on_signal(SIGALRM, on_alarm, SA_RESTART);
+    for (const struct call *c = receives; c->name; c++) {
+        rings = 0;
+        tick(5, 5);
+        meet();
+        errno = 0;
+        long n = c->wait(fd);
+        tick(0, 0);
+        result("restart:", c->name, n);
+        if (c->wait == w_splice)
+            say("%zd in the pipe", read(pipes[0], buf, 3));
+        if (c->wait == w_peek)
+            MUST(recv(fd, buf, 3, 0));
+        say("%.3s", buf);
+    }
+    over(fd);
+}
+static void restart_b(void) {
+    int fd = conn();
+    for (const struct call *c = receives; c->name; c++) {
+        meet();
+        settle();
+        put(fd, "abc", 3);
+    }
+    R(recv(fd, buf, 1, 0));
+    close(fd);
+    meet();
+}
+
+/* ---- jumps ---- */
+
+static sigjmp_buf out;
+static void jump(int s) { siglongjmp(out, 1); }
+static void jumped(const struct call *calls, int fd) {
+    for (const struct call *volatile c = calls; c->name; c++) {
+        if (!sigsetjmp(out, 1)) {
+            tick(40, 0);
+            long n = c->wait(fd);
+            say("%s = %ld %s", c->name, n, err_name(errno));
+        } else {
+            say("out of %s", c->name);
+        }
+        still_serves(fd);
+    }
+}
+static void jump_a(void) {
+    int fd = ready(conn());
+    on_signal(SIGALRM, jump, 0);
+    jumped(receives, fd);
+    jumped(events_in, fd);
+    over(fd);
+}
+
+/* ---- cancellation ---- */
+
+static int the_fd, cleaned;
+static void clean(void *p) { cleaned++; }
+static void *one_call(void *p) {
+    const struct call *c = p;
+    long n;
+    pthread_cleanup_push(clean, NULL);
+    n = c->wait(the_fd);
+    pthread_cleanup_pop(0);
+    return (void *)n;
+}
+static void cancelled(const struct call *calls, int serves) {
+    for (const struct call *c = calls; c->name; c++) {
+        pthread_t t;
+        void *answer;
+        MUST(-pthread_create(&t, NULL, one_call, (void *)c));
+        settle();
+        MUST(-pthread_cancel(t));
+        pthread_join(t, &answer);
+        say("%s: cancelled %d, cleaned %d", c->name, answer == PTHREAD_CANCELED, cleaned);
+        if (serves)
+            still_serves(the_fd);
+    }
+}
+static void cancel_a(void) {
+    the_fd = ready(conn());
+    cancelled(receives, 1);
+    cancelled(events_in, 1);
+    over(the_fd);
+}
+/* Switched off while it waits: the call ends when its data come, the thread at the next point. */
+static void *not_now(void *p) {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    say("%zd", recv(the_fd, buf, 3, 0));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    say("%zd", recv(the_fd, buf, 3, 0));
+    return NULL;
+}
+static void cancel_off_a(void) {
+    pthread_t t;
+    void *answer;
+    the_fd = conn();
+    MUST(-pthread_create(&t, NULL, not_now, NULL));
+    settle();
+    MUST(-pthread_cancel(t));
+    meet();
+    pthread_join(t, &answer);
+    say("cancelled %d", answer == PTHREAD_CANCELED);
+    over(the_fd);
+}
+static void cancel_off_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    put(fd, "abc", 3);
+    echo_until_end(fd);
+    meet();
+}
+
+/* ---- the same on a connection that takes no more ---- */
+
+static long fill_up(int fd) {
+    long all = 0;
+    for (int calm = 0; calm < 6; calm++, settle())
+        for (ssize_t n; (n = send(fd, buf, 20000, MSG_DONTWAIT)) > 0; all += n)
+            calm = 0;
+    return all;
+}
+static int full(void) {
+    int fd = conn();
+    wanted = POLLOUT;
+    ready(fd);
+    say("some %d", fill_up(fd) > 10000);
+    return fd;
+}
+static void full_over(int fd) {
+    meet();
+    tick(0, 0);
+    over(fd);
+}
+static void full_b(void) {
+    int fd = conn();
+    uint64_t all = 0;
+    meet(); /* reads nothing before */
+    for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
+        all += n;
+    say("some %d", all > 10000);
+    close(fd);
+    meet();
+}
+static void full_interrupted(const char *how, const struct call *calls, int fd) {
+    for (const struct call *c = calls; c->name; c++) {
+        rings = 0;
+        tick(40, 0);
+        errno = 0;
+        result(how, c->name, c->wait(fd));
+    }
+}
+static void full_eintr_a(void) {
+    int fd = full();
+    on_signal(SIGALRM, on_alarm, 0);
+    full_interrupted("no restart:", sends, fd);
+    full_interrupted("no restart:", events_in, fd);
+    timeouts(fd, SO_SNDTIMEO, 20000);
+    full_interrupted("no restart, time-out:", sends, fd);
+    on_signal(SIGALRM, on_alarm, SA_RESTART);
+    full_interrupted("restart, time-out:", sends, fd);
+    full_interrupted("restart:", events_in, fd);
+    full_over(fd);
+}
+static void full_jump_a(void) {
+    int fd = full();
+    on_signal(SIGALRM, jump, 0);
+    for (int turn = 0; turn < 2; turn++)
+        for (const struct call *volatile c = turn ? events_in : sends; c->name; c++)
+            if (!sigsetjmp(out, 1)) {
+                tick(40, 0);
+                long n = c->wait(fd);
+                say("%s = %ld %s", c->name, n, err_name(errno));
+            } else {
+                say("out of %s", c->name);
+            }
+    full_over(fd);
+}
+/* sendfile is no cancellation point. */
+static void full_cancel_a(void) {
+    struct call points[sizeof sends / sizeof *sends] = {0};
+    memcpy(points, sends, sizeof sends);
+    points[sizeof sends / sizeof *sends - 2].name = NULL;
+    the_fd = full();
+    cancelled(points, 0);
+    cancelled(events_in, 0);
+    full_over(the_fd);
+}
+/* Interrupted again and again, until the other end reads. */
+static void full_restart_a(void) {
+    int fd = conn();
+    wanted = POLLOUT;
+    ready(fd);
+    on_signal(SIGALRM, on_alarm, SA_RESTART);
+    for (const struct call *c = sends; c->name; c++) {
+        long all = fill_up(fd);
+        rings = 0;
+        tick(5, 5);
+        tell_pid((pid_t)all + 10);
+        errno = 0;
+        long n = c->wait(fd);
+        tick(0, 0);
+        result("restart:", c->name, n);
+        hear();
+    }
+    over(fd);
+}
+static void full_restart_b(void) {
+    int fd = conn();
+    for (const struct call *c = sends; c->name; c++) {
+        long all = hear_pid();
+        settle();
+        for (ssize_t n; all > 0; all -= n)
+            if ((n = recv(fd, buf, all < (long)sizeof buf ? (size_t)all : sizeof buf, 0)) <= 0)
+                die("early end");
+        say("rest %d", now_in(fd));
+        tell('d');
+    }
+    R(recv(fd, buf, 1, 0));
+    close(fd);
+    meet();
+}
+
+const struct test tests[] = {{"eintr", eintr_a, serve_b, 0},
+                             {"restart", restart_a, restart_b, 0},
+                             {"jump", jump_a, serve_b, 0},
+                             {"cancel", cancel_a, serve_b, 0},
+                             {"cancel_disabled", cancel_off_a, cancel_off_b, 0},
+                             {"full_eintr", full_eintr_a, full_b, 0},
+                             {"full_jump", full_jump_a, full_b, 0},
+                             {"full_cancel", full_cancel_a, full_b, 0},
+                             {"full_restart", full_restart_a, full_restart_b, SLOW},
+                             {0}};
