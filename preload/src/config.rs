@@ -15,6 +15,7 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 static NAMED: AtomicBool = AtomicBool::new(false);
 static STRICT: AtomicBool = AtomicBool::new(false);
 static SPIN_US: AtomicU32 = AtomicU32::new(50);
+static LEARNS: AtomicBool = AtomicBool::new(true);
 static SWITCH_OPS: AtomicU32 = AtomicU32::new(16);
 static SWITCH_BYTES: AtomicU64 = AtomicU64::new(64 * 1024);
 /// MiB.
@@ -81,6 +82,11 @@ pub fn switch_ops() -> u32 {
     SWITCH_OPS.load(Relaxed)
 }
 
+/// Whether these may be raised for a port: not those that somebody has set.
+pub fn learns() -> bool {
+    LEARNS.load(Relaxed)
+}
+
 /// Bytes after which an accepted connection is announced.
 pub fn switch_bytes() -> u64 {
     SWITCH_BYTES.load(Relaxed)
@@ -133,6 +139,8 @@ pub fn arm_flip(left: &AtomicI64) {
 pub fn apply(policy: &Policy) {
     STRICT.store(policy.strict, Relaxed);
     SPIN_US.store(policy.spin_us, Relaxed);
+    let own = Policy::default();
+    LEARNS.store((policy.switch_ops, policy.switch_bytes) == (own.switch_ops, own.switch_bytes), Relaxed);
     SWITCH_OPS.store(policy.switch_ops, Relaxed);
     SWITCH_BYTES.store(policy.switch_bytes, Relaxed);
     MAX_MEMORY.store(u64::from(policy.max_memory), Relaxed);

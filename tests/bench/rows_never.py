@@ -12,11 +12,11 @@ from stats import Metric
 CONN_RATE = [ratio("ops_s", "1/s", "high", 0.95, "connections")]
 
 
-def short(mode, closer, *client_args):
+def short(mode, closer, *client_args, rounds=1):
     def run(c):
-        n = 3000 if c.quick else 10000
+        n = (3000 if c.quick else 10000) // max(1, rounds // 8)
         srv, port = c.server("mode=%s" % mode, "closer=%s" % closer)
-        cli = c.start(["short", "port=%d" % port, "n=%d" % n, "closer=%s" % closer, *client_args])
+        cli = c.start(["short", "port=%d" % port, "n=%d" % n, "closer=%s" % closer, "rounds=%d" % rounds, *client_args])
         return from_hist(cli.json())
 
     return run
@@ -26,6 +26,10 @@ for _name, _text, _fn in (
     ("short", "one after the other", short("block", "client")),
     ("short_srvclose", "server closes first", short("block", "server")),
     ("short_threads", "8 client threads, epoll server", short("epoll", "client", "pattern=threads")),
+    ("short_16", "16 round trips each", short("block", "client", rounds=16)),
+    ("short_16_threads", "16 round trips each, 8 client threads, epoll server", short("epoll", "client", "pattern=threads", rounds=16)),
+    ("short_64", "64 round trips each", short("epoll", "client", rounds=64)),
+    ("short_256", "256 round trips each", short("epoll", "client", rounds=256)),
     ("short_epoll", "32 at once, epoll at both ends", short("epoll", "client", "pattern=epoll", "par=32")),
 ):
     row(_name, "short connections, " + _text, CONN_RATE, off_tcp=False, group="short")(_fn)

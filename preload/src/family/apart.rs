@@ -198,7 +198,7 @@ fn start_plain(s: &Sock) {
     for w in [&s.peer, &s.link, &s.heir, &s.apart, &s.stepping, &s.tx_ring, &s.rx_ring, &s.tx_switches, &s.rx_switches, &s.ops, &s.tries] {
         w.store(0, Relaxed);
     }
-    for n in s.sizes.as_flattened().iter().chain([&s.rate_nonce, &s.next_tick]) {
+    for n in s.sizes.as_flattened().iter().chain([&s.rate_nonce, &s.next_tick, &s.next_bytes]) {
         n.store(0, Relaxed); // what was counted is the others'
     }
     s.step.store(step::IDLE, Relaxed);

@@ -33,6 +33,11 @@ const LINK_OFF: usize = SOCK_OFF + SOCK_CAP * SOCK_SIZE;
 const LEN: usize = LINK_OFF + links::CAP * page::link::LEN;
 /// Private part of the header: head of the list of free records {tag: 32, index + 1: 32}.
 const FREE_LIST: usize = 1024;
+/// Private part of the header: what the ends of connections have taught (`rendezvous::worth`).
+const LESSONS_OFF: usize = 2048;
+/// Entries of it.
+pub const LESSONS: usize = 256;
+const _: () = assert!(LESSONS_OFF + 4 * LESSONS <= header::LEN);
 
 static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static FD: AtomicI32 = AtomicI32::new(-1);
@@ -132,6 +137,11 @@ fn at<T>(base: *mut u8, off: usize) -> &'static T {
 /// The socket record with this index.
 pub fn sock(base: *mut u8, index: u32) -> &'static Sock {
     at(base, SOCK_OFF + (index as usize % SOCK_CAP) * SOCK_SIZE)
+}
+
+/// What the ends of connections have taught.
+pub fn lessons(base: *mut u8) -> &'static [AtomicU32; LESSONS] {
+    at(base, LESSONS_OFF)
 }
 
 /// The index of a socket record.

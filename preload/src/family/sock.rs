@@ -93,7 +93,8 @@ pub struct Sock {
     /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
     pub apart: AtomicU32,
     _gap2: AtomicU32,
-    _gap3: AtomicU64,
+    /// Bytes over TCP at which rendezvous looks, whatever the operations are.
+    pub next_bytes: AtomicU64,
     /// Sending half, at 256.
     pub tx: Half,
     /// Receiving half, at 448.
@@ -216,6 +217,7 @@ impl Sock {
         for w in [
             &self.cookie,
             &self.next_tick,
+            &self.next_bytes,
             &self.deadline,
             &self.recv_timeout,
             &self.send_timeout,

@@ -1,6 +1,6 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server, worth};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
@@ -42,6 +42,9 @@ pub fn begin(s: &'static Sock, sock: i32) {
     if !is_local(&remote) {
         s.note(Reason::PeerRemote);
         return later(s, u32::MAX);
+    }
+    if !worth::is_reached(s) {
+        return;
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;
     match facts(&local, &remote) {

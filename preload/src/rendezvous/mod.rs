@@ -17,6 +17,7 @@ pub mod pending;
 mod server;
 pub mod smc;
 mod strict;
+pub mod worth;
 
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
 
@@ -53,9 +54,8 @@ pub fn after_op(s: &'static Sock, sock: i32) {
 /// Bytes make a connection worth it too.
 #[inline]
 fn is_heavy(s: &Sock) -> bool {
-    s.step.load(Relaxed) == step::IDLE
-        && s.tries.load(Relaxed) == 0
-        && s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed) >= config::switch_bytes()
+    s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed) >= s.next_bytes.load(Relaxed)
+        && s.step.load(Relaxed) == step::IDLE
 }
 
 #[cold]
@@ -63,6 +63,7 @@ fn work(s: &'static Sock, sock: i32) {
     if s.stepping.swap(1, Acquire) != 0 {
         return;
     }
+    s.next_bytes.store(u64::MAX, Relaxed); // bytes alone bring it here once
     if control::is_restricted() && s.region().is_none() {
         // Each call that we make may end the process.
         s.note(Reason::Seccomp);
@@ -72,8 +73,6 @@ fn work(s: &'static Sock, sock: i32) {
     } else if crate::sys::caught(|| one_step(s, sock)).is_none() {
         later(s, u32::MAX);
     }
-    // Bytes alone bring it here once.
-    s.tries.fetch_max(1, Relaxed);
     if config::strict() {
         strict::check(s, sock);
     }

@@ -9,7 +9,7 @@ use crate::config;
 use crate::engine::{count, shadow};
 use crate::family::sock::{Sock, role};
 use crate::family::{self, process};
-use crate::rendezvous::legacy;
+use crate::rendezvous::{legacy, worth};
 use crate::sys::{fd, net, proc};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -59,9 +59,7 @@ fn take_over(sock: i32) {
 
 /// From here on all that goes through it is counted by this program.
 fn begin_counting(s: &Sock, sock: i32) -> bool {
-    let ops = config::switch_ops();
-    let is_client = s.role.load(Relaxed) == role::CLIENT;
-    s.next_ops.store(if is_client { ops + ops / 2 } else { ops }, Relaxed);
+    worth::begin_counting(s);
     s.process.store(process::index(), Relaxed);
     count::begin(s, sock)
 }

@@ -11,10 +11,9 @@ use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::table::{set, steps};
-use crate::rendezvous::{self, mark};
+use crate::rendezvous::{self, mark, worth};
 use crate::sys::net::Addr;
 use crate::sys;
-use crate::config;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -35,7 +34,7 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     s.put(flag::NONBLOCK, nonblock);
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
-    s.next_ops.store(config::switch_ops(), Relaxed);
+    worth::begin_counting(s);
     enter(s, fd);
     Some(s)
 }
@@ -89,7 +88,7 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         if !matches!(s.role.load(Relaxed), role::LISTENER) {
             family::ended::count(s);
             s.start_again();
-            s.next_ops.store(config::switch_ops(), Relaxed);
+            worth::begin_counting(s);
         }
         return;
     }
@@ -100,7 +99,7 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
     }
     family::ended::count(s);
     s.start_again();
-    s.next_ops.store(config::switch_ops(), Relaxed);
+    worth::begin_counting(s);
     changes::note(s);
 }
 
@@ -123,7 +122,7 @@ pub fn on_listen(s: &'static Sock, fd: i32) {
 pub fn on_connect(s: &Sock) {
     if s.role.load(Relaxed) == 0 {
         s.role.store(role::CLIENT, Relaxed);
-        s.next_ops.store(config::switch_ops() + config::switch_ops() / 2, Relaxed);
+        worth::begin_counting(s);
         s.note(Reason::NotWorthIt);
         if s.has(flag::MARKED) {
             s.set(flag::UNASKED);
@@ -311,6 +310,7 @@ pub fn leave(s: &'static Sock) {
 
 fn finish(s: &'static Sock, last: bool) {
     if last {
+        worth::learn(s);
         family::ended::count(s);
         s.set_state(State::Free);
         family::give_back(s);

@@ -1,17 +1,20 @@
 /* Short connections: connect, one byte each way, close.
+ *   rounds=1 (so often; only with seq and threads)
  *   pattern=seq|threads|epoll n=2000 par=8 (threads or connections at once)
  *   closer=client|server (who closes first; the server program is told the same) */
 #include "common.h"
 
 static int g_port, g_server_closes;
-static long g_each;
+static long g_each, g_rounds;
 static const char *g_host;
 
 static void one(void) {
     char c = 'a';
     int fd = connect_to(g_host, g_port);
-    if (send(fd, &c, 1, 0) != 1) die("send");
-    if (recv(fd, &c, 1, 0) != 1) die("recv");
+    for (long i = 0; i < g_rounds; i++) {
+        if (send(fd, &c, 1, 0) != 1) die("send");
+        if (recv(fd, &c, 1, 0) != 1) die("recv");
+    }
     if (g_server_closes && recv(fd, &c, 1, 0) != 0) die("no end of file");
     close(fd);
 }
@@ -67,6 +70,7 @@ int main(int argc, char **argv) {
     start(argc, argv);
     long n = argn("n", 2000), par = argn("par", 8), warm = argn("warm", 50);
     const char *pattern = arg("pattern", "seq");
+    g_rounds = argn("rounds", 1);
     g_host = arg("host", "127.0.0.1");
     g_port = (int)argn("port", 0);
     g_server_closes = !strcmp(arg("closer", "client"), "server");
@@ -88,6 +92,6 @@ int main(int argc, char **argv) {
     }
     uint64_t t1 = now_ns();
     printf("{\"ops\":%ld,\"all_ops\":%ld,\"secs\":%.6f,\"payload\":%ld,\"cpu_ns\":%llu}\n", n, n + warm,
-           (double)(t1 - t0) / 1e9, 2 * (n + warm), (unsigned long long)(cpu_ns(0) - c0));
+           (double)(t1 - t0) / 1e9, 2 * (n + warm) * g_rounds, (unsigned long long)(cpu_ns(0) - c0));
     return 0;
 }

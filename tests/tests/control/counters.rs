@@ -6,12 +6,12 @@ use smcr_tests::process::{eventually, flipping};
 
 use crate::bed::Bed;
 
-fn stats(bed: &Bed, pid: i32) -> Result<Value> {
+pub fn stats(bed: &Bed, pid: i32) -> Result<Value> {
     let text = bed.ok(&["stats", "-a", "--json", "-p", &pid.to_string()])?;
     serde_json::from_str(&text).context(text)
 }
 
-fn counter(stats: &Value, name: &str) -> u64 {
+pub fn counter(stats: &Value, name: &str) -> u64 {
     stats["totals"][name].as_u64().unwrap_or(u64::MAX)
 }
 

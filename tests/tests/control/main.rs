@@ -7,3 +7,4 @@ mod drain;
 mod others;
 mod settings;
 mod strict;
+mod worth;
