@@ -243,6 +243,56 @@ static void late_a(void) {
     wait_for(child);
     meet();
 }
+/* A child that has nothing to do with it holds it on while little goes to and fro, and leaves; then comes a stream, in either
+ * direction. The one that connects must not wait long with its next look. */
+enum { STREAM = 200 * MIB };
+static void stream_put(int fd) {
+    for (long o = 0; o < STREAM; o += sizeof buf)
+        put(fd, buf, sizeof buf);
+}
+static void stream_get(int fd) {
+    for (long o = 0; o < STREAM; o += sizeof buf)
+        if (get(fd, buf, sizeof buf) != sizeof buf)
+            die("early end");
+}
+static void then_stream_a(int gets) {
+    int fd = conn_cold(), end[2];
+    MUST(pipe(end));
+    pid_t child = fork();
+    if (child == 0) {
+        close(end[1]);
+        if (read(end[0], buf, 1) != 0)
+            die("not the end");
+        _exit(0);
+    }
+    for (int i = 0; i < 300; i++) {
+        put(fd, buf, get(fd, buf, 100));
+        usleep(1000);
+    }
+    close(end[1]);
+    wait_for(child);
+    meet();
+    (gets ? stream_get : stream_put)(fd);
+    R(recv(fd, buf, 1, 0));
+    close(fd);
+}
+static void then_stream_b(int gets) {
+    int fd = conn_cold();
+    for (int i = 0; i < 300; i++) {
+        put(fd, buf, 100);
+        get(fd, buf, 100);
+    }
+    meet();
+    long before = lo_bytes();
+    (gets ? stream_get : stream_put)(fd);
+    warmed(STREAM, lo_bytes() - before);
+    close(fd);
+}
+static void then_comes_a(void) { then_stream_a(1); }
+static void then_comes_b(void) { then_stream_b(0); }
+static void then_goes_a(void) { then_stream_a(0); }
+static void then_goes_b(void) { then_stream_b(1); }
+
 /* exec fails: this program goes on. */
 static void fails_a(void) {
     int fd = conn_cold();
@@ -280,6 +330,8 @@ const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"held_by_sister", held_by_sister_a, held_b, COLD},
                              {"held_by_stranger", held_by_stranger_a, held_b, COLD},
                              {"late", late_a, warm_b, 0},
+                             {"then_comes_a_stream", then_comes_a, then_comes_b, 0},
+                             {"then_goes_a_stream", then_goes_a, then_goes_b, 0},
                              {"fails", fails_a, warm_b, 0},
                              {"connected", connected_a, connected_b, 0},
                              {"executed", executed, executed, COLD},

@@ -92,7 +92,8 @@ pub struct Sock {
     pub nonce: [AtomicU64; 2],
     /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
     pub apart: AtomicU32,
-    _gap2: AtomicU32,
+    /// KiB that had gone over TCP when the connecting side last looked for an announcement; wraps.
+    pub looked_kib: AtomicU32,
     /// Bytes over TCP at which rendezvous looks, whatever the operations are.
     pub next_bytes: AtomicU64,
     /// Sending half, at 256.
@@ -210,6 +211,7 @@ impl Sock {
             &self.peek_off,
             &self.heir,
             &self.apart,
+            &self.looked_kib,
             &self.legacy,
         ] {
             w.store(0, Relaxed);

@@ -25,14 +25,19 @@ const TRIES: u32 = 7;
 /// connections late.
 const FIRST_GAP_US: u64 = 100;
 const LAST_GAP_US: u64 = 50_000;
-/// After a refusal because of a fork, looks go on as after so many: 3 ms.
+/// After a refusal because of a fork, looks go on as after so many.
 const TRIES_WHEN_SHARED: u32 = 5;
+/// Where a stream may have begun, so many looks follow each other in this time: 128 KiB have gone since the last one, or the
+/// peer has refused and is known to announce itself when it holds the connection alone.
+const LOOKS_IN_STREAM: u32 = 500;
+const GAP_IN_STREAM_US: u64 = 1000;
+const STREAM_KIB: u32 = 128;
 /// Operations between two looks at the clock.
 const GAP_OPS: u32 = 2;
 
 /// Worth it: does the peer announce the library?
 pub fn begin(s: &'static Sock, sock: i32) {
-    if clock::ticks() < s.next_tick.load(Relaxed) {
+    if !is_time(s) {
         return later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
     }
     let Some((local, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
@@ -54,7 +59,7 @@ pub fn begin(s: &'static Sock, sock: i32) {
         }
         Ok(f) => match announced(f.pacing) {
             None => {
-                s.note(Reason::PeerPlain);
+                s.note(if was_refused(s) { Reason::SharedByFork } else { Reason::PeerPlain });
                 again(s);
             }
             Some(name) => {
@@ -69,9 +74,22 @@ pub fn begin(s: &'static Sock, sock: i32) {
 
 /// Looks again after a while that grows with the tries.
 fn again(s: &Sock) {
-    let gap = (FIRST_GAP_US << s.tries.load(Relaxed).min(16)).min(LAST_GAP_US);
-    s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap), Relaxed);
+    s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap_us(s)), Relaxed);
+    s.looked_kib.store(carried_kib(s), Relaxed);
     later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
+}
+
+fn gap_us(s: &Sock) -> u64 {
+    (FIRST_GAP_US << s.tries.load(Relaxed).min(16)).min(LAST_GAP_US)
+}
+
+/// Whether the time of the next look has come.
+fn is_time(s: &Sock) -> bool {
+    let (now, at) = (clock::ticks(), s.next_tick.load(Relaxed));
+    let is_stream = s.tries.load(Relaxed) < LOOKS_IN_STREAM
+        && (was_refused(s) || carried_kib(s).wrapping_sub(s.looked_kib.load(Relaxed)) >= STREAM_KIB);
+    let earlier = if is_stream { gap_us(s).saturating_sub(GAP_IN_STREAM_US) } else { 0 };
+    now.saturating_add(clock::ticks_of_us(earlier)) >= at
 }
 
 fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
@@ -81,6 +99,16 @@ fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
         Err(Errno(libc::ENOENT)) => diag::lookup(&remote.other_form(), &local.other_form()),
         r => r,
     }
+}
+
+/// What has gone through TCP, both ways.
+fn carried_kib(s: &Sock) -> u32 {
+    ((s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed)) >> 10) as u32
+}
+
+/// Whether an offer was refused because of a fork: memory is kept for the next one.
+fn was_refused(s: &Sock) -> bool {
+    s.region().is_some()
 }
 
 fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), Reason> {
