@@ -29,7 +29,9 @@ strace strace
 gdb gdb
 tclsh tcl
 musl-gcc musl-tools
-setpriv util-linux" ;;
+setpriv util-linux
+stress-ng stress-ng
+/usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     bench) list test; echo "haproxy haproxy" ;;
     conformance) list test; echo "haproxy haproxy
 apache2 apache2
@@ -44,7 +46,6 @@ scp openssh-client
 rsync rsync
 git git
 openssl openssl
-stress-ng stress-ng
 cmake cmake
 c++ g++
 make make
@@ -75,8 +76,7 @@ smbclient smbclient
 /usr/lib/python3/dist-packages/hypothesis python3-hypothesis
 /usr/include/x86_64-linux-gnu/curl/curl.h libcurl4-openssl-dev
 autoconf autoconf
-automake automake
-/usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
+automake automake" ;;
     lab) list build; echo "python3 python3
 ip iproute2
 qemu-system-x86_64 qemu-system-x86

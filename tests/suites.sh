@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs suites of tests one after the other, each with a deadline, and prints a summary at the end.
 #
-#   tests/suites.sh SUITE...      a suite is arrows, units, lab, or a test of the crate smcr-tests
+#   tests/suites.sh SUITE...      a suite is arrows, units, strict, conformance, lab, or a test of the crate smcr-tests
 #
 # Called by `make test` and its relatives. Exit status 0: all passed. Needs bash, cargo and timeout.
 set -u
@@ -12,7 +12,7 @@ CARGO=${CARGO:-cargo}
 deadline() {
     case $1 in
         twice) echo 700 ;;
-        units | programs_redis | programs_nginx | faults) echo 400 ;;
+        units | programs_redis | programs_nginx | faults | conformance) echo 400 ;;
         lab) echo 900 ;;
         *) echo 240 ;;
     esac
@@ -27,9 +27,14 @@ run() {
             if ! timeout 600 tests/lab/prepare.sh >/dev/null; then return 77; fi
             timeout "$(deadline "$1")" tests/lab/run.py --short
             ;;
+        # Suites of others that end within seconds; `make conformance` runs all.
+        conformance) timeout "$(deadline "$1")" /usr/bin/python3 tests/conformance/run.py --quick ;;
         models) timeout "$(deadline "$1")" "$CARGO" test -p smcr-model ;;
-        # What measures how much left TCP runs alone: two at a time would take each other's processor.
-        programs_*) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
+        # What measures how much left TCP runs alone: two at a time would take each other's processor. Strict: a
+        # connection that should have left TCP and does not is reset.
+        programs_*) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
+        # The same for Python's sockets, selectors and asyncio.
+        strict) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- echo:: ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
     esac
 }

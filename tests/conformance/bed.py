@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 
-MODES = ("native", "both", "server", "client")
+# strict: both ends, and a fallback of a connection that should have left TCP is an error.
+MODES = ("native", "both", "server", "client", "strict")
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -60,13 +61,15 @@ class Bed:
         environ.update(more or {})
         if accelerated:
             environ["LD_PRELOAD"] = self.library
+        if self.mode == "strict":
+            environ["SMCR_STRICT"] = "1"
         return environ
 
     def server(self, *command, port=None, user=None, env=None, cwd=None):
         """Starts a server; returns when `port` answers."""
         log = open(self.work / f"server{len(self.started)}.log", "w")
         process = subprocess.Popen(as_user(user, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   cwd=cwd or self.work, env=self.environment(self.mode in ("both", "server"), env))
+                                   cwd=cwd or self.work, env=self.environment(self.mode in ("both", "server", "strict"), env))
         self.started.append((process, log.name))
         if port:
             self.wait_for(port)
@@ -90,7 +93,7 @@ class Bed:
     def client(self, *command, user=None, env=None, cwd=None, seconds=120, stdin=b"", check=True):
         """Runs a client to its end; returns its standard output."""
         done = subprocess.run(as_user(user, command), input=stdin, capture_output=True, timeout=seconds,
-                              cwd=cwd or self.work, env=self.environment(self.mode in ("both", "client"), env))
+                              cwd=cwd or self.work, env=self.environment(self.mode in ("both", "client", "strict"), env))
         if check and done.returncode:
             raise RuntimeError(f"{command[0]} exits {done.returncode}: {done.stderr.decode(errors='replace').strip()[-160:]}"
                                f" {self.tail()}")
@@ -111,6 +114,9 @@ class Bed:
         for process, log in self.started:
             if process.poll() not in (None, 0):
                 raise RuntimeError(f"a server ended with {process.poll()}: {open(log).read().strip()[-160:]}")
+            fallback = [line for line in open(log, errors="replace") if "smcr: strict:" in line]
+            if fallback:
+                raise RuntimeError(fallback[0].strip())
 
     def file(self, name, size):
         """A file of `size` bytes that look random and are the same each time; returns its path."""

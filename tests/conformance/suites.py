@@ -30,6 +30,9 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
 # Packages whose sources the suites need.
 PACKAGES = ["redis", "libuv1", *runtimes.PACKAGES, *libraries.PACKAGES]
 STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
+# Those that need no sources and end within seconds.
+QUICK = [*(f"CPython {m}" for m in ("test_socket", "test_select", "test_selectors", "test_poll", "test_epoll", "test_asynchat",
+                                    "test_ftplib", "test_poplib", "test_httplib")), "stress-ng --sock", "stress-ng --epoll"]
 
 
 def cpython(bed, module):
