@@ -68,6 +68,27 @@ for peer in ("kernel", "smcr"):
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
 
 
+def another_subnet(client, server):
+    """The server's address lies on no RoCE port of its host; TCP has a route there, RoCE has none."""
+    def run(lab):
+        lab.a.run("ip addr add 10.99.0.1/32 dev lo")
+        lab.b.run("ip route add 10.99.0.1 via 10.77.0.1")
+        try:
+            job = lab.a.start(f"exec {PEER} serve 10.99.0.1 5012", **lab.env(server)).expect("serving", 30)
+            try:
+                return over_tcp(lab, client, "10.99.0.1 5012")
+            finally:
+                job.kill()
+        finally:
+            lab.b.run("ip route del 10.99.0.1")
+            lab.a.run("ip addr del 10.99.0.1/32 dev lo")
+    return run
+
+
+for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
+    add(f"fallback: another subnet, no route for RoCE, {pair[0]} -> {pair[1]}", another_subnet(*pair))
+
+
 def blocked(client, server, where):
     """TCP passes and RoCE does not: the first contact fails, and its connection goes on over TCP; so do those that
     begin meanwhile, and later ones."""

@@ -3,6 +3,7 @@ peer should. It may break its own connection and its own group. Other groups of 
 and nothing is written outside the ring, whatever keys and places the hostile end knows."""
 import json
 import re
+import signal
 import time
 
 from guests import Failed
@@ -104,39 +105,67 @@ def outcome(lab, job):
         return f"it hangs: {job.tail()}"
     if job.rc is not None:
         how = re.findall(r"^(\w+Error)", job.out, re.M)
-        if not how or how[-1] not in ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError"):
+        if not how or how[-1] not in ENDS:
             return f"{job.tail()}"
         return "ends"
-    pid = int(re.search(r"^pid (\d+)", job.out, re.M)[1])
-    mine = [g for g in groups(lab.b).values() if g["pid"] == pid]
-    theirs = groups(lab.a)
-    there = [g for g in mine if g["peer_qpn"] in theirs]
-    if len(mine) != len(there):
-        return f"the ends do not agree: {mine} and {theirs}"
-    return "link" if there else "tcp"
+    return medium((lab.b, int(re.search(r"^pid (\d+)", job.out, re.M)[1])), (lab.a, None))
+
+
+ENDS = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError")
+
+
+def medium(hostile_end, victim):
+    """Whether two processes (guest and pid) have a link. Who was told over TCP alone that it is over has found out soon."""
+    end = time.monotonic() + 15
+    while True:
+        mine, theirs = ([g for g in groups(guest).values() if pid in (None, g["pid"])] for guest, pid in (hostile_end, victim))
+        numbers = [g["qpn"] for g in theirs]
+        there = [g for g in mine if g["peer_qpn"] in numbers]
+        if len(mine) == len(there):
+            return "link" if there else "tcp"
+        if time.monotonic() > end:
+            return f"the ends do not agree: {mine} and {theirs}"
+        time.sleep(0.5)
 
 
 def innocent(lab, to, **more):
     job = lab.client("smcr", to, "pings", 40_000, 1000, "stops", PATIENCE=1000, **more).expect("up", 30)
-    lab.b.wait(lambda: len(groups(lab.a)) == 1, 15)
+    await_groups_of(lab.a, 1)
     return job
 
 
-def await_groups(lab, before, forged):
+def await_groups_of(guest, number):
+    end = time.monotonic() + 30
+    while len(groups(guest)) != number:
+        if time.monotonic() > end:
+            raise Failed(f"groups: {groups(guest)}")
+        time.sleep(0.3)
+
+
+def await_groups(guest, before, forged):
     """A hostile end whose own queue pair has failed can't say that it leaves: the victim's next Test Link finds out."""
     end = time.monotonic() + 90
-    while groups(lab.a).keys() != before and time.monotonic() < end:
+    while groups(guest).keys() != before and time.monotonic() < end:
         time.sleep(0.3)
-    if groups(lab.a).keys() != before:
-        raise Failed(f"groups left by {forged}: {groups(lab.a)}")
+    if groups(guest).keys() != before:
+        raise Failed(f"groups left by {forged}: {groups(guest)}")
 
 
 def end_innocent(lab, job, before):
     if job.rc is not None:
         raise Failed(f"the innocent one has ended: {job.tail()}")
-    await_groups(lab, before, "all")
+    await_groups(lab.a, before, "all")
     job.guest.say(id=job.number, input="go\n")
     return said(job.done(60))
+
+
+def judged(row, how, job):
+    """What is wrong with how a forgery went; `job` is the hostile end."""
+    name, plan, wanted = row
+    forged = "forge: done" in job.out and (wanted == "tcp" or "forge: refused" not in job.out)
+    if plan.startswith("rdma") and not re.search(r"forge: completed (9|10|12)\b", job.out):
+        how = f"{how}, and the network card took it"
+    return [] if how == wanted and forged else [f"{name}: {how}, not {wanted}{'' if forged else ', not forged'}: {job.tail()}"]
 
 
 def forged_at_server(lab):
@@ -151,18 +180,13 @@ def forged_at_server(lab):
         for (name, plan, wanted), job in jobs:
             how = outcome(lab, job)
             seen[how] = seen.get(how, 0) + 1
-            forged = "forge: done" in job.out and (wanted == "tcp" or "forge: refused" not in job.out)
-            if plan.startswith("rdma") and not re.search(r"forge: completed (9|10|12)\b", job.out):
-                how = f"{how}, and the network card took it"
-            if how != wanted or not forged:
-                wrong.append(f"{name}: {how}, not {wanted}{'' if forged else ', not forged'}: {job.tail()}")
+            wrong += judged((name, plan, wanted), how, job)
             if job.rc is None:
                 job.guest.say(id=job.number, input="go\n")
         for _, job in jobs:
             job.wait(30)
         if server.rc is not None or good.rc is not None:
             raise Failed(f"after {[row[0] for row, _ in jobs]}: server {server.tail()}, innocent {good.tail()}")
-        await_groups(lab, before, [row[0] for row, _ in jobs])
     text = end_innocent(lab, good, before)
     if "ValueError" in server.out:
         wrong.append(f"wrong bytes: {server.tail()}")
@@ -172,6 +196,53 @@ def forged_at_server(lab):
 
 
 add("hostile: a server, forged messages, cursors, keys", forged_at_server)
+
+
+def forged_at_client(lab):
+    """The victim is a client; each forgery comes from a server of its own, and so by a group of its own. Beside them the victim
+    has a connection to a good server."""
+    install(lab)
+    job = lab.client("smcr", lab.server("smcr"), "victim", N, PATIENCE=1500)
+    await_groups_of(lab.b, 1)
+    before, seen, wrong = groups(lab.b).keys(), {}, []
+    pid = int(re.search(r"^pid (\d+)", job.expect("pid", 5).out, re.M)[1])
+    for at in range(0, len(FORGED), AT_ONCE):
+        rows = {5600 + at + i: row for i, row in enumerate(FORGED[at:at + AT_ONCE])}
+        servers = {port: lab.a.start(f"exec {PEER} serve {lab.a.ip} {port}", LD_PRELOAD=FAULTY, SMCR_FORGE=row[1]) for port, row in rows.items()}
+        try:
+            for port, server in servers.items():
+                server.expect("serving", 60)
+                job.guest.say(id=job.number, input=f"{port}\n")
+            for port, row in rows.items():
+                how = seen_by_victim(lab, job, port, (lab.a, int(lab.a.run(f"ss -Hltnp sport = :{port} | grep -o 'pid=[0-9]*' | head -1").strip()[4:])), pid)
+                seen[how] = seen.get(how, 0) + 1
+                wrong += judged(row, how, servers[port])
+                job.guest.say(id=job.number, input=f"-{port}\n")
+        finally:
+            for server in servers.values():
+                server.kill(signal.SIGINT)  # so that it says that it leaves, if it can
+        if job.rc is not None or "innocent:" in job.out:
+            raise Failed(f"after {[row[0] for row in rows.values()]}: {job.tail()}")
+    await_groups(lab.b, before, "all")
+    job.guest.say(id=job.number, input="\n")
+    text = re.search(r"^innocent: (.*)$", job.done(60), re.M)[1]
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{len(FORGED)} forgeries: {seen}; the other group: {text}"
+
+
+def seen_by_victim(lab, job, port, hostile_end, pid):
+    """Where its connection to a hostile server has gone."""
+    job.guest.wait(lambda: f"port {port} " in job.out or job.rc is not None, 100)
+    said_ = re.findall(rf"^port {port} (\w+)", job.out, re.M)
+    if not said_:
+        return f"it hangs: {job.tail()}"
+    if said_[0] == "whole":
+        return medium(hostile_end, (lab.b, pid))
+    return "ends" if said_[0] in ENDS else said_[0]
+
+
+add("hostile: a client, forged messages, cursors, keys", forged_at_client)
 
 
 def other_groups_ring(lab):

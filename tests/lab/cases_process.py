@@ -5,7 +5,7 @@ import time
 
 from cases_programs import NGINX
 from guests import HERE, Failed
-from lab import LIB, case, payload
+from lab import LIB, add, case, payload, said
 
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
@@ -30,6 +30,37 @@ def accept_then_fork_kernel_client(lab):
 def accept_then_fork_smcr_client(lab):
     text, traffic = forking(lab, "fork", 5501, "smcr", "again", 4, 0.2)
     return traffic.went_over_rdma(payload(text), 4)
+
+
+def late_fork(client):
+    """The server forks when the connection's handshake is about to begin, under way, or over."""
+    def run(lab):
+        text, traffic = forking(lab, "late", 5520, client, "again", 24, 0.1)
+        return f"{said(text)}; {traffic.went_over_rdma(payload(text), 24)}"
+    return run
+
+
+add("accept then fork a little later, kernel client", late_fork("kernel"))
+add("accept then fork a little later, smcr client", late_fork("smcr"))
+
+
+def forked_child_killed(client):
+    """A child that uses a connection over its parent's link is killed: the client sees an end, as over TCP."""
+    def run(lab):
+        job = lab.a.start(f"exec {FORKING} dies {lab.a.ip} 5521", **lab.env("smcr")).expect("serving", 30)
+        try:
+            with lab.traffic() as traffic:
+                text = lab.client(client, f"{lab.a.ip} 5521", "until", PATIENCE=60).done(65)
+            if traffic.rdma < 20000:
+                raise Failed(f"not over RoCE: {traffic}")
+            return f"{said(text)}; {traffic}"
+        finally:
+            job.kill()
+    return run
+
+
+add("a forked child with its parent's link is killed, kernel client", forked_child_killed("kernel"))
+add("a forked child with its parent's link is killed, smcr client", forked_child_killed("smcr"))
 
 
 @case

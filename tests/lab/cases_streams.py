@@ -1,4 +1,7 @@
 """One client, one server, each pair of kinds: the stream is right, and it went where it should."""
+import json
+import time
+
 from guests import Failed
 from lab import add, all_smcr, payload, said
 
@@ -15,7 +18,8 @@ OPERATIONS = [
     ("full ring, no wait", "fill", [1 << 20], 1, 90),
     ("half-close", "half", [700001], 1, 60),
     ("urgent byte", "urgent", [], 1, 60),
-    (f"{MANY} connections", "many", [MANY, 3000], MANY, 120),
+    ("urgent byte from the server", "urgent_back", [], 1, 60),
+    (f"{MANY} connections", "many", [MANY, 3000, "hold"], MANY, 120),
     ("again after a pause", "again", [4, 1.5], 4, 60),
 ]
 
@@ -24,9 +28,63 @@ def stream(client, server, operation, arguments, connections, seconds):
     def run(lab):
         to = lab.server(server)
         with lab.traffic() as traffic:
-            text = lab.client(client, to, operation, *arguments, PATIENCE=seconds).done(seconds + 5)
+            job = lab.client(client, to, operation, *arguments, PATIENCE=seconds)
+            one = in_one_group(lab, job, client, server, connections, seconds) if "hold" in arguments else ""
+            text = job.done(seconds + 5)
         kernel = all_smcr(text, client)
-        return f"{said(text)}; {traffic.went_over_rdma(payload(text), connections)}{kernel}"
+        return f"{said(text)}{one}; {traffic.went_over_rdma(payload(text), connections)}{kernel}"
+    return run
+
+
+def in_one_group(lab, job, client, server, connections, seconds):
+    """All of them are open now, and belong to one link group; as our end shows it."""
+    job.expect("open", seconds)
+    held = [g["connections"] for guest, kind in ((lab.a, server), (lab.b, client)) if kind == "smcr" for g in ours(guest)]
+    held += [g["connections"] for guest, kind in ((lab.a, server), (lab.b, client)) if kind == "kernel" for g in lab.groups(guest)]
+    job.guest.say(id=job.number, input="go\n")
+    if held.count(connections) != 2:
+        raise Failed(f"connections of the groups at both ends: {held}")
+    return f", {connections} in one group at each end"
+
+
+def ours(guest):
+    return json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"]
+
+
+def burst(lab):
+    """Many connections of one process come before the first has a link: there is one link group all the same. A client that a
+    slow server has not greeted within 2 s is on TCP, and says so."""
+    lab.restart()
+    to = lab.server("smcr")
+    job = lab.client("smcr", to, "many", 60, 3000, "hold", "burst", PATIENCE=90).expect("open", 90)
+    try:
+        seen = [[g["connections"] for g in ours(guest)] for guest in (lab.a, lab.b)]
+        others = {s["reason"]["name"] for s in json.loads(lab.b.run("smcrctl sock --json")) if s["mode"] != "rdma"}
+    finally:
+        job.guest.say(id=job.number, input="go\n")
+    text = job.done(95)
+    if len(seen[0]) != 1 or seen[0] != seen[1] or seen[0][0] < 20 or not others <= {"peer-silent"}:
+        raise Failed(f"connections of the groups: {seen}, others for {others}")
+    return f"{said(text)}, {seen[0][0]} of 60 in one group at each end, the others: {', '.join(others) or 'none'}"
+
+
+def after_silence(client, server):
+    """Longer than a link may be silent without a Test Link: the group is the same one."""
+    def run(lab):
+        lab.restart()
+        to = lab.server(server)
+        guest = lab.a if server == "smcr" else lab.b
+        with lab.traffic() as traffic:
+            job = lab.client(client, to, "again", 2, 38, PATIENCE=90)
+            seen, end = {}, time.monotonic() + 95
+            while job.rc is None and time.monotonic() < end:
+                seen.update({g["qpn"]: g["messages_received"] for g in ours(guest)})
+                time.sleep(1)
+            text = job.done(5)
+        kernel = all_smcr(text, client)
+        if len(seen) != 1:
+            raise Failed(f"queue pairs and messages: {seen}")
+        return f"{said(text)}, one group; {traffic.went_over_rdma(payload(text), 2)}{kernel}"
     return run
 
 
@@ -44,6 +102,9 @@ def plain(lab):
 add("tcp -> tcp: 1 B to 1 MiB, counted as TCP", plain)
 for client, server in PAIRS:
     for name, operation, arguments, connections, seconds in OPERATIONS:
-        if operation == "urgent" and client == server == "kernel":
+        if operation.startswith("urgent") and client == server == "kernel":
             continue  # nothing of ours
         add(f"{client} -> {server}: {name}", stream(client, server, operation, arguments, connections, seconds))
+    if "smcr" in (client, server):
+        add(f"{client} -> {server}: again after 38 s of silence", after_silence(client, server))
+add("smcr -> smcr: 60 connections in one burst", burst)

@@ -77,11 +77,11 @@ def both_up(lab):
         with Networks(lab) as networks:
             first.guest.say(id=first.number, input="go\n")
             first.expect("opened", 60)
-            spread = sorted(r["connections"] for r in links(lab.b)[0])
+            spread, shown = sorted(r["connections"] for r in links(lab.b)[0]), lab.b.run("smcrctl sock --mode tcp")
             first.guest.say(id=first.number, input="go\n")
             text = first.done(95)
         if spread[0] < 19:
-            raise Failed(f"connections on the links: {spread}")
+            raise Failed(f"connections on the links: {spread}; on TCP: {shown}")
         total = payload(text)
         if min(networks.each) < total // 3:
             raise Failed(f"payload {total:,} B is not on both: {networks}")

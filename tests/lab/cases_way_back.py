@@ -1,5 +1,6 @@
 """Between two libsmcr: a link that dies, a drain, an exec or a passed descriptor brings connections back to TCP, and no
 byte of them is lost."""
+import json
 import re
 import time
 
@@ -31,9 +32,8 @@ def survives(lab, n, idle, happens, patience=100):
         if n:
             job.expect("busy done", patience)
         time.sleep(0.3)
-        job.guest.say(id=job.number, input="go\n")
-        time.sleep(0.2)
         shown = lab.b.run("smcrctl sock")
+        job.guest.say(id=job.number, input="go\n")
         text = job.done(patience)
     if traffic.tcp < n // 4:
         raise Failed(f"not over TCP at the end: {traffic}")
@@ -59,6 +59,33 @@ def way_back_the_link_of_idle_connections_dies(lab):
     finally:
         lab.a.run(MEND)
     return f"{text}; then {on_rdma(lab, to)}"
+
+
+@case
+def way_back_one_end_gives_the_link_up_and_the_other_is_idle(lab):
+    """What the client writes does not arrive any more; the server has nothing to send, and hears of it over TCP alone."""
+    lab.restart()
+    to = lab.server("smcr")
+    job = lab.client("smcr", to, "twice", 3000, PATIENCE=100).expect("once", 30)
+    try:
+        time.sleep(2)  # all is acknowledged
+        lab.a.run(CUT)
+        job.guest.say(id=job.number, input="go\n")
+        job.expect("both", 20)  # the link is given up after 5 s
+        went = time.monotonic()
+        while any(linkgroups(guest) for guest in (lab.b, lab.a)) and time.monotonic() < went + 15:
+            time.sleep(0.2)
+        took, left = time.monotonic() - went, [linkgroups(guest) for guest in (lab.b, lab.a)]
+        if any(left):
+            raise Failed(f"groups that are left: {left}")
+    finally:
+        lab.a.run(MEND)
+    job.guest.say(id=job.number, input="go\n")
+    return f"{said(job.done(60))}; no group {took:.0f} s after; then {on_rdma(lab, to)}"
+
+
+def linkgroups(guest):
+    return json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"]
 
 
 @case

@@ -1,12 +1,13 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|system|exec|cat|pass ADDRESS PORT
+    forking.py fork|late|dies|system|exec|cat|pass ADDRESS PORT
 """
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import peer
 
@@ -14,9 +15,22 @@ what, address, port = sys.argv[1:]
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 listener = socket.create_server((address, int(port)), backlog=64)
 print("serving", flush=True)
+accepted = 0
 while True:
     sock = listener.accept()[0]
-    if what == "fork":
+    if what == "late":                   # when its handshake is about to begin, under way, or over
+        time.sleep(0.28 + accepted % 12 * 0.02)
+        accepted += 1
+    if what == "dies":                   # the child reads all and says so, and then it is killed
+        peer.line(sock)
+        sock.sendall(b"r")
+        if os.fork() == 0:
+            peer.take(sock, 20000)
+            sock.sendall(b"k")
+            peer.time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        sock.close()
+    elif what in ("fork", "late"):
         if os.fork() == 0:
             listener.close()
             peer.serve_one(sock)

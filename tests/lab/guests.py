@@ -126,6 +126,10 @@ class Guest:
         return self.start(text, **env).done(seconds)
 
 
+# Boots at most.
+ATTEMPTS = 3
+
+
 class Guests:
     """Both of them, booted; a context manager."""
 
@@ -137,23 +141,30 @@ class Guests:
 
     def __enter__(self):
         os.makedirs(self.out, exist_ok=True)
-        for name in os.listdir(self.out):
-            if name.startswith(("port.", "console.", "wire")):
-                os.unlink(os.path.join(self.out, name))
         # The files of this run: a build meanwhile changes nothing.
         for file in self.library:
             shutil.copy2(file, self.out)
+        for attempt in range(ATTEMPTS):
+            try:
+                self._boot_both()
+                return self
+            except BaseException as error:
+                self.__exit__(keep=True)
+                if attempt + 1 == ATTEMPTS or not isinstance(error, Failed):
+                    raise
+                # Not the library's: nothing of it runs yet. An emulated processor loses its timer now and then.
+                print(f"lab: {str(error).splitlines()[0][:100]}: booted again", flush=True)
+
+    def _boot_both(self):
+        for name in os.listdir(self.out):
+            if name.startswith(("port.", "console.", "wire")):
+                os.unlink(os.path.join(self.out, name))
         wire = os.path.join(self.out, "wire")
-        try:
-            self.a, self.b = (self._boot(role, wire) for role in "AB")
-            for guest in (self.a, self.b):
-                guest.wait(lambda: guest.ready, 300)  # 6 s where nothing else runs
-                if not guest.ready:
-                    raise Failed(f"guest {guest.role} did not start: {self.console(guest.role)}")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self.a, self.b = (self._boot(role, wire) for role in "AB")
+        for guest in (self.a, self.b):
+            guest.wait(lambda: guest.ready, 110)  # 6 s where nothing else runs
+            if not guest.ready:
+                raise Failed(f"guest {guest.role} did not start: {self.console(guest.role)}")
 
     def _boot(self, role, wire):
         guest = Guest(role, self.out)
@@ -194,7 +205,7 @@ class Guests:
         except OSError as error:
             return str(error)
 
-    def __exit__(self, *_):
+    def __exit__(self, *_, keep=False):
         for guest in (getattr(self, "a", None), getattr(self, "b", None)):
             if guest:
                 try:
@@ -208,5 +219,6 @@ class Guests:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if not self.keep:
+        self.processes.clear()
+        if not self.keep and not keep:
             shutil.rmtree(self.out, ignore_errors=True)

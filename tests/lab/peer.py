@@ -134,6 +134,32 @@ def until_end(sock):
         return errno.errorcode.get(error.errno, str(error)), n
 
 
+READER = b"k" if FAMILY == 43 else b"r"
+
+
+def urgent_out(sock, n):
+    """n bytes, one urgent byte, n bytes, to a reader who says first what it is."""
+    # A kernel that has read all before an urgent byte, and then fetches it, never passes over it (docs/wire.md).
+    alone = sock.recv(1) != b"k"
+    put(sock, n if alone else n - 1)
+    sock.send((b"" if alone else bytes(pattern(n - 1, 1))) + b"!", socket.MSG_OOB)
+    PAYLOAD[0] += 0 if alone else 1
+    put(sock, n, at=n)
+
+
+def urgent_in(sock, n, inline=False):
+    before = sock.recv(n, socket.MSG_WAITALL) if not inline else b""
+    poll = select.poll()
+    poll.register(sock, select.POLLPRI)
+    pri = bool(poll.poll(10000))
+    byte = sock.recv(1, socket.MSG_OOB)
+    after = sock.recv(n, socket.MSG_WAITALL)
+    good = before == pattern(0, n) and byte == b"!" and after == pattern(n, n) and pri
+    if not good:
+        print(f"urgent: {len(before)} {byte} {len(after)} pri={pri}", flush=True)
+    return good
+
+
 # --- what a server does -----------------------------------------------------------------------------
 
 def serve_one(sock):
@@ -187,17 +213,15 @@ def serve_one(sock):
         sock.sendall(b"r")
         time.sleep(r.get("wait", 1))
     elif op == "urgent":
-        sock.sendall(b"k" if FAMILY == 43 else b"r")
-        before = sock.recv(n, socket.MSG_WAITALL) if not r.get("inline") else b""
-        poll = select.poll()
-        poll.register(sock, select.POLLPRI)
-        pri = bool(poll.poll(10000))
-        byte = sock.recv(1, socket.MSG_OOB)
-        after = sock.recv(n, socket.MSG_WAITALL)
-        good = before == pattern(0, n) and byte == b"!" and after == pattern(n, n) and pri
+        sock.sendall(READER)
+        good = urgent_in(sock, n, r.get("inline"))
         sock.sendall(b"y" if good else b"n")
-        if not good:
-            print(f"urgent: {len(before)} {byte} {len(after)} pri={pri}", flush=True)
+    elif op == "urgent back":
+        urgent_out(sock, n)
+        sock.recv(1)
+    elif op == "left":                   # n bytes that the client does not read; how that ends for this end
+        put(sock, n)
+        ENDS.append(until_end(sock))
     elif op == "hold":                   # stays open until the client ends it
         sock.sendall(b"r")
         until_end(sock)
@@ -373,12 +397,7 @@ def unread(address, port):
 
 def urgent(address, port):
     sock = connect(address, port, {"op": "urgent", "n": 100})
-    # A kernel that has read all before an urgent byte, and then fetches it, never passes over it (docs/wire.md).
-    alone = sock.recv(1) != b"k"
-    put(sock, 100 if alone else 99)
-    sock.send((b"" if alone else bytes(pattern(99, 1))) + b"!", socket.MSG_OOB)
-    PAYLOAD[0] += 0 if alone else 1
-    put(sock, 100, at=100)
+    urgent_out(sock, 100)
     answer = sock.recv(1)
     show(sock)
     if answer != b"y":
@@ -386,14 +405,44 @@ def urgent(address, port):
     return "1 urgent byte between 100 and 100"
 
 
-def many(address, port, n, size):
-    n, size = int(n), int(size)
-    socks = [connect(address, port, {"op": "echo", "n": size, "rounds": 2}) for _ in range(n)]
-    for at in (0, size):
+def urgent_back(address, port):
+    sock = connect(address, port, {"op": "urgent back", "n": 100})
+    sock.sendall(READER)
+    good = urgent_in(sock, 100)
+    PAYLOAD[1] += 200
+    show(sock)
+    sock.sendall(b"y")
+    if not good:
+        raise ValueError("it was read otherwise")
+    return "1 urgent byte between 100 and 100, from the server"
+
+
+def left(address, port):
+    """The client ends with bytes unread: the server sees a reset."""
+    sock = connect(address, port, {"op": "left", "n": 1000})
+    sock.recv(1)
+    time.sleep(0.5)
+    show(sock)
+    sock.close()
+    return f"server saw {last_end(address, port)}"
+
+
+def many(address, port, n, size, hold="", burst=""):
+    """n connections, each used once before the next one is opened (unless they all come in one burst), and then all at once."""
+    n, size, socks = int(n), int(size), []
+    for _ in range(n):
+        socks.append(connect(address, port, {"op": "echo", "n": size, "rounds": 2}))
+        if not burst:
+            put(socks[-1], size)
+            take(socks[-1], size)
+    for at in (0, size) if burst else (size,):
         for sock in socks:
             put(sock, size, at)
         for sock in socks:
             take(sock, size, at)
+    if hold:
+        print("open", flush=True)
+        sys.stdin.readline()
     show(*socks)
     for sock in socks:
         sock.close()
@@ -451,13 +500,13 @@ def ends(address, port):
     return f"server saw {last_end(address, port)}"
 
 
-def pings(address, port, n, seconds, stops=""):
+def pings(address, port, n, seconds, stops="", over=None):
     """Ping-pong for some seconds, or to a line on stdin, each answer checked: what a link that dies must not disturb."""
     n, at = int(n), 0
     sock = connect(address, port, {"op": "echo", "n": n, "rounds": 1 << 30})
     print("up", flush=True)
     end, worst, count = time.monotonic() + float(seconds), 0.0, 0
-    while time.monotonic() < end and not (stops and select.select([sys.stdin], [], [], 0)[0]):
+    while time.monotonic() < end and not (over and over.is_set() or stops and select.select([sys.stdin], [], [], 0)[0]):
         began = time.monotonic()
         put(sock, n, at)
         take(sock, n, at)
@@ -467,18 +516,79 @@ def pings(address, port, n, seconds, stops=""):
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
 
 
+def until(address, port):
+    """The server's process dies when it has read all: how that is seen."""
+    sock = connect(address, port, {})
+    sock.recv(1)
+    put(sock, 20000)
+    if sock.recv(1) != b"k":
+        raise EOFError("no answer")
+    show(sock)
+    return f"saw {until_end(sock)[0]}"
+
+
+def twice(address, port, n):
+    """n bytes there and back, and once more after a line on stdin; stays until another one."""
+    n = int(n)
+    sock = connect(address, port, {"op": "echo", "n": n, "rounds": 2})
+    for at in (0, n):
+        put(sock, n, at)
+        take(sock, n, at)
+        print("once" if not at else "both", flush=True)
+        sys.stdin.readline()
+    return f"{n} bytes twice"
+
+
 def forger(address, port, n):
     """n bytes there and back while the library under it breaks the rules; stays until a line on stdin."""
     print(f"pid {os.getpid()}", flush=True)
-    first, n = 25_000, int(n)
-    sock = connect(address, port, {"op": "echo", "n": n})
+    sock = connect(address, port, {"op": "echo", "n": int(n)})
+    small_then_all(sock, int(n))
+    print("whole", flush=True)
+    sys.stdin.readline()
+    return f"{n} bytes"
+
+
+def small_then_all(sock, n, first=25_000):
     for at in range(0, first, 500):
         put(sock, 500, at)
         take(sock, 500, at)
     both(sock, n, at=first)
-    print("whole", flush=True)
-    sys.stdin.readline()
-    return f"{n} bytes"
+
+
+def victim(address, port, n):
+    """Ping-pong with a good server, and beside it, for each line on stdin with a port, n bytes there and back with the hostile
+    server there: says how that went. A line with "-" and a port ends that connection, an empty one everything."""
+    n, open_, over, failed = int(n), {}, threading.Event(), []
+    print(f"pid {os.getpid()}", flush=True)
+
+    def one(other):
+        try:
+            open_[other] = connect(address, int(other), {"op": "echo", "n": n})
+            small_then_all(open_[other], n)
+            print(f"port {other} whole", flush=True)
+        except (OSError, EOFError, ValueError) as error:
+            print(f"port {other} {type(error).__name__}: {error}", flush=True)
+
+    def good():
+        try:
+            print("innocent:", pings(address, port, 40_000, PATIENCE, over=over), flush=True)
+        except (OSError, EOFError, ValueError) as error:
+            failed.append(error)
+            print(f"innocent: {type(error).__name__}: {error}", flush=True)
+
+    pinger = threading.Thread(target=good, daemon=True)
+    pinger.start()
+    while text := sys.stdin.readline().strip():
+        if text.startswith("-"):
+            open_.pop(text[1:]).close()
+        else:
+            threading.Thread(target=one, args=(text,), daemon=True).start()
+    over.set()
+    pinger.join(PATIENCE)
+    if failed or pinger.is_alive():
+        raise failed[0] if failed else TimeoutError("the good server is silent")
+    return "ended"
 
 
 def spread(address, port, first, more, n):
@@ -490,10 +600,11 @@ def spread(address, port, first, more, n):
         take(sock, 1000)
     print("up", flush=True)
     sys.stdin.readline()
-    later = [connect(address, port, {"op": "echo", "n": n, "rounds": 2}) for _ in range(int(more))]
-    for sock in later:
-        put(sock, 1000)
-        take(sock, 1000)
+    later = []
+    for _ in range(int(more)):
+        later.append(connect(address, port, {"op": "echo", "n": n, "rounds": 2}))
+        put(later[-1], 1000)
+        take(later[-1], 1000)
     print("opened", flush=True)
     sys.stdin.readline()
     for sock in later:

@@ -83,6 +83,11 @@ pub fn is_pending(s: &Sock) -> bool {
     s.is_linked() && s.step.load(Acquire) != step::PROVED
 }
 
+/// The same, and its receiving ring is not there yet.
+pub fn is_bare(s: &Sock) -> bool {
+    is_pending(s) && s.rx.ring.load(Acquire).is_null()
+}
+
 /// The handshake has agreed: the connection stays in memory.
 pub fn agreed(s: &Sock) {
     s.step.store(step::PROVED, Release);
@@ -179,6 +184,11 @@ pub fn kick(s: &Sock) {
     if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
         lock::kick(index);
     }
+}
+
+/// A forked child has introduced itself to the family.
+pub fn introduce() {
+    lock::kick_parent();
 }
 
 /// A send found no room and does not wait, and nobody that we see waits for it.

@@ -183,6 +183,13 @@ pub fn take_sock() -> Res<&'static Sock> {
     Err(Errno(libc::ENFILE))
 }
 
+/// Gives back what processes held that are gone.
+pub fn reap_dead() {
+    if let Some(base) = base() {
+        process::reap_dead(base);
+    }
+}
+
 /// A process of the family is gone: what it held alone is free again. True if anything became free.
 fn reap(base: *mut u8, process: u32) -> bool {
     let high = at::<AtomicU32>(base, header::SOCK_HIGH).load(Acquire);
@@ -191,6 +198,8 @@ fn reap(base: *mut u8, process: u32) -> bool {
         if s.let_go_in(process) && s.holders.fetch_sub(1, AcqRel) == 1 {
             ended::count_lost(base, s);
             s.set_state(page::State::Free);
+            // Release: whose link it is sees by this that nobody has it any more (`link::slot`).
+            s.link.store(0, Release);
             give_back(s);
             any = true;
         }

@@ -100,6 +100,15 @@ pub fn has_relatives() -> bool {
         || CHILDREN.iter().map(|c| c.load(Relaxed)).any(|pid| is_new(pid) && !proc::is_gone(pid))
 }
 
+/// The others that have this page and have introduced themselves.
+pub fn relatives() -> impl Iterator<Item = u32> {
+    let base = super::base();
+    let high = base.map_or(0, |b| at::<AtomicU32>(b, page::header::PROC_HIGH).load(Acquire) as usize);
+    let pid = move |i| base.map(|b| record(b, i)).filter(|r| r.enabled.load(Relaxed) != field::APART);
+    let all = (0..high.min(PROC_CAP)).filter_map(pid).map(|r| r.pid.load(Acquire));
+    all.filter(|pid| *pid != 0 && *pid != field::ENDED && *pid != self::pid())
+}
+
 /// The number of the record of a process.
 pub fn number_of(pid: u32) -> Option<u32> {
     let base = super::base()?;

@@ -182,7 +182,7 @@ fn after_fork(pid: pid_t) {
     guarded(|| match pid {
         0 => forks::in_child(),
         -1 => forks::fork_failed(),
-        child => crate::family::process::note_child(child as u32),
+        child => forks::in_parent(child as u32),
     });
 }
 

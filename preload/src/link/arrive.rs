@@ -2,7 +2,7 @@
 
 use super::failover::{Arrival, What};
 use super::group::Group;
-use super::lock::{MARKED, MARKS, STALLED, mark, now};
+use super::lock::{self, MARKED, MARKS, STALLED, mark, now};
 use super::slot::Closing;
 use super::state::State;
 use crate::family::links;
@@ -12,9 +12,6 @@ use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::id::Rkey;
 use smcr_proto::smc::immediate::Immediate;
 use std::sync::atomic::Ordering::*;
-
-/// How long a group that is over keeps its queue pair, for its last message.
-const LAST_WORDS: Time = Time::from_millis(200);
 
 impl State {
     /// Somebody has left something to do, and no mark (a forked child): looks at all connections.
@@ -215,11 +212,10 @@ impl State {
             self.look_at_group(place);
             let Some(group) = &mut self.groups[place] else { continue };
             let mut at = group.timeout();
-            if let Some(since) = group.over {
-                if group.is_quiet() || since + LAST_WORDS <= now {
-                    group.silence(&self.devices);
-                } else {
-                    at = Some(since + LAST_WORDS);
+            if group.over.is_some() {
+                match group.lasts_until() {
+                    Some(until) if until > now => at = Some(until),
+                    _ => group.silence(&self.devices),
                 }
                 if group.links[0].qp.is_none() && group.users == 0 {
                     if let Some(mut group) = self.groups[place].take() {
@@ -234,6 +230,7 @@ impl State {
             next = [next, at].into_iter().flatten().min();
         }
         self.show();
+        lock::comes_at(next);
         next
     }
 

@@ -7,11 +7,9 @@
 use super::lock;
 use super::one::{Link, PeerEnd};
 use super::pool::Pool;
-use crate::family::process;
 use crate::log;
 use crate::sys::{Res, fd};
 use crate::verbs::device::Device;
-use smcr_proto::page::link::{self as page, Record};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::clc::proposal::Proposal;
@@ -28,7 +26,9 @@ pub struct Group {
     /// This end's role.
     pub role: Role,
     /// The peer, once it is known, and the version.
-    peer: Option<(PeerId, Family)>,
+    pub(super) peer: Option<(PeerId, Family)>,
+    /// Server: the process, with libsmcr, that has asked for it.
+    pub made_for: Option<PeerId>,
     /// Its links: the first, and perhaps a second one.
     pub links: Vec<Link>,
     /// Rings of the connections.
@@ -47,8 +47,10 @@ pub struct Group {
     pub ours: bool,
     /// The group is over, since this time.
     pub over: Option<Time>,
+    /// How often a kernel still says that, or since when it has.
+    farewell: Farewell,
     /// Agreed user EID: for show.
-    eid: [u8; 32],
+    pub(super) eid: [u8; 32],
     /// Memories that the peer has withdrawn, by link, and whose connections are to be told.
     pub withdrawn: Vec<(usize, Rkey)>,
     /// What the service thread is to do for a second link.
@@ -56,6 +58,22 @@ pub struct Group {
     /// Memories that the peer is to hear of.
     pub(super) announce: VecDeque<[OwnKey; LINKS]>,
 }
+
+/// What a kernel does when it is told that the group is over: it aborts what is left of it, connection by connection, and waits for
+/// each of these messages to arrive, then says Delete Link itself; as server once more before. Where soft RoCE is under it
+/// that wait has no end (its retries have none), and holds the program's close().
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Farewell {
+    None,
+    /// Delete Link is awaited so often.
+    Awaited(u8),
+    Said(Time),
+}
+
+/// How long it is awaited.
+const FAREWELL: Time = Time::from_secs(2);
+/// How long a group that is over keeps its queue pair, for the last message.
+const LAST_WORDS: Time = Time::from_millis(200);
 
 /// This end's part of a second link.
 pub(super) enum Second {
@@ -71,6 +89,7 @@ impl Group {
         Group {
             role,
             peer: None,
+            made_for: None,
             links: vec![link],
             rings: Pool::new(size.bytes() as usize, true),
             size,
@@ -80,6 +99,7 @@ impl Group {
             immediate: false,
             ours: false,
             over: None,
+            farewell: Farewell::None,
             eid: [0; 32],
             withdrawn: Vec::new(),
             second: None,
@@ -136,6 +156,12 @@ impl Group {
         self.is_open() && self.links.iter().any(ends)
     }
 
+    /// Server: whether this process's client is the one for whom the group is being made.
+    pub fn will_serve(&self, client: PeerId, own: Option<Gid>) -> bool {
+        let open = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
+        !open && self.over.is_none() && self.made_for == Some(client) && Some(self.links[0].port.gid) == own
+    }
+
     /// Whether new connections may join.
     pub fn is_open(&self) -> bool {
         let active = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
@@ -172,6 +198,12 @@ impl Group {
 
     /// An LLC message came by a link.
     pub fn handle_llc(&mut self, devices: &[Device], link: usize, now: Time, bytes: &[u8]) {
+        if let Farewell::Awaited(times) = self.farewell
+            && let Ok((_, Message::DeleteLink(m))) = Message::parse(bytes)
+            && m.all
+        {
+            self.farewell = if times > 1 { Farewell::Awaited(times - 1) } else { Farewell::Said(now) };
+        }
         if let Some(m) = &mut self.machine {
             let _ = m.handle_llc(now, link, bytes);
         }
@@ -315,6 +347,10 @@ impl Group {
             Event::FlowDone { .. } => self.announce_next(now),
             Event::Terminated { by_peer, reason } => {
                 log::info!(target: "smcr::link", by_peer, reason = reason.0, "link group over");
+                let hears = !by_peer && !self.ours && self.links.iter().any(Link::is_usable);
+                if self.over.is_none() && hears {
+                    self.farewell = Farewell::Awaited(if self.role == Role::Server { 1 } else { 2 });
+                }
                 self.over.get_or_insert(now);
             }
         }
@@ -339,11 +375,14 @@ impl Group {
         let _ = fd::event_set(lock::service());
     }
 
-    /// Asks for a sign of life by a link; the queue pair fails if there is nobody to take it.
+    /// Asks for a sign of life by a link; the queue pair fails if there is nobody to take it. Once, however many connections
+    /// have a reason to ask.
     pub fn probe(&mut self, link: usize) {
         let Some((_, family)) = self.peer.filter(|_| self.is_ready && self.over.is_none()) else { return };
-        if let Some(l) = self.links.get_mut(link).filter(|l| !l.is_down) {
-            l.note_probe();
+        let process = self.ours;
+        if let Some(l) = self.links.get_mut(link).filter(|l| !l.is_down)
+            && l.note_probe(process)
+        {
             let test = TestLink { response: false, user_data: [0; 16] };
             l.say(Message::TestLink(test).emit(family));
             l.flush();
@@ -355,40 +394,24 @@ impl Group {
         self.links.iter_mut().filter(|l| !l.is_down).for_each(Link::flush);
     }
 
-    /// What `smcrctl linkgroup` shows of a link.
-    pub fn record(&self, place: usize, link: usize, devices: &[Device]) -> Option<Record> {
-        let l = self.links.get(link).filter(|l| !l.is_down && self.over.is_none())?;
-        let ((peer_id, family), peer) = (self.peer?, l.peer?);
-        let mut name = [0; 32];
-        for (to, from) in name.iter_mut().zip(devices[l.device].name.bytes()) {
-            *to = from;
-        }
-        Some(Record {
-            id: place as u32 + 1,
-            pid: process::pid(),
-            role: if self.role == Role::Server { page::Role::Server } else { page::Role::Client },
-            version: if family == Family::V2 { 2 } else { 1 },
-            port: l.port.port,
-            link: self.machine.as_ref().map_or(0, |m| m.number(link)),
-            is_active: l.is_ready,
-            connections: l.users as u32,
-            qpn: l.qp.as_ref().map_or(0, |q| q.number().value()),
-            peer_qpn: peer.qpn.value(),
-            mtu: l.mtu,
-            rmb: self.size.bytes(),
-            gid: l.port.gid.0,
-            peer_gid: peer.gid.0,
-            peer_id: peer_id.0,
-            device: name,
-            eid: self.eid,
-            bytes: l.bytes,
-            messages: l.messages,
-        })
-    }
-
     /// Whether LLC messages or completions are still on their way.
     pub fn is_quiet(&self) -> bool {
         self.links.iter().all(Link::is_quiet)
+    }
+
+    /// A group that is over keeps its queue pair until then; None: not longer than now.
+    pub fn lasts_until(&self) -> Option<Time> {
+        let over = self.over?;
+        match self.farewell {
+            Farewell::Awaited(_) => Some(over + FAREWELL),
+            Farewell::Said(at) => Some(at + LAST_WORDS),
+            Farewell::None => (!self.is_quiet()).then_some(over + LAST_WORDS),
+        }
+    }
+
+    /// Whether the peer has not said its last yet.
+    pub fn awaits_farewell(&self) -> bool {
+        matches!(self.farewell, Farewell::Awaited(_)) && self.links.iter().any(Link::is_usable)
     }
 
     /// Destroys the queue pairs: nothing of the peer's arrives any more.

@@ -227,8 +227,10 @@ impl State {
         // After the handshake a peer says one thing only, and does not end before it has its answer.
         if ended {
             self.probe(index);
-        } else if readable {
+        } else if readable && self.slot(index).is_some_and(|s| !s.is_leaving()) {
             self.want_back(index);
+            // Perhaps the peer has given the link up, and could not say so by it.
+            self.ask_its_link(index);
         }
     }
 }

@@ -35,7 +35,9 @@ pub(super) static MARKED: AtomicU32 = AtomicU32::new(0);
 pub(super) static USED: AtomicU32 = AtomicU32::new(0);
 /// eventfd of the service thread.
 static SERVICE: AtomicI32 = AtomicI32::new(-1);
-/// The same of the parent's, in a forked child.
+/// When it comes by itself.
+static COMES: AtomicU64 = AtomicU64::new(0);
+/// The parent's eventfd, in a forked child.
 static PARENT: AtomicI32 = AtomicI32::new(-1);
 /// This is a forked child of a process with links.
 static INHERITED: AtomicU32 = AtomicU32::new(0);
@@ -72,6 +74,7 @@ pub fn forget_in_child() {
     }
     MARKED.store(0, Relaxed);
     STALLED.store(0, Relaxed);
+    COMES.store(0, Relaxed);
     super::cover::forget_in_child();
     PARENT.store(SERVICE.swap(-1, Relaxed), Relaxed);
     if USED.swap(0, Relaxed) != 0 {
@@ -209,6 +212,21 @@ pub fn set_service(eventfd: i32) {
 /// Where the service thread listens, -1 without one.
 pub fn service() -> i32 {
     SERVICE.load(Acquire)
+}
+
+/// The service thread has looked at everything, and comes again at this time if nothing calls it. With the lock held, as
+/// [`call_by`] is.
+pub(super) fn comes_at(at: Option<Time>) {
+    COMES.store(at.map_or(u64::MAX, |at| at.as_nanos() as u64), Relaxed);
+}
+
+/// It has to come by this time. A little later will do: who is called seldom needs no call for each message.
+pub(super) fn call_by(at: Time) {
+    const LATE: Time = Time::from_secs(1);
+    if COMES.load(Relaxed) > (at + LATE).as_nanos() as u64 {
+        COMES.store(0, Relaxed);
+        let _ = fd::event_set(service());
+    }
 }
 
 /// The time for the machines.

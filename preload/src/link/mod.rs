@@ -12,7 +12,7 @@
 //! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies;
 //! - [`slot`]: a connection, [`pieces`] what it writes where; [`leave`]: how it leaves for TCP;
-//! - [`pool`]: registered memory;
+//! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, for tests alone.
 
@@ -28,6 +28,7 @@ pub mod one;
 mod pieces;
 pub mod pool;
 mod second;
+mod show;
 pub mod slot;
 pub mod state;
 mod urgent;

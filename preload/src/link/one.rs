@@ -4,7 +4,7 @@
 //! ([`super::slot`]). A link that is down keeps its queue pair, in error, to the end of the group: what had arrived by it
 //! is still told from what belongs to nobody.
 
-use super::lock::now;
+use super::lock::{self, now};
 use super::pool::Pool;
 use crate::sys::{Errno, Res};
 use crate::verbs::device::Device;
@@ -30,8 +30,9 @@ pub(super) const FORGED: u64 = 33;
 /// LLC messages that may wait for a slot: who asks more while it takes nothing is no peer.
 const BACKLOG: usize = 64;
 
-/// How long a message may be on its way before the link counts as dead; the second once the TCP connection
-/// below has ended. (The card's own retries may have no end.)
+/// How long a message may be on its way before the link counts as dead; the second once a TCP connection
+/// below has ended, or the peer has spoken there: a process that ends takes its links along, a kernel does not. (The card's
+/// own retries may have no end.)
 const PATIENCE: Time = Time::from_secs(5);
 const PATIENCE_PROBED: Time = Time::from_secs(2);
 
@@ -77,8 +78,8 @@ pub struct Link {
     outstanding: u32,
     /// When one was completed last, or the first of them was posted.
     progress: Time,
-    /// A sign of life was asked for because TCP has ended.
-    probed: bool,
+    /// By when a sign of life is to come, which was asked for because of what TCP has shown.
+    probed: Option<Time>,
     /// Place of the message that was posted last.
     last: Option<u32>,
     /// Free places of the room for messages that are not inline, one bit each.
@@ -107,7 +108,7 @@ impl Link {
             backlog: VecDeque::new(),
             outstanding: 0,
             progress: Time::ZERO,
-            probed: false,
+            probed: None,
             last: None,
             rooms: u32::MAX,
             room: domain.room(),
@@ -141,7 +142,7 @@ impl Link {
     pub fn completed(&mut self, room: u32) -> bool {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.progress = now();
-        self.probed = false;
+        self.probed = None;
         if room < 32 {
             self.rooms |= 1 << room;
         }
@@ -176,8 +177,9 @@ impl Link {
 
     /// When what is on its way has been so for too long.
     pub fn stuck_at(&self) -> Option<Time> {
-        let patience = if self.probed { PATIENCE_PROBED } else { PATIENCE };
-        (self.outstanding > 0 && !self.is_down).then(|| self.progress + patience)
+        let at = self.progress + PATIENCE;
+        let at = self.probed.map_or(at, |until| at.min(until));
+        (self.outstanding > 0 && !self.is_down).then_some(at)
     }
 
     /// Puts an LLC message behind those that wait for a slot.
@@ -189,9 +191,9 @@ impl Link {
         }
     }
 
-    /// A sign of life has been asked for: who does not answer is dead sooner.
-    pub fn note_probe(&mut self) {
-        self.probed = true;
+    /// A sign of life is asked for: who does not answer is dead sooner, if it is a process. False: it is on its way already.
+    pub fn note_probe(&mut self, process: bool) -> bool {
+        self.probed.replace(now() + if process { PATIENCE_PROBED } else { PATIENCE }).is_none()
     }
 
     /// Sends LLC messages that waited for a slot.
@@ -272,12 +274,15 @@ impl Link {
     }
 
     fn posted(&mut self, writes: &[Write]) {
-        if self.outstanding == 0 {
-            self.progress = now();
-        }
+        let first = self.outstanding == 0;
         self.messages[0] += 1;
         self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
         self.outstanding += 1;
+        if first {
+            self.progress = now();
+            // Nobody else may look when it does not arrive.
+            self.stuck_at().into_iter().for_each(lock::call_by);
+        }
     }
 
     /// Whether LLC messages or completions are still on their way.

@@ -116,7 +116,8 @@ impl Slot {
     /// The program's record, while the program has it.
     pub fn sock(&self) -> Option<&'static Sock> {
         let (s, generation) = self.record;
-        let same = s.generation.load(Relaxed) == generation && s.link.load(Relaxed) == self.index + 1;
+        // Acquire: who has left has said before how (`linked::leave`).
+        let same = s.generation.load(Relaxed) == generation && s.link.load(Acquire) == self.index + 1;
         same.then_some(s)
     }
 
@@ -129,6 +130,20 @@ impl Slot {
             Closing::Shut
         } else {
             Closing::Open
+        }
+    }
+
+    /// The last process that had the connection has died without a word: it is closed as the kernel closes it.
+    pub(super) fn note_orphan(&self) {
+        if !self.active || self.is_leaving() || self.sock().is_some() {
+            return;
+        }
+        let back = self.rx_dir();
+        let unread = back.head.load(Acquire) != back.tail.load(Acquire);
+        let marks = fin::WRITE | fin::CLOSED | fin::LEFT | if unread { fin::RESET } else { 0 };
+        let out = self.tx_dir();
+        if out.fin.load(Acquire) & fin::CLOSED == 0 {
+            out.fin.fetch_or(marks, Release);
         }
     }
 
@@ -147,6 +162,7 @@ impl Slot {
     /// Sends what can be sent by its link; `announces`: a write may announce itself. False: the queue pair is broken.
     pub fn pump(&mut self, link: &mut Link, announces: bool) -> bool {
         self.stalled = false;
+        self.note_orphan();
         self.closing = self.closing.max(self.closing());
         if self.is_leaving() {
             return true;

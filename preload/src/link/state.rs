@@ -262,11 +262,15 @@ impl State {
     pub fn probe(&mut self, index: u32) {
         let Some(slot) = self.slot(index) else { return };
         slot.tcp_ended = true;
-        let open = slot.conn.as_ref().is_some_and(|c| !c.is_eof());
-        let link = slot.link;
-        if let Some(place) = slot.group.filter(|_| open)
-            && let Some(Some(group)) = self.groups.get_mut(place)
-        {
+        if slot.conn.as_ref().is_some_and(|c| !c.is_eof()) {
+            self.ask_its_link(index);
+        }
+    }
+
+    /// Asks the peer for a sign of life by the link of a connection.
+    pub(super) fn ask_its_link(&mut self, index: u32) {
+        let Some((Some(place), link)) = self.slot(index).map(|s| (s.group, s.link)) else { return };
+        if let Some(Some(group)) = self.groups.get_mut(place) {
             group.probe(link);
         }
     }
@@ -279,14 +283,20 @@ impl State {
         }
     }
 
-    /// Ends all groups, because the process ends.
+    /// Ends all groups, because the process ends. A kernel that has not closed all connections yet is not told: it would show
+    /// its programs a reset where they have an end to read. Its next Test Link finds out.
     pub fn end_all(&mut self) {
-        for group in self.groups.iter_mut().flatten() {
-            group.end(&self.devices, true, now());
+        let State { groups, slots, devices, .. } = self;
+        for (place, group) in groups.iter_mut().enumerate() {
+            let Some(group) = group else { continue };
+            let open = |s: &Slot| s.group == Some(place) && s.conn.as_ref().is_some_and(|c| !c.is_finished());
+            if group.ours || !slots.iter().flatten().any(|s| open(s)) {
+                group.end(devices, true, now());
+            }
         }
     }
 
-    /// Closes the connections that the program has left open; whether all have said so.
+    /// Closes the connections that the program has left open; whether all have said so, and a kernel that is the peer as well.
     pub fn close_all(&mut self, first: bool) -> bool {
         let mut quiet = true;
         for slot in self.slots.iter_mut().flatten().filter(|s| s.active) {
@@ -303,7 +313,9 @@ impl State {
             let said = slot.conn.as_ref().is_none_or(|c| {
                 !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
             });
-            quiet &= said && slot.in_flight == 0 && (slot.pumped == head || unsendable);
+            let over = slot.group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
+            let answered = slot.ours || over || slot.conn.as_ref().is_none_or(conn::Conn::is_finished);
+            quiet &= said && answered && slot.in_flight == 0 && (slot.pumped == head || unsendable);
         }
         quiet
     }

@@ -20,6 +20,12 @@ pub fn euid() -> u32 {
     unsafe { call(Sysno::geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
 }
 
+/// pidfd_open(2): readable when the process has ended.
+pub fn pidfd(id: u32) -> Res<i32> {
+    // SAFETY: no pointers.
+    unsafe { call(Sysno::pidfd_open, [id as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as i32)
+}
+
 /// Whether a process or thread with this id exists.
 fn exists(id: u32) -> bool {
     // SAFETY: signal 0 only checks.

@@ -19,10 +19,8 @@ static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
 
 /// Before fork: the child will hold what this process holds.
 pub fn before_fork() {
-    if rendezvous::smc::is_busy() {
-        // The child can use a link of ours only if its memory is there when the fork happens.
-        rendezvous::smc::settle(|| held().any(linked::is_pending));
-    }
+    // The child can use a link of ours only if its memory is there when the fork happens.
+    rendezvous::smc::before_fork(held);
     for (fd, e) in range(0, u32::MAX) {
         if let Entry::Sock(s) = e {
             legacy::before_fork(s, fd);
@@ -41,8 +39,15 @@ pub fn before_fork() {
     }
 }
 
+/// In the parent.
+pub fn in_parent(child: u32) {
+    rendezvous::smc::after_fork();
+    process::note_child(child);
+}
+
 /// fork failed.
 pub fn fork_failed() {
+    rendezvous::smc::after_fork();
     for s in held() {
         s.holders.fetch_sub(1, AcqRel);
     }
@@ -64,6 +69,10 @@ pub fn in_child() {
         for s in held() {
             s.held_in(process::index());
         }
+    }
+    // Whose link it is watches over this process from now on.
+    if linked::is_foreign() {
+        linked::introduce();
     }
 }
 

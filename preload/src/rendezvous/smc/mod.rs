@@ -7,6 +7,8 @@
 
 pub mod backlog;
 mod blocked;
+mod gate;
+mod relatives;
 mod service;
 mod shake;
 mod way_back;
@@ -28,6 +30,7 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::{PeerId, RmbeSize};
 use std::sync::atomic::Ordering::*;
 
+pub use gate::{after_fork, before_fork};
 pub use service::{at_exit, descriptors, moved, owns, watch_listener};
 
 /// Whether RDMA can be used at all: asked before anything is marked.
@@ -45,12 +48,29 @@ pub fn first_use(s: &'static Sock, sock: i32) {
         Shown::NotYet => {}
         Shown::Unmarked | Shown::Nobody => s.clear(flag::UNASKED),
         Shown::Peer(peer) => {
-            // Only one thread begins.
-            if s.flags.fetch_and(!flag::UNASKED, AcqRel) & flag::UNASKED != 0 {
-                begin(s, sock, peer);
-            }
+            let _entered = gate::enter();
+            begin_once(s, sock, peer);
         }
     }
+}
+
+fn begin_once(s: &'static Sock, sock: i32, peer: Peer) {
+    // Only one thread begins.
+    if s.flags.fetch_and(!flag::UNASKED, AcqRel) & flag::UNASKED != 0 {
+        begin(s, sock, peer);
+    }
+}
+
+/// The same for a connection that nobody has used since it was accepted, if this process alone has it: where several have it,
+/// the one that uses it begins. False: to be asked again.
+fn begin_unused(s: &'static Sock, sock: i32) -> bool {
+    let Some(_entered) = gate::try_enter() else { return false };
+    if s.holders.load(Relaxed) == 1
+        && let Shown::Peer(peer) = mark::ask(s, sock)
+    {
+        begin_once(s, sock, peer);
+    }
+    true
 }
 
 /// A marked connection was accepted. Its first use makes the link; if that does not come soon, the service
@@ -64,21 +84,11 @@ pub fn accepted(s: &'static Sock, sock: i32) {
     }
 }
 
-/// Whether handshakes may be on their way.
-pub fn is_busy() -> bool {
-    service::is_running()
-}
-
 /// Waits a moment while handshakes are on their way.
-pub fn settle(pending: impl Fn() -> bool) {
-    const PATIENCE_MS: u32 = 1000;
-    for _ in 0..PATIENCE_MS {
-        if !pending() {
-            return;
-        }
-        let _ = fd::poll(&mut [], 1);
+fn settle(pending: impl Fn() -> bool) {
+    if !gate::wait(1000, pending) {
+        log::warn!(target: "smcr::link", "a handshake does not end");
     }
-    log::warn!(target: "smcr::link", "a handshake does not end");
 }
 
 /// What was shown is a commitment: CLC follows, if only to say no.
@@ -162,5 +172,6 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
 pub fn forget_in_child() {
     lock::forget_in_child();
     backlog::forget_in_child();
+    gate::forget_in_child();
     service::forget_in_child();
 }

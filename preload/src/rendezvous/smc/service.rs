@@ -4,6 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::backlog::{self, Listener};
+use super::relatives;
 use super::blocked::Blocked;
 use super::shake::Shake;
 use super::way_back::Leaver;
@@ -42,6 +43,8 @@ struct Later {
 
 /// How long an accepted connection may wait for its first use.
 const UNUSED: Time = Time::from_millis(300);
+/// When to look again where a fork is under way.
+const SOON: Time = Time::from_millis(10);
 
 static SUBMITTED: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 static RUNNING: AtomicU32 = AtomicU32::new(0);
@@ -145,13 +148,13 @@ fn round(work: &mut Work) {
             }
         }
     }
-    later.retain(|l| {
+    later.retain_mut(|l| {
         let waits = l.s.has(flag::UNASKED) && l.s.generation.load(Relaxed) == l.generation;
-        // Several holders: the one that uses it begins.
-        if waits && l.at <= now() && l.s.holders.load(Relaxed) == 1 && net::cookie(l.fd) == Ok(l.cookie) {
-            super::first_use(l.s, l.fd);
+        if !waits || l.at > now() {
+            return waits;
         }
-        waits && l.at > now()
+        l.at = now() + SOON;
+        net::cookie(l.fd) == Ok(l.cookie) && !super::begin_unused(l.s, l.fd)
     });
     let next = lock::with(|all| {
         all.poll();
@@ -210,6 +213,7 @@ fn round(work: &mut Work) {
     }
     if fds[0].revents != 0 {
         fd::event_clear(fds[0].fd);
+        relatives::watch(|child, place| listen(child, libc::EPOLLIN, CHILD | place as u64, libc::EPOLL_CTL_ADD));
         lock::with(|all| all.mark_all());
     }
     if fds[1].revents != 0 {
@@ -250,29 +254,36 @@ fn entry(fd: i32, events: i16) -> libc::pollfd {
 /// Once: afterwards the stream is the program's, or over.
 pub fn watch(tcp: i32, index: u32, serial: u32, speaks: bool) {
     let said = if speaks { libc::EPOLLIN } else { 0 };
-    let events = (libc::EPOLLRDHUP | said | libc::EPOLLET | libc::EPOLLONESHOT) as u32;
-    let e = libc::epoll_event { events, u64: u64::from(serial & SERIAL) << 32 | u64::from(index) };
-    let _ = fd::epoll_ctl(WATCH.load(Relaxed), libc::EPOLL_CTL_ADD, tcp, Some(e));
+    let data = u64::from(serial & SERIAL) << 32 | u64::from(index);
+    listen(tcp, libc::EPOLLRDHUP | said | libc::EPOLLET, data, libc::EPOLL_CTL_ADD);
 }
 
 /// Bits of a serial number that the data of [`WATCH`] has.
 const SERIAL: u32 = u32::MAX >> 1;
-/// Bit of the data of [`WATCH`] for a listener, beside its number.
+/// Bit of the data of [`WATCH`] for a listener, beside its number; with the second one for a child, beside its place.
 const LISTENER: u64 = 1 << 63;
+const CHILD: u64 = LISTENER | 1 << 62;
 
 /// Asks to hear of the next connection of a listener.
 fn hear(listener: i32, op: i32) {
-    let events = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
-    let e = libc::epoll_event { events, u64: LISTENER | listener as u64 };
-    let _ = fd::epoll_ctl(WATCH.load(Relaxed), op, listener, Some(e));
+    listen(listener, libc::EPOLLIN, LISTENER | listener as u64, op);
 }
 
-/// Something happened on TCP connections below links, or on listeners.
+/// Once.
+fn listen(to: i32, events: i32, data: u64, op: i32) {
+    let e = libc::epoll_event { events: (events | libc::EPOLLONESHOT) as u32, u64: data };
+    let _ = fd::epoll_ctl(WATCH.load(Relaxed), op, to, Some(e));
+}
+
+/// Something happened on TCP connections below links, on listeners, or to children.
 fn tcp_events(listeners: &mut [Listener]) {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
     // SAFETY: the array has 32 entries.
     let n = unsafe { fd::epoll_wait(WATCH.load(Relaxed), events.as_mut_ptr(), 32, 0) }.unwrap_or(0);
-    for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER != 0) {
+    for e in events[..n.min(32)].iter().filter(|e| e.u64 & CHILD == CHILD) {
+        relatives::ended((e.u64 & !CHILD) as usize);
+    }
+    for e in events[..n.min(32)].iter().filter(|e| e.u64 & CHILD == LISTENER) {
         let number = (e.u64 & !LISTENER) as i32;
         listeners.iter_mut().filter(|l| l.fd == number).for_each(Listener::heard);
     }
@@ -287,6 +298,7 @@ fn tcp_events(listeners: &mut [Listener]) {
 /// The process ends: what was sent goes out, and the peers hear of it (Linux waits as long in close).
 pub fn at_exit() {
     const PATIENCE_MS: u32 = 2000;
+    const QUIET_MS: u32 = 100;
     if !lock::is_used() && RUNNING.load(Relaxed) == 0 {
         return;
     }
@@ -305,15 +317,23 @@ pub fn at_exit() {
         first = false;
     }
     lock::with(|all| all.end_all());
-    for _ in 0..100 {
-        let quiet = lock::with(|all| {
+    let mut waited = false;
+    for round in 0..PATIENCE_MS {
+        let (quiet, awaits) = lock::with(|all| {
             all.poll();
-            all.groups.iter().flatten().all(|g| g.is_quiet())
-        });
-        if quiet != Some(false) {
+            let groups = || all.groups.iter().flatten();
+            (groups().all(|g| g.is_quiet()), groups().any(|g| g.awaits_farewell()))
+        })
+        .unwrap_or((true, false));
+        if !awaits && (quiet || round >= QUIET_MS) {
             break;
         }
+        waited |= awaits;
         let _ = fd::poll(&mut [], 1);
+    }
+    if waited {
+        // The card has yet to say that the last message has arrived.
+        let _ = fd::poll(&mut [], 5);
     }
 }
 
@@ -321,6 +341,7 @@ pub fn at_exit() {
 pub fn forget_in_child() {
     RUNNING.store(0, Relaxed);
     SUBMITTED.store(std::ptr::null_mut(), Relaxed);
+    relatives::forget_in_child();
     EVENT.store(-1, Relaxed); // `link::lock` keeps it: by it the parent is told to look
     let watch = WATCH.swap(-1, Relaxed);
     if watch >= 0 {
@@ -344,6 +365,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(EVENT.load(Relaxed));
     add(WATCH.load(Relaxed));
     backlog::descriptors(&mut *add);
+    relatives::descriptors(&mut *add);
     cover::descriptor().into_iter().chain(uevent::descriptor()).for_each(&mut *add);
     lock::with(|all| {
         for d in &all.devices {
@@ -360,5 +382,6 @@ pub fn moved(old: i32, new: i32) -> bool {
         || EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)
+        || relatives::moved(old, new)
         || lock::with(|all| all.devices.iter_mut().any(|d| d.moved(old, new))) == Some(true)
 }

@@ -13,12 +13,24 @@ use smcr_proto::smc::link::key;
 use smcr_proto::smc::llc::Family;
 
 impl Shake {
+    /// Server: of several clients' handshakes that come from one process at once the first makes the group, and the others
+    /// wait for it.
+    pub(super) fn look_at_proposal(&mut self) {
+        let Some((proposal, choice)) = self.proposal.take() else { return };
+        let waits = lock::with(|all| {
+            let gid = self.port.as_ref().map(|p| p.gid);
+            all.groups.iter().flatten().any(|g| g.will_serve(proposal.peer_id, gid))
+        });
+        if waits == Some(true) && matches!(self.machine, Machine::Server(_)) {
+            self.proposal = Some((proposal, choice));
+        } else {
+            self.proposed(&proposal, choice);
+        }
+    }
+
     /// Server: joins the client to a group that it has with us, or makes one.
-    pub(super) fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
-        let family = match choice {
-            server::Choice::V1 => Family::V1,
-            server::Choice::V2(..) => Family::V2,
-        };
+    fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
+        let (family, ours) = (family(&choice), self.is_ours());
         let found = self.with(|all, this| {
             let gid = this.port.as_ref().map(|p| p.gid);
             let place = all.groups.iter_mut().position(|g| {
@@ -27,7 +39,13 @@ impl Shake {
             });
             // The server chooses the link, and the client finds it by what Accept says.
             let link = place.and_then(|p| all.groups[p].as_ref()?.balanced()).unwrap_or(0);
-            this.enter(all, place.map(|p| (p, link)), Role::Server)
+            let end = this.enter(all, place.map(|p| (p, link)), Role::Server)?;
+            if let Some(Some(group)) = this.group.map(|g| &mut all.groups[g])
+                && this.made
+            {
+                group.made_for = ours.then_some(proposal.peer_id);
+            }
+            Ok(end)
         });
         let first_contact = self.made;
         let Machine::Server(m) = &mut self.machine else { return };
@@ -169,6 +187,13 @@ impl Shake {
         T: FromRefusal,
     {
         lock::with(|all| f(all, self)).unwrap_or_else(T::refused)
+    }
+}
+
+fn family(choice: &server::Choice) -> Family {
+    match choice {
+        server::Choice::V1 => Family::V1,
+        server::Choice::V2(..) => Family::V2,
     }
 }
 

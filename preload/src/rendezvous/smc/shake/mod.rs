@@ -22,6 +22,7 @@ use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::Frame;
+use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::{self, Client};
 use smcr_proto::smc::handshake::server::{self, Server};
@@ -48,6 +49,8 @@ pub struct Shake {
     group: Option<usize>,
     /// This handshake has made its group.
     made: bool,
+    /// Server: what was proposed, while another handshake makes a group with the same peer.
+    proposal: Option<(Proposal, server::Choice)>,
     /// Confirm Link is awaited.
     awaits_link: bool,
     /// A new link came up, or did not.
@@ -113,6 +116,7 @@ impl Shake {
             port: None,
             group: None,
             made: false,
+            proposal: None,
             awaits_link: false,
             tried: None,
             out: Vec::new(),
@@ -146,6 +150,7 @@ impl Shake {
             _ => {}
         }
         self.look_at_link();
+        self.look_at_proposal();
         self.events();
         self.write();
         let over = self.gone || self.finish();
@@ -163,6 +168,8 @@ impl Shake {
             Machine::Fresh => {}
             // A Linux server makes one first contact after the other.
             Machine::Client(m) => m.decline(Diagnosis::TIMEOUT_CONFIRM_LINK, false),
+            // The link that it waited for did not come up.
+            Machine::Server(m) if self.proposal.take().is_some() => m.decline(Diagnosis::TIMEOUT_CONFIRM_LINK),
             _ => return,
         }
         self.refusal = Some((Reason::SmcTimeoutConfirmLink, Diagnosis::TIMEOUT_CONFIRM_LINK));
@@ -180,7 +187,7 @@ impl Shake {
     /// Whether a step may get it further: something happened, its time has come, or it waits for what
     /// makes no event.
     pub fn is_due(&mut self, now: Time) -> bool {
-        let asks = self.drained.is_some() || self.awaits_link;
+        let asks = self.drained.is_some() || self.awaits_link || self.proposal.is_some();
         let signalled = std::mem::take(&mut self.is_signalled);
         signalled || asks || self.wants().at.is_some_and(|at| at <= now)
     }
@@ -213,7 +220,7 @@ impl Shake {
         } else if !self.out.is_empty() {
             events |= libc::POLLOUT;
         }
-        if self.awaits_link {
+        if self.awaits_link || self.proposal.is_some() {
             let soon = now() + Time::from_millis(20);
             at = Some(at.map_or(soon, |t| t.min(soon)));
         }
@@ -305,7 +312,10 @@ impl Shake {
                     None => return,
                 },
                 Machine::Server(m) => match m.poll_event() {
-                    Some(server::Event::Proposed(proposal, choice)) => self.proposed(&proposal, choice),
+                    Some(server::Event::Proposed(proposal, choice)) => {
+                        self.proposal = Some((proposal, choice));
+                        self.look_at_proposal();
+                    }
                     Some(server::Event::BringUpLink(params)) => self.bring_up(&params),
                     None => return,
                 },

@@ -1,0 +1,102 @@
+//! Handshakes and forks keep apart: a connection that a child inherits is either untouched, or has its memory.
+//!
+//! A connection's record is in memory that a process shares with its forked children; what the record names, pages and rings of a
+//! link, a child has only if it was mapped before the fork. So no handshake begins while a fork is under way, and a fork
+//! waits for those that have begun. Used by [`super::first_use`], the service thread, and `table::forks`.
+
+use super::service;
+use crate::engine::linked;
+use crate::family::sock::Sock;
+use crate::log;
+use crate::sys::{fd, net};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Threads that begin a handshake, and from [`FORK`] on those that fork.
+static GATE: AtomicU32 = AtomicU32::new(0);
+const FORK: u32 = 1 << 16;
+
+/// How long a fork waits for handshakes to end, and how long for one whose ring is not there yet: longer than a
+/// peer may take for one message.
+const PATIENCE_MS: u32 = 1000;
+const PATIENCE_BARE_MS: u32 = 7000;
+
+/// In here no fork happens.
+pub(super) struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        GATE.fetch_sub(1, AcqRel);
+    }
+}
+
+/// To begin a handshake; None while a fork is under way.
+pub(super) fn try_enter() -> Option<Entered> {
+    let entered = GATE.fetch_update(AcqRel, Acquire, |g| (g < FORK).then_some(g + 1));
+    entered.is_ok().then(|| Entered) // not `then_some`, which would make one in any case
+}
+
+/// The same when the fork is over. Not in the service thread, which a fork waits for.
+pub(super) fn enter() -> Entered {
+    loop {
+        if let Some(entered) = try_enter() {
+            return entered;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+}
+
+/// Before fork: the connections that the child will have get their memory first.
+pub fn before_fork<I: Iterator<Item = &'static Sock>>(held: impl Fn() -> I) {
+    GATE.fetch_add(FORK, AcqRel);
+    wait(PATIENCE_MS, || GATE.load(Acquire) % FORK != 0);
+    if !service::is_running() || wait(PATIENCE_MS, || held().any(linked::is_pending)) {
+        return;
+    }
+    log::warn!(target: "smcr::link", "a fork waits for a handshake");
+    wait(PATIENCE_BARE_MS, || held().any(linked::is_bare));
+    for s in held().filter(|s| linked::is_bare(s)) {
+        log::warn!(target: "smcr::link", "a connection whose peer does not answer is reset: the process forks");
+        let _ = net::disconnect(s.fd.load(Relaxed));
+    }
+}
+
+/// In the parent, or fork has failed.
+pub fn after_fork() {
+    let _ = GATE.fetch_update(AcqRel, Acquire, |g| g.checked_sub(FORK));
+}
+
+/// A forked child has one thread.
+pub(super) fn forget_in_child() {
+    GATE.store(0, Relaxed);
+}
+
+/// Waits so long while this is so; false if it still is.
+pub(super) fn wait(ms: u32, is_so: impl Fn() -> bool) -> bool {
+    for _ in 0..ms {
+        if !is_so() {
+            return true;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    !is_so()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_begins_while_a_fork_is_under_way_and_a_fork_waits_for_who_has_begun() {
+        let entered = try_enter();
+        assert!(entered.is_some());
+        let forks = std::thread::spawn(|| before_fork(std::iter::empty));
+        assert!(wait(10_000, || GATE.load(Acquire) < FORK), "the fork has closed the gate");
+        assert!(try_enter().is_none());
+        drop(entered);
+        forks.join().unwrap();
+        assert!(try_enter().is_none(), "until it is over");
+        after_fork();
+        drop(enter());
+        assert_eq!(GATE.load(Acquire), 0);
+    }
+}
