@@ -1,6 +1,7 @@
 /* Owns: programs that restrict their own system calls after the start, as OpenSSH and others do:
  * what was accelerated goes on, what is new stays on TCP, and no call is tried just to see. */
 #include "case.h"
+#include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -79,6 +80,70 @@ static void client_b(void) {
     R(close(fd));
 }
 
-const struct test tests[] = {{"by_prctl", by_prctl_a, client_b, 0},
+/* As sshd's child that authenticates: another user, and no calls but those that it makes itself; forked at every stage of
+ * the connection's way to memory. Its parent goes on with the connection when the child has ended. */
+static void confine_self(void) {
+    static const int allowed[] = {SYS_read, SYS_write, SYS_close, SYS_exit, SYS_exit_group, SYS_futex, SYS_getpid, SYS_getrandom,
+                                  SYS_clock_gettime, SYS_gettimeofday, SYS_poll, SYS_ppoll, SYS_select, SYS_pselect6,
+                                  SYS_rt_sigprocmask, SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_madvise, SYS_shutdown,
+                                  SYS_nanosleep, SYS_clock_nanosleep, SYS_getuid};
+    if (setgroups(0, NULL) == 0 && setresgid(65534, 65534, 65534) == 0)
+        (void)!setresuid(65534, 65534, 65534);
+    len = 0;
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    for (unsigned i = 0; i < sizeof allowed / sizeof *allowed; i++) {
+        add(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+    }
+    add(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS, 0, 0);
+    struct sock_fprog program = {len, code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+static void serve_some(int fd, int times) {
+    for (int i = 0; i < times; i++) {
+        ssize_t n = read(fd, buf, 100);
+        if (n != 100 || write(fd, buf, n) != n)
+            die("serve");
+    }
+}
+enum { STAGES = 24, BY_CHILD = 60, BY_PARENT = 60 };
+static void stages_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    for (int i = 0; i < STAGES; i++) {
+        int fd = accept_from(l);
+        serve_some(fd, i / 2);
+        usleep(i % 2 ? 3000 : 0);
+        pid_t child = fork();
+        if (child == 0) {
+            confine_self();
+            serve_some(fd, BY_CHILD);
+            syscall(SYS_exit_group, 0);
+        }
+        wait_for(child);
+        serve_some(fd, BY_PARENT);
+        R(read(fd, buf, 1));
+        close(fd);
+    }
+    meet();
+}
+static void stages_b(void) {
+    meet();
+    for (int i = 0; i < STAGES; i++) {
+        int fd = dial(PORT);
+        for (int k = 0; k < i / 2 + BY_CHILD + BY_PARENT; k++) {
+            fill(buf, 100, k, i);
+            put(fd, buf, 100);
+            if (get(fd, buf + 100, 100) != 100 || memcmp(buf, buf + 100, 100))
+                die("another answer");
+        }
+        close(fd);
+    }
+    meet();
+}
+
+const struct test tests[] = {{"stages", stages_a, stages_b, COLD},
+                             {"by_prctl", by_prctl_a, client_b, 0},
                              {"by_syscall", by_syscall_a, client_b, 0},
                              {0}};

@@ -8,7 +8,7 @@
 //!
 //! `table::apart` decides when, and what becomes of connections that others hold.
 
-use super::sock::{Sock, medium, role, step};
+use super::sock::{Sock, flag, medium, role, step};
 use super::{FD, FREE_LIST, LEN, LINK_OFF, PROC_CAP, PROC_OFF, SOCK_SIZE, at, give_back_in, holders, process, sock};
 use crate::sys::{self, Res, mem, thread};
 use smcr_proto::page::{self, State, header};
@@ -202,6 +202,8 @@ fn start_plain(s: &Sock) {
         n.store(0, Relaxed); // what was counted is the others'
     }
     s.step.store(step::IDLE, Relaxed);
+    // Its reads are the kernel's again: a process that restricts its calls next may be permitted nothing else.
+    s.clear(flag::CAREFUL);
     s.tx_medium.store(medium::TCP, Relaxed);
     s.rx_medium.store(medium::TCP, Release);
 }

@@ -57,6 +57,16 @@ fn late(s: &Sock, sock: i32) -> bool {
     false
 }
 
+/// As [`ask_back`] for a process that goes on without the library's memory of the connection: what the peer has marked, or is about
+/// to mark, is followed first, until `until`.
+pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> bool {
+    if !take_up::take_up(s, sock, until) {
+        late(s, sock);
+        return false;
+    }
+    ask_back(s, sock, why)
+}
+
 /// Moves what we send to TCP, for good, and asks the peer for the same. False: nothing is left to
 /// wait for.
 pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {

@@ -19,7 +19,7 @@ pub mod smc;
 mod strict;
 pub mod worth;
 
-pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on};
+pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on, take_up_and_ask};
 
 use crate::engine::{follow, switch};
 use crate::family::holders;

@@ -81,6 +81,7 @@ fn is_leaving(s: &Sock) -> bool {
 /// All that is in memory and not this process's own goes back to TCP, as for a drain.
 fn bring_back() {
     let mut any = false;
+    let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
     for (fd, s) in connections().filter(|(_, s)| s.region().is_some() && !is_own(s)) {
         if s.is_linked() && !rendezvous::smc::may_return(s) {
             // From a kernel there is no way back: it stays with who has it too, or ends.
@@ -88,9 +89,8 @@ fn bring_back() {
             let _ = shared || rendezvous::hand_over(s, fd, Reason::Exec);
             continue;
         }
-        any |= rendezvous::ask_back(s, fd, Reason::Privileges);
+        any |= rendezvous::take_up_and_ask(s, fd, Reason::Privileges, end);
     }
-    let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
     while any {
         any = false;
         for (fd, s) in connections().filter(|(_, s)| is_leaving(s)) {
