@@ -106,9 +106,15 @@ static void sending_a(void) {
 
 /* What the dead had sent lies behind a slow reader, and it has read all that came for it: nothing is lost, though
  * it never slept since something came. */
-static void behind_a(void) {
+static void behind(int in_set) {
     int fd = conn_cold();
     static char big[300 * KIB];
+    if (in_set) {
+        struct epoll_event e = {EPOLLIN | EPOLLOUT | EPOLLET, {0}};
+        int ep = MUST(epoll_create1(0));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+        MUST(epoll_wait(ep, &e, 1, 0));
+    }
     fill(big, sizeof big, 0, 1);
     put(fd, big, sizeof big);
     trickled(fd);
@@ -117,6 +123,8 @@ static void behind_a(void) {
     for (;;)
         pause();
 }
+static void behind_a(void) { behind(0); }
+static void behind_set_a(void) { behind(1); }
 static void behind_b(void) {
     int fd = conn_cold();
     trickle(fd);
@@ -379,6 +387,7 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"killed_sent_unread", sent_unread_a, sent_b, 0},
                              {"killed_in_send", sending_a, sending_b, 0},
                              {"killed_with_payload_behind", behind_a, behind_b, COLD},
+                             {"killed_in_a_set_with_payload_behind", behind_set_a, behind_b, COLD},
                              {"killed_half_read", half_read_a, half_read_b, 0},
                              {"survivor_in_recv_always", in_recv_always_a, in_recv_always_b, COLD},
                              {"survivor_in_recv", in_recv_a, quiet_b, 0},

@@ -30,11 +30,11 @@ pub const ABORTED: u32 = 4;
 
 /// As [`found`] for a reset. Where it would be taken for the kernel's answer to a doorbell, its error says
 /// whether it came from the peer at all. The kernel tells it once, so it is asked only where nobody else will
-/// want to know: with both directions in memory, and no way back that is still to be followed.
+/// want to know: with both directions in memory.
 pub fn found_reset(s: &Sock, sock: i32) {
     found(s, RST);
-    let is_settled = |dir: &Dir| s.tx_in_memory() && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed);
-    if s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir) && is_settled(dir))
+    if s.tx_in_memory()
+        && s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir))
         && let Ok(e) = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_ERROR)
         && !matches!(e, 0 | libc::ECONNRESET | libc::EPIPE)
     {
@@ -63,9 +63,11 @@ pub fn took(s: &Sock, e: Errno) {
 }
 
 /// The reset is the kernel's answer to a doorbell that a dead peer left unread: TCP would have shown
-/// its end only. Not while we receive through TCP: there a reset may have destroyed what was on its way.
+/// its end only. Not while we receive through TCP, or are to when the ring is read: there a reset may have destroyed
+/// what was on its way.
 pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
     s.rx_in_memory()
+        && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
         && s.rx.end.load(Relaxed) == RST
         && dir.fin.load(Acquire) & (fin::RESET | fin::LINGER0) == 0
         && left_nothing(s)

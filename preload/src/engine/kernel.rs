@@ -174,14 +174,19 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
         return s.clear(flag::BEHIND);
     }
     let marker = Marker::new();
-    // Who sleeps on it is counted with the lock held (`wait`), and takes its doorbell when it wakes.
-    if let Some(_held) = s.rx.lock.try_take(&marker)
-        && !s.is_public()
-        && s.readers.load(Relaxed) == 0
-        && s.sets.load(Relaxed) == 0
-    {
+    let Some(_held) = s.rx.lock.try_take(&marker).filter(|_| !s.is_public()) else { return };
+    // Who may sleep on it is counted with the lock held (`wait`).
+    if s.readers.load(Relaxed) == 0 && s.sets.load(Relaxed) == 0 {
         bell::disarm(dir);
-        bell::drain(s, dir, sock);
+        return bell::drain(s, dir, sock);
+    }
+    if bell::unread(s, dir) == 0 {
+        return;
+    }
+    match s.rx.waiter.load(Relaxed) {
+        bell::EACH => settle(s, dir, sock),
+        bell::ARMED => keep_armed(s, dir, sock, bell::arm),
+        _ => bell::drain(s, dir, sock), // whoever sleeps is woken by its name
     }
 }
 
@@ -219,11 +224,16 @@ pub fn expose(s: &Sock, sock: i32) {
 /// Keeps the invariant of the unseen waiter (`bell`): armed, and an unread doorbell in the kernel
 /// exactly while there is something to read.
 pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
+    keep_armed(s, dir, sock, bell::arm_each);
+}
+
+/// Takes doorbells off of which nobody has need any more, while somebody may sleep on the next.
+fn keep_armed(s: &Sock, dir: &Dir, sock: i32, arm: fn(&Sock, &Dir)) {
     bell::await_ringing(dir); // taking it now spares its waiter a look at nothing
     // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
     // comes later rings again.
     let known = dir.bells.load(Acquire);
-    bell::arm_each(s, dir);
+    arm(s, dir);
     if s.rx_in_memory() && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
         bell::drain_to(s, dir, sock, known);
     }

@@ -3,7 +3,7 @@
 //! Called by `rx` with the receiving lock held, for what one medium leaves of the program's buffers.
 
 use super::bufs::Bufs;
-use super::{bell, proof};
+use super::{bell, end, proof};
 use crate::family::sock::Sock;
 use crate::sys::{Res, net};
 use crate::transport::region::{self, Dir};
@@ -24,7 +24,10 @@ pub fn behind_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, pee
     if s.rx.kernel.load(Relaxed) != dir.at_kernel(next).load(Relaxed) {
         return 0;
     }
-    tcp(sock, bufs, from, bufs.len() - from).unwrap_or(0)
+    tcp(sock, bufs, from, bufs.len() - from).unwrap_or_else(|e| {
+        end::took(s, e);
+        0
+    })
 }
 
 fn tcp(sock: i32, bufs: &Bufs, from: usize, n: usize) -> Res {

@@ -80,7 +80,11 @@ impl Taken {
                 self.bytes += n;
                 true
             }
-            _ => false,
+            Err(e) => {
+                end::took(s, e);
+                false
+            }
+            Ok(_) => false,
         }
     }
 }
