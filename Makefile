@@ -30,7 +30,7 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice strict programs_streams programs_redis programs_nginx kills faults limits control models forks handovers conformance lab
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice strict programs_streams programs_redis programs_nginx kills faults hostile_wakes limits control models forks handovers conformance lab
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build
@@ -40,7 +40,7 @@ test-programs: build
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build
 	@tests/deps.sh test
-	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_forgers --test hostile_versions --test control
+	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_wakes --test hostile_relatives --test hostile_forgers --test hostile_versions --test control
 	$(CARGO) test -p smcr-model
 
 test-flip: build

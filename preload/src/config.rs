@@ -176,6 +176,8 @@ impl Found {
                 "FAULTS" => return crate::fault::start(value),
                 #[cfg(feature = "faults")]
                 "FORGE" => return crate::fault::plan_forgery(value),
+                #[cfg(feature = "faults")]
+                "STRANGERS" => return crate::fault::make_strangers(value),
                 "LOG" => &mut self.log,
                 "LOG_FILE" => {
                     self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));

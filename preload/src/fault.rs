@@ -4,6 +4,7 @@
 //! `SMCR_FAULTS=SEED,DELAY,FAIL[,STEP,N]`: DELAY and FAIL are chances in 100,000 for each pass of a step; at
 //! the Nth pass of STEP (a number of [`Step`]) the process kills itself. The tests draw them from a seed that
 //! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
+//! With `SMCR_STRANGERS=1` every peer is taken for one of another user (`transport::wakes`).
 
 /// Where something can happen. The numbers are the order here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +57,7 @@ pub enum Step {
     Message,
     /// Fails: there is no descriptor to take a message with.
     Descriptor,
-    /// Fails: the write to a peer's eventfd.
+    /// Fails: the ring of a peer's waiter.
     Bell,
     /// Fails: the doorbell byte.
     Byte,
@@ -73,6 +74,12 @@ mod faults {
     /// Whether it fails this time.
     #[inline(always)]
     pub const fn fails(_: Step) -> bool {
+        false
+    }
+
+    /// Whether every peer is taken for one of another user.
+    #[inline(always)]
+    pub const fn has_strangers_only() -> bool {
         false
     }
 }
@@ -101,6 +108,18 @@ mod faults {
             LEFT.store(numbers.next().unwrap_or(1) as u32, Relaxed);
             DEADLY.store(step as u32, Relaxed);
         }
+    }
+
+    static STRANGERS: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_STRANGERS`.
+    pub fn make_strangers(text: &str) {
+        STRANGERS.store(u32::from(text == "1"), Relaxed);
+    }
+
+    /// Whether every peer is taken for one of another user.
+    pub fn has_strangers_only() -> bool {
+        STRANGERS.load(Relaxed) != 0
     }
 
     static FORGERY: Mutex<Option<&'static str>> = Mutex::new(None);
@@ -146,5 +165,5 @@ mod faults {
 }
 
 #[cfg(feature = "faults")]
-pub use faults::{forgery, plan_forgery, start};
-pub use faults::{fails, pass};
+pub use faults::{forgery, make_strangers, plan_forgery, start};
+pub use faults::{fails, has_strangers_only, pass};

@@ -3,7 +3,7 @@
 //!
 //! The accepting side shows a number on its socket (SO_MAX_PACING_RATE, which sock_diag shows to
 //! everybody in the network namespace): [`announcement`]. The number names a Unix socket. Over it go
-//! an [`Offer`] with the region, an [`Answer`], and eventfds ([`Bell`]). All numbers little-endian.
+//! an [`Offer`] with the region, an [`Answer`], and what waiters are rung by ([`Bell`]). All numbers little-endian.
 //!
 //! Versions: an offer says which versions its sender speaks (`low..=high`), the answer says which one
 //! holds. Where there is none in common both stay on TCP. The fixed part of a message never changes.
@@ -20,7 +20,7 @@ pub const MAX_MESSAGE: usize = 96;
 
 const fn version() -> u16 {
     match option_env!("SMCR_TEST_VERSION") {
-        None => 1,
+        None => 2,
         Some(text) => {
             let b = text.as_bytes();
             let mut v = 0;
@@ -113,7 +113,7 @@ pub enum Message {
     Offer(Offer),
     /// The answer.
     Answer(Answer),
-    /// Either side, with an eventfd.
+    /// Either side, with an eventfd, or an end of a pair of sockets for a peer of another user.
     Bell(Bell),
 }
 
@@ -141,7 +141,7 @@ pub struct Answer {
     pub reason: Reason,
 }
 
-/// The eventfd of one of the sender's waiters.
+/// What comes with it is to be rung for one of the sender's waiters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bell {
     /// Slot in the sender's sleep page.

@@ -1,6 +1,6 @@
 /* Owns: an echo server for many connections that outlives whatever a peer does.
  *   echo_many MODE PORT [ADDRESS...]
- * MODE: epoll (level-triggered, non-blocking), raw (the same, with waits that don't go through libc),
+ * MODE: epoll (level-triggered, non-blocking), raw (the same, with waits that don't go through libc), poll,
  * threads (one for each connection, blocking), fork (one process for each, forked after accept), exits
  * (the same, and it ends without close),
  * prefork (four processes that accept from one listener), reuseport (four processes, each with a
@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -86,7 +87,36 @@ static void serve(int ep, struct conn *c) {
         c->from += n;
     }
     struct epoll_event e = {c->from < c->to ? EPOLLOUT : EPOLLIN, {.fd = c->fd}};
-    epoll_ctl(ep, EPOLL_CTL_MOD, c->fd, &e);
+    if (ep >= 0)
+        epoll_ctl(ep, EPOLL_CTL_MOD, c->fd, &e);
+}
+
+static struct conn *admit(int listener) {
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= MOST)
+        close(fd);
+    if (fd < 0 || fd >= MOST)
+        return NULL;
+    conns[fd] = calloc(1, sizeof(struct conn));
+    conns[fd]->fd = fd;
+    return conns[fd];
+}
+
+static void polls(int listener) {
+    for (;;) {
+        struct pollfd all[MOST] = {{listener, POLLIN, 0}};
+        int n = 1;
+        for (int fd = 0; fd < MOST; fd++)
+            if (conns[fd])
+                all[n++] = (struct pollfd){fd, conns[fd]->from < conns[fd]->to ? POLLOUT : POLLIN, 0};
+        if (poll(all, n, -1) <= 0)
+            continue;
+        for (int i = 1; i < n; i++)
+            if (all[i].revents)
+                serve(-1, conns[all[i].fd]);
+        if (all[0].revents)
+            admit(listener);
+    }
 }
 
 static void events(int listener, int unseen) {
@@ -102,16 +132,11 @@ static void events(int listener, int unseen) {
                     serve(ep, conns[all[i].data.fd]);
                 continue;
             }
-            int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-            if (fd < 0 || fd >= MOST) {
-                if (fd >= 0)
-                    close(fd);
+            struct conn *c = admit(listener);
+            if (!c)
                 continue;
-            }
-            conns[fd] = calloc(1, sizeof(struct conn));
-            conns[fd]->fd = fd;
-            e = (struct epoll_event){EPOLLIN, {.fd = fd}};
-            epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e);
+            e = (struct epoll_event){EPOLLIN, {.fd = c->fd}};
+            epoll_ctl(ep, EPOLL_CTL_ADD, c->fd, &e);
         }
     }
 }
@@ -176,6 +201,8 @@ int main(int argc, char **argv) {
     } else if (!strcmp(mode, "threads") || !strcmp(mode, "fork") || !strcmp(mode, "exits")) {
         leaves = mode[0] == 'e';
         one_by_one(listener, mode[0] != 't');
+    } else if (!strcmp(mode, "poll")) {
+        polls(listener);
     } else {
         events(listener, !strcmp(mode, "raw"));
     }

@@ -1,7 +1,9 @@
 /* Owns: a client that exchanges bytes with an echo server when it is told to, and checks them.
  *   talker ADDRESS PORT [LOCAL-PORT]
  * For each line on standard input, a number, it exchanges so many bytes in pieces of 1 to 4096 and
- * prints "whole"; "DIFFERENT" or an error ends it. Ends with 0 at the end of the input. */
+ * prints "whole"; "DIFFERENT" or an error ends it. Ends with 0 at the end of the input. TALKER_USER: the number of
+ * the user that it becomes before it connects. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -61,6 +63,9 @@ static int exchange(int fd, long bytes) {
 int main(int argc, char **argv) {
     if (argc < 3)
         return 2;
+    int user = getenv("TALKER_USER") ? atoi(getenv("TALKER_USER")) : 0;
+    if (user && setresuid(user, user, user))
+        return perror("setresuid"), 3;
     int fd = open_to(argv[1], atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
     if (fd < 0)
         return perror("connect"), 3;

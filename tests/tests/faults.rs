@@ -40,10 +40,18 @@ fn plan(dice: &mut Dice, of: Option<Who>, faults: String) -> Result<Plan> {
 
 /// `delay` and `fail`: chances in 100,000 at each step.
 fn go_on(delay: u64, fail: u64) -> Result<()> {
+    go_on_between(false, delay, fail)
+}
+
+/// `strangers`: each end takes the other for another user's.
+fn go_on_between(strangers: bool, delay: u64, fail: u64) -> Result<()> {
     seeded(|dice| {
         for _ in 0..rounds() {
             let faults = format!("{},{delay},{fail}", dice.roll(1 << 40));
-            let plan = plan(dice, None, faults.clone())?;
+            let mut plan = plan(dice, None, faults.clone())?;
+            if strangers {
+                plan.env.push((None, "SMCR_STRANGERS".into(), "1".into()));
+            }
             let what = format!("{plan:?}");
             let net = Net::new()?;
             let mut mill = Mill::new(&net, plan)?;
@@ -72,6 +80,13 @@ fn failing() -> Result<()> {
 #[test]
 fn late_and_failing() -> Result<()> {
     go_on(100, 20_000)
+}
+
+/// Both ends wake each other by what peers of other users have.
+#[test]
+fn between_users() -> Result<()> {
+    go_on_between(true, 0, 0)?;
+    go_on_between(true, 100, 5_000)
 }
 
 /// All memory, all messages, all descriptors, all bells: plain TCP.

@@ -21,7 +21,7 @@ fn newer() -> Result<PathBuf> {
         .current_dir(library::source_dir())
         .args(["build", "-p", "smcr-preload", "--target-dir"])
         .arg(&target)
-        .env("SMCR_TEST_VERSION", "2")
+        .env("SMCR_TEST_VERSION", "3")
         .env_remove("LD_PRELOAD")
         .output()?;
     ensure!(

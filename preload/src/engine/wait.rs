@@ -5,7 +5,7 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
+use super::{debt, ear, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
@@ -282,7 +282,9 @@ fn sleep(
         },
         libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
+        libc::pollfd { fd: me.map_or(-1, |w| ear::of(s, w)), events: libc::POLLIN, revents: 0 },
     ];
+    let listened = if fds[3].fd < 0 { 3 } else { 4 };
     count(Counter::Sleeps, 1);
     inside::enter(s, &fds);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
@@ -294,13 +296,16 @@ fn sleep(
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
     // jumps out of a handler, never returns: `inside` notices.
-    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 3, tsp, std::ptr::null()) };
+    let n = unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) };
     let e = crate::sys::errno();
     inside::leave(s);
     if let Some(w) = me {
         w.wake_up();
         if fds[1].revents != 0 {
             fd::event_clear(w.eventfd());
+        }
+        if fds[3].revents != 0 {
+            ear::hear(s, w);
         }
     }
     if fds[2].revents != 0 {

@@ -4,7 +4,7 @@
 
 use super::level;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{debt, follow, idle, kernel, linked, room, wait as engine_wait};
+use crate::engine::{debt, ear, follow, idle, kernel, linked, room, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{clock, fd as desc};
@@ -203,7 +203,7 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
-        if e.u64 == BELL {
+        if e.u64 == BELL || ear::is_heard(e.u64, set.waiter()) {
             // Taken by this thread; those that sleep need a ring of their own for what comes next.
             if set.sleepers.load(Relaxed) > 0
                 && let Some(w) = set.waiter()

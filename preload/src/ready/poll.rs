@@ -5,7 +5,7 @@ use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, kernel, linked, room, spin, wait as engine_wait};
+use crate::engine::{debt, ear, kernel, linked, room, spin, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -219,7 +219,9 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     let mut r = 0;
     let (mut rung, mut error) = (false, crate::sys::Errno(0));
     let mut heard = false;
-    with_copy(fds.len() + 3, |copy| {
+    // Peers of other users wake this thread by what is for them alone.
+    let ears = if me.is_some_and(|w| w.ears() != 0) { fds.len() } else { 0 };
+    with_copy(fds.len() + 3 + ears, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
             let events = ours.map_or(p.events, |s| kernel_events(s, p));
@@ -231,6 +233,12 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         copy[last] = pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 };
         copy[last + 1] = pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 };
         copy[last + 2] = pollfd { fd: channel.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+        for (i, p) in fds.iter().enumerate().take(ears) {
+            let ear = ear_of(p.fd, me);
+            // Of one peer once, as far as that is quickly seen.
+            let is_there = copy[last + 3..][..i].iter().rev().take(SMALL).any(|c| c.fd == ear);
+            copy[last + 3 + i] = pollfd { fd: if is_there { -1 } else { ear }, events: libc::POLLIN, revents: 0 };
+        }
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
         error = crate::sys::errno();
@@ -238,6 +246,13 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         heard = copy[last + 2].revents != 0;
         if copy[last + 1].revents != 0 {
             wake::take();
+        }
+        for (c, p) in copy[last + 3..].iter().zip(fds.iter()).filter(|(c, _)| c.revents != 0) {
+            if let (Some(s), Some(w)) = (table::sock(p.fd), me)
+                && ear::of(s, w) == c.fd
+            {
+                ear::hear(s, w);
+            }
         }
         if r > 0 {
             for c in copy[..last].iter().filter(|c| c.revents != 0) {
@@ -267,6 +282,14 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         0 => Some(scan(fds, false)), // the time is over
         _ if left == Some(0) => Some(scan(fds, false)),
         _ => None,
+    }
+}
+
+/// The ear of this thread for the peer of a socket in memory.
+fn ear_of(fd: i32, me: Option<Waiter>) -> i32 {
+    match (table::sock(fd).filter(|s| level::is_served(s)), me) {
+        (Some(s), Some(w)) => ear::of(s, w),
+        _ => -1,
     }
 }
 

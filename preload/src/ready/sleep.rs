@@ -1,4 +1,5 @@
-//! The sleep of an epoll set: one word for all of its members, one eventfd for all of its threads.
+//! The sleep of an epoll set: one word for all of its members, one eventfd for all of its threads, and an ear for each
+//! peer of another user.
 //!
 //! Called by `wait` when a pass found nothing; `expose` by whoever puts a set where only the kernel
 //! looks.
@@ -9,7 +10,7 @@ use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{bell, kernel, linked, room, spin};
+use crate::engine::{bell, ear, kernel, linked, room, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -165,6 +166,9 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
             full = full.min(ns);
         }
     }
+    if let Some(w) = waiter {
+        ear::join(epfd, w, &mut inner.ears);
+    }
     waiter.map(|w| (w, (full != u64::MAX).then_some(full)))
 }
 
@@ -179,6 +183,8 @@ pub fn name_hot(epfd: i32, set: &'static Set, inner: &mut Inner) {
             arm(s, &mb, Some(w));
         }
     }
+    // Another thread may sleep on the set already.
+    ear::join(epfd, w, &mut inner.ears);
 }
 
 /// Makes sure that what comes wakes this waiter; without one, or beside others, by the doorbell byte.

@@ -196,7 +196,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
             return Err(Reason::UidMismatch);
         }
     };
-    peers::add(sock, name, who.pid as u32, who.uid).ok_or_else(|| {
+    peers::add(sock, name, who, proc::euid()).ok_or_else(|| {
         fd::close(sock);
         Reason::NoResources
     })

@@ -97,11 +97,12 @@ fn accept_all() -> bool {
     while let Ok(channel) = net::accept(sock) {
         any = true;
         let channel = fd::park(channel);
-        let Ok(who) = net::peer_credentials(channel) else {
+        // A socket that listens shows what those see who connect to it: us, as we were then.
+        let (Ok(who), Ok(own)) = (net::peer_credentials(channel), net::peer_credentials(sock)) else {
             fd::close(channel);
             continue;
         };
-        if peers::add(channel, 0, who.pid as u32, who.uid).is_none() {
+        if peers::add(channel, 0, who, own.uid).is_none() {
             fd::close(channel);
         }
     }

@@ -13,6 +13,7 @@ pub mod dir;
 pub mod fd;
 pub mod mem;
 pub mod net;
+pub mod pair;
 pub mod probe;
 pub mod proc;
 pub mod thread;

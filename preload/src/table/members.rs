@@ -99,6 +99,8 @@ pub struct Inner {
     pub ours: u32,
     /// The eventfd is registered in the kernel's set.
     pub bell_registered: bool,
+    /// Which ears of the waiter are as well (`engine::ear::join`).
+    pub ears: u32,
     /// The channel of links is in the kernel's set.
     pub channel_registered: bool,
     /// A member became hot since the hot ones last got the waiter's name.
@@ -134,6 +136,7 @@ impl Inner {
             changes: 0,
             ours: 0,
             bell_registered: false,
+            ears: 0,
             channel_registered: false,
             unnamed: false,
             kernel_look: 0,

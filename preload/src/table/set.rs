@@ -140,6 +140,7 @@ pub fn forget_in_child() {
         let marker = Marker::new();
         if let Ok(locked) = s.lock(&marker) {
             locked.inner.bell_registered = false;
+            locked.inner.ears = 0;
             locked.inner.channel_registered = false;
             s.channel.store(0, Relaxed);
             // The counts in the sockets' records are the parent's.

@@ -1,4 +1,4 @@
-//! Reading a peer's channel: eventfds and sleep pages are taken here, answers are kept for the
+//! Reading a peer's channel: what to ring by and sleep pages are taken here, answers are kept for the
 //! rendezvous that waits for them.
 
 use super::peers::Peer;
@@ -6,7 +6,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::{self, net};
 use smcr_proto::rendezvous::{Answer, MAX_MESSAGE, Message, Offer};
 
-/// What reading brought besides eventfds.
+/// What reading brought besides what to ring by.
 pub enum Heard {
     /// An answer to an offer of ours.
     Answer(Answer),
@@ -18,7 +18,7 @@ pub enum Heard {
     Nothing,
 }
 
-/// Takes eventfds from the channel; true if there may be new ones. Offers and answers that come in
+/// Takes what to ring by from the channel; true if there may be new ones. Offers and answers that come in
 /// between are handed to the rendezvous through `SIDE`.
 pub fn drain(peer: &Peer) -> bool {
     if !peer.start_reading() {
@@ -64,7 +64,7 @@ fn sink() -> Sink {
     unsafe { std::mem::transmute::<*mut (), Sink>(p) }
 }
 
-/// Reads one message. `any` becomes true when an eventfd came. The caller has `start_reading`.
+/// Reads one message. `any` becomes true when there is something new to ring. The caller has `start_reading`.
 pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
     loop {
         if fault::fails(Fault::Descriptor) {

@@ -6,7 +6,8 @@
 //! - [`annex`]: room behind it, for what has to go through TCP again;
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
-//! - [`peers`]: the processes at the other ends, their sleep words and eventfds.
+//! - [`peers`]: the processes at the other ends and their sleep words;
+//! - [`wakes`]: what they and this one wake each other by.
 
 pub mod annex;
 pub mod changes;
@@ -15,3 +16,4 @@ pub mod peers;
 pub mod region;
 pub mod ring;
 pub mod waiters;
+pub mod wakes;

@@ -1,11 +1,12 @@
-//! The processes at the other ends: channel, sleep words (read-only) and eventfds.
+//! The processes at the other ends: channel, sleep words (read-only), and what each is woken by ([`super::wakes`]).
 //!
 //! A peer is one process that proved a connection, or is about to. Its channel is a Unix socket that
-//! carries offers and eventfds; it is closed when the last connection with the peer has gone. What a
+//! carries offers and what to ring by; it is closed when the last connection with the peer has gone. What a
 //! peer sends is checked here and in `proto::rendezvous`; a peer that talks nonsense loses its
 //! channel, which costs its connections the cheap wakes and nothing else.
 
 use super::waiters::{self, Waiter};
+use super::wakes::Wakes;
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Res, clock, mem, net};
@@ -24,10 +25,11 @@ pub struct Peer {
     name: AtomicU64,
     pid: AtomicU32,
     uid: AtomicU32,
+    /// [`KIN`], [`STRANGER`] or [`DEAF`].
+    kinship: AtomicU32,
     page: AtomicPtr<u8>,
-    /// eventfds of the peer's waiters, allocated at the first one.
-    bells: AtomicPtr<BellSlot>,
-    /// Waiters of ours that the peer knows (generation + 1).
+    wakes: Wakes,
+    /// Waiters of ours that the peer knows (generation + 1), or [`TELLING`].
     told: [AtomicU32; waiters::SLOTS],
     /// The tick by which it was told.
     told_at: [AtomicU64; waiters::SLOTS],
@@ -48,10 +50,18 @@ pub struct Peer {
 /// The peer knows the sleep page of the family that this process has left, and can't be given another one.
 const OF_OLD: u32 = 2;
 
-struct BellSlot {
-    eventfd: AtomicI32,
-    generation: AtomicU32,
-}
+/// A process of our own user.
+const KIN: u32 = 0;
+/// One of another user, as far as anybody can tell.
+const STRANGER: u32 = 1;
+/// One of another user that has closed what it was to ring by: it has doorbell bytes.
+const DEAF: u32 = 2;
+
+/// A thread tells it now.
+const TELLING: u32 = u32::MAX;
+
+/// What a uid that means nothing in this user namespace looks like: several users, or none.
+const OVERFLOW_UID: u32 = 65534;
 
 #[allow(clippy::declare_interior_mutable_const, reason = "it fills the table and is nothing else")]
 const FREE: Peer = Peer {
@@ -60,8 +70,9 @@ const FREE: Peer = Peer {
     name: AtomicU64::new(0),
     pid: AtomicU32::new(0),
     uid: AtomicU32::new(0),
+    kinship: AtomicU32::new(STRANGER),
     page: AtomicPtr::new(std::ptr::null_mut()),
-    bells: AtomicPtr::new(std::ptr::null_mut()),
+    wakes: Wakes::NONE,
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
     told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
     rung: [const { AtomicU64::new(0) }; waiters::SLOTS],
@@ -103,15 +114,18 @@ pub fn find(name: u64) -> Option<u32> {
         .map(|(i, _)| i)
 }
 
-/// Takes a slot for a new channel, with one reference.
-pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
+/// Takes a slot for a new channel, with one reference. `own_uid`: ours, as the peer sees it on the channel, so that both
+/// come to the same about each other.
+pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u32> {
     for (i, p) in TABLE.iter().enumerate() {
         if p.refs.load(Relaxed) != 0 || p.refs.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
             continue;
         }
         p.name.store(name, Relaxed);
-        p.pid.store(pid, Relaxed);
-        p.uid.store(uid, Relaxed);
+        p.pid.store(who.pid as u32, Relaxed);
+        p.uid.store(who.uid, Relaxed);
+        let is_kin = who.uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only();
+        p.kinship.store(if is_kin { KIN } else { STRANGER }, Relaxed);
         for t in p.told.iter().chain(&p.taken) {
             t.store(0, Relaxed);
         }
@@ -129,11 +143,22 @@ pub fn add(channel: i32, name: u64, pid: u32, uid: u32) -> Option<u32> {
     None
 }
 
-/// A forked child shares its parent's channels and must not read from them.
+/// A forked child shares its parent's channels and must not read from them; it has none of its waiters.
 pub fn forget_in_child() {
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
+        p.wakes.close_ears();
     }
+}
+
+/// The ears of a waiter of ours: the slot + 1 of the peer of each, and the descriptor.
+pub fn ears_of(w: Waiter) -> impl Iterator<Item = (u32, i32)> {
+    all().map(move |(i, p)| (i, p.wakes.ear(w))).filter(|(_, fd)| *fd >= 0)
+}
+
+/// A waiter of ours that has ears ends.
+pub fn waiter_ends(w: Waiter) {
+    all().for_each(|(_, p)| p.wakes.close_ear(w));
 }
 
 /// This process leaves its family and has another page of sleep words (`waiters::leave_family`). Channels of the
@@ -154,30 +179,20 @@ pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
 
 /// Whether `fd` is one of our descriptors here.
 pub fn owns(fd: i32) -> bool {
-    all().any(|(_, p)| {
-        p.channel.load(Relaxed) == fd
-            || p.bell_slots().is_some_and(|b| b.iter().any(|s| s.eventfd.load(Relaxed) == fd))
-    })
+    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd))
 }
 
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     for (_, p) in all() {
         add(p.channel.load(Relaxed));
-        for s in p.bell_slots().unwrap_or(&[]) {
-            add(s.eventfd.load(Relaxed));
-        }
+        p.wakes.descriptors(add);
     }
 }
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
-    all().any(|(_, p)| {
-        p.channel.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-            || p.bell_slots().unwrap_or(&[]).iter().any(|s| {
-                s.eventfd.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-            })
-    })
+    all().any(|(_, p)| p.channel.compare_exchange(old, new, AcqRel, Relaxed).is_ok() || p.wakes.moved(old, new))
 }
 
 impl Peer {
@@ -206,14 +221,7 @@ impl Peer {
         if fd >= 0 {
             sys::fd::close(fd);
         }
-        if let Some(slots) = self.bell_slots() {
-            for s in slots {
-                let fd = s.eventfd.swap(-1, AcqRel);
-                if fd >= 0 {
-                    sys::fd::close(fd);
-                }
-            }
-        }
+        self.wakes.close();
         let page = self.page.swap(std::ptr::null_mut(), AcqRel);
         if !page.is_null() {
             mem::unmap(page, waiters::LEN);
@@ -299,15 +307,11 @@ impl Peer {
         sys::fd::close(fd);
     }
 
-    /// Takes an eventfd of one of the peer's waiters.
+    /// Takes what one of the peer's waiters is to be rung by.
     pub fn take_bell(&self, bell: Bell, fd: i32) {
-        let Some(slots) = self.bell_slots_or_make() else { return sys::fd::close(fd) };
-        let Some(s) = slots.get(bell.slot as usize) else { return sys::fd::close(fd) };
-        let fd = sys::fd::park(fd);
-        s.generation.store(bell.generation, Relaxed);
-        let old = s.eventfd.swap(fd, AcqRel);
-        if old >= 0 {
-            sys::fd::close(old);
+        match Waiter::named(bell.slot, bell.generation) {
+            Some(w) if !control::is_restricted() || self.is_kin() => self.wakes.take_bell(w, fd, self.is_kin()),
+            _ => sys::fd::close(fd),
         }
     }
 
@@ -334,36 +338,79 @@ impl Peer {
         self.rung[w.slot()].store(name_of_sleep(w, sleep), Relaxed);
     }
 
-    /// Rings the eventfd of a waiter of the peer; false if it is not known.
+    /// Rings a waiter of the peer; false if that can't be done.
     pub fn ring(&self, w: Waiter) -> bool {
-        let Some(s) = self.bell_slots().and_then(|b| b.get(w.slot())) else { return false };
-        let fd = s.eventfd.load(Acquire);
-        if fd < 0 || s.generation.load(Relaxed) != w.generation() || fault::fails(Fault::Bell) {
-            return false;
-        }
-        // EAGAIN means that the counter is at its end: it rings already.
-        !matches!(sys::fd::event_set(fd), Err(e) if e.0 != libc::EAGAIN)
+        self.wakes.ring(w, self.is_kin())
     }
 
-    /// Lets the peer know the eventfd of a waiter of ours; false if that can't be done now.
+    /// Lets the peer know what to ring a waiter of ours by; false if that can't be done now.
     pub fn tell(&self, w: Waiter) -> bool {
         let told = &self.told[w.slot()];
-        if told.load(Relaxed) == w.generation() + 1 {
+        let before = told.load(Relaxed);
+        if before == w.generation() + 1 {
             return true;
         }
-        if !w.is_ours() || !self.is_readable() || self.introduced.load(Relaxed) == OF_OLD {
+        if before == TELLING
+            || !w.is_ours()
+            || !self.is_readable()
+            || self.introduced.load(Relaxed) == OF_OLD
+            || told.compare_exchange(before, TELLING, AcqRel, Relaxed).is_err()
+        {
             return false;
         }
-        let bell = Bell { slot: w.slot() as u32, generation: w.generation() };
-        let sent = self.send(&Message::Bell(bell), Some(w.eventfd())).is_ok();
+        let sent = match self.kinship.load(Relaxed) {
+            KIN => self.send_bell(w, w.eventfd()),
+            STRANGER => self.send_ear(w),
+            _ => false,
+        };
         if sent {
             self.told_at[w.slot()].store(clock::ticks(), Relaxed);
-            told.store(w.generation() + 1, Relaxed);
+        }
+        told.store(if sent { w.generation() + 1 } else { 0 }, Release);
+        sent
+    }
+
+    fn send_bell(&self, w: Waiter, fd: i32) -> bool {
+        let bell = Bell { slot: w.slot() as u32, generation: w.generation() };
+        self.send(&Message::Bell(bell), Some(fd)).is_ok()
+    }
+
+    fn send_ear(&self, w: Waiter) -> bool {
+        if control::is_restricted() {
+            return false;
+        }
+        let Ok(rings) = self.wakes.open_ear(w) else { return false };
+        let sent = self.send_bell(w, rings);
+        sys::fd::close(rings);
+        if !sent {
+            self.wakes.close_ear(w);
         }
         sent
     }
 
-    /// Whether the peer has surely taken the eventfd of a waiter that it was told: its channel is empty. A
+    /// What a waiter of ours has to listen to for this peer, beside its eventfd; -1: nothing.
+    pub fn ear(&self, w: Waiter) -> i32 {
+        if self.is_kin() { -1 } else { self.wakes.ear(w) }
+    }
+
+    /// Takes what it has rung. One that has closed its end rings by doorbell bytes from now on.
+    pub fn hear(&self, w: Waiter) {
+        if !self.wakes.hear(w) {
+            self.kinship.store(DEAF, Relaxed);
+            self.close_ear(w);
+        }
+    }
+
+    /// Closes the ear of a waiter: the peer finds that nobody listens, and rings by doorbell bytes.
+    pub fn close_ear(&self, w: Waiter) {
+        self.wakes.close_ear(w);
+    }
+
+    fn is_kin(&self) -> bool {
+        self.kinship.load(Relaxed) == KIN
+    }
+
+    /// Whether the peer has surely taken what it was told of a waiter: its channel is empty. A
     /// message for which there is no room in its table of descriptors stays there.
     pub fn has_taken(&self, w: Waiter) -> bool {
         let taken = &self.taken[w.slot()];
@@ -376,25 +423,6 @@ impl Peer {
     /// Whether a waiter that was told had been told before that tick.
     pub fn was_told_before(&self, w: Waiter, tick: u64) -> bool {
         self.told_at[w.slot()].load(Relaxed) < tick
-    }
-
-    fn bell_slots(&self) -> Option<&'static [BellSlot]> {
-        let p = self.bells.load(Acquire);
-        // SAFETY: the array is a private mapping that is never unmapped.
-        (!p.is_null()).then(|| unsafe { std::slice::from_raw_parts(p, waiters::SLOTS) })
-    }
-
-    fn bell_slots_or_make(&self) -> Option<&'static [BellSlot]> {
-        if self.bell_slots().is_none() {
-            let p = mem::map_private(size_of::<BellSlot>() * waiters::SLOTS).ok()?.cast();
-            // SAFETY: a fresh private mapping; zero bytes are valid for atomics.
-            let fresh: &[BellSlot] = unsafe { std::slice::from_raw_parts(p, waiters::SLOTS) };
-            for s in fresh {
-                s.eventfd.store(-1, Relaxed);
-            }
-            self.bells.store(p, Release);
-        }
-        self.bell_slots()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A waiter is an epoll set or a thread in a blocking call. Its sleep word lies in a page that peers
 //! map read-only: even = awake, odd = asleep. A peer that has published data and finds the word odd
-//! writes to the waiter's eventfd, once per sleep. So going to sleep costs one store however many
-//! connections the waiter has, and no peer can disturb another's waiter.
+//! rings the waiter, once per sleep: by its eventfd, or by what it has for itself (`wakes`). So going to sleep costs one
+//! store however many connections the waiter has, and no peer can disturb another's waiter.
 
 use crate::control;
 use crate::fault::{self, Step as Fault};
@@ -25,11 +25,16 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 struct Local {
     eventfd: AtomicI32,
     generation: AtomicU32,
+    /// What [`EARS`] was when its last ear was opened; 0: it has none.
+    ears: AtomicU32,
 }
+
+/// Ears that this process has opened (`wakes`).
+static EARS: AtomicU32 = AtomicU32::new(0);
 
 /// Per process: the eventfds of the waiters that this process owns.
 static LOCAL: [Local; SLOTS] =
-    [const { Local { eventfd: AtomicI32::new(-1), generation: AtomicU32::new(0) } }; SLOTS];
+    [const { Local { eventfd: AtomicI32::new(-1), generation: AtomicU32::new(0), ears: AtomicU32::new(0) } }; SLOTS];
 
 /// A waiter: slot number and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +44,12 @@ pub struct Waiter(u32);
 pub const WORD: u32 = 0x8000_0000;
 
 impl Waiter {
+    /// The waiter that a peer names; None if there is no such slot.
+    pub fn named(slot: u32, generation: u32) -> Option<Waiter> {
+        let known = (slot as usize) < SLOTS && generation < WORD >> 8;
+        known.then_some(Waiter(generation << 8 | slot))
+    }
+
     /// The doorbell word that tells a peer to look at this waiter.
     #[inline]
     pub fn word(self) -> u32 {
@@ -61,6 +72,17 @@ impl Waiter {
     #[inline]
     pub fn generation(self) -> u32 {
         self.0 >> 8
+    }
+
+    /// A peer of another user has an end to ring of its own, and we one to listen to.
+    pub fn has_new_ear(self) {
+        LOCAL[self.slot()].ears.store(EARS.fetch_add(1, Relaxed) + 1, Relaxed);
+    }
+
+    /// A number that changes with each new ear; 0: none.
+    #[inline]
+    pub fn ears(self) -> u32 {
+        LOCAL[self.slot()].ears.load(Relaxed)
     }
 
     /// The eventfd to wait on.
@@ -115,6 +137,9 @@ impl Waiter {
     /// Gives the slot back.
     pub fn release(self) {
         self.wake_up();
+        if LOCAL[self.slot()].ears.swap(0, Relaxed) != 0 {
+            super::peers::waiter_ends(self);
+        }
         let fd = LOCAL[self.slot()].eventfd.swap(-1, Relaxed);
         if fd >= 0 {
             sys::fd::close(fd);
@@ -167,6 +192,7 @@ pub fn page_fd() -> Res<i32> {
 /// A forked child owns none of its parent's waiters.
 pub fn forget_in_child() {
     for l in &LOCAL {
+        l.ears.store(0, Relaxed);
         let fd = l.eventfd.swap(-1, Relaxed);
         if fd >= 0 {
             sys::fd::close(fd);

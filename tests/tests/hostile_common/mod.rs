@@ -155,19 +155,23 @@ impl<'a> Talker<'a> {
 
 /// The connections of a process as `smcrctl sock` shows them.
 pub fn connections(pid: i32) -> Result<Vec<Value>> {
+    let all: Vec<Value> = serde_json::from_slice(&smcrctl(&["sock", "--json"])?)?;
+    Ok(all.into_iter().filter(|c| c["pid"] == pid).collect())
+}
+
+/// A counter of a process.
+pub fn counter(pid: i32, name: &str) -> Result<u64> {
+    let text = smcrctl(&["stats", "-a", "--json", "-p", &pid.to_string()])?;
+    let stats: Value = serde_json::from_slice(&text)?;
+    stats["totals"][name].as_u64().with_context(|| stats.to_string())
+}
+
+fn smcrctl(args: &[&str]) -> Result<Vec<u8>> {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     let program = FOUND.get_or_init(|| library::build("smcr-admin", "smcrctl").expect("smcrctl"));
-    let out = Command::new(program)
-        .args(["sock", "--json"])
-        .env_remove("LD_PRELOAD")
-        .output()?;
-    ensure!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    let all: Vec<Value> = serde_json::from_slice(&out.stdout)?;
-    Ok(all.into_iter().filter(|c| c["pid"] == pid).collect())
+    let out = Command::new(program).args(args).env_remove("LD_PRELOAD").output()?;
+    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Ok(out.stdout)
 }
 
 /// The program that breaks the rules, natively.

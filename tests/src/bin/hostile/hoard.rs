@@ -3,7 +3,8 @@
 
 use crate::link::{Link, PATIENCE, until};
 use crate::region::{Kind, Region};
-use anyhow::{Context, Result, ensure};
+use crate::wakes::become_nobody;
+use anyhow::{Context, Result};
 use smcr_proto::rendezvous::{VERSION_HIGH, VERSION_LOW};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,9 +14,7 @@ use std::sync::{Arc, Barrier};
 /// `hoard SERVER N`: says "holding K of N" when K regions were taken, and holds them until it is killed.
 pub fn hoard(server: SocketAddr, args: &[String]) -> Result<()> {
     let count: usize = args.first().context("count")?.parse()?;
-    // SAFETY: a plain system call; no other thread runs yet.
-    let changed = unsafe { libc::setresuid(65534, 65534, 65534) } == 0;
-    ensure!(changed, "setresuid");
+    become_nobody()?;
     let taken = Arc::new(AtomicUsize::new(0));
     let together = Arc::new(Barrier::new(count + 1));
     for _ in 0..count {

@@ -13,6 +13,7 @@ mod link;
 mod offers;
 mod region;
 mod third;
+mod wakes;
 
 use anyhow::{Context, Result, bail};
 
@@ -32,6 +33,8 @@ fn main() -> Result<()> {
         "foreign" => third::foreign(to.parse()?, rest),
         "relay" => third::relay(to.parse()?, rest),
         "silent" => third::silent(to.parse()?, rest),
+        "spoil" => wakes::spoil(to.parse()?, rest),
+        "asleep" => wakes::asleep(to.parse()?, rest),
         "squat" => third::squat(to.parse()?, rest),
         _ => bail!("unknown mode {mode}"),
     }

@@ -1,0 +1,158 @@
+//! What a peer and this process wake each other by: a table for each peer, made when it is first needed.
+//!
+//! `bells` are of the peer's waiters, and rung. `ears` are of our own, for this peer alone, and heard.
+//!
+//! A peer of our own user, who could trace us as well, is given a waiter's eventfd itself, and gives us its own: that costs least.
+//! What a peer of another user has in its hands must not be what others ring: it could read their wakes away, or end it.
+//! So it gets an end of a pair of sockets (`sys::pair`) for each of our waiters, and what it gives us has to be such an
+//! end: anything else could hold who rings it, or raise a signal.
+
+use super::waiters::{SLOTS, Waiter};
+use crate::fault::{self, Step as Fault};
+use crate::sys::{Errno, Res, fd, mem, pair};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+
+/// The table of a peer.
+pub struct Wakes(AtomicPtr<Table>);
+
+struct Table {
+    bells: [Slot; SLOTS],
+    ears: [Slot; SLOTS],
+}
+
+struct Slot {
+    fd: AtomicI32,
+    generation: AtomicU32,
+}
+
+impl Slot {
+    fn of(&self, w: Waiter) -> Option<i32> {
+        let fd = self.fd.load(Acquire); // pairs with the Release in `put`
+        (fd >= 0 && self.generation.load(Relaxed) == w.generation()).then_some(fd)
+    }
+
+    fn put(&self, w: Waiter, fd: i32) {
+        self.generation.store(w.generation(), Relaxed);
+        close(self.fd.swap(fd, AcqRel));
+    }
+
+    fn close(&self) {
+        close(self.fd.swap(-1, AcqRel));
+    }
+}
+
+fn close(fd: i32) {
+    if fd >= 0 {
+        fd::close(fd);
+    }
+}
+
+impl Wakes {
+    /// Without a table.
+    pub const NONE: Wakes = Wakes(AtomicPtr::new(std::ptr::null_mut()));
+
+    /// Takes what one of the peer's waiters is to be rung by. `is_kin`: the peer is of our own user.
+    pub fn take_bell(&self, w: Waiter, fd: i32, is_kin: bool) {
+        match self.table_or_make() {
+            Some(t) if is_kin || pair::is_end(fd) => t.bells[w.slot()].put(w, fd::park(fd)),
+            _ => fd::close(fd),
+        }
+    }
+
+    /// Rings a waiter of the peer; false if that can't be done.
+    pub fn ring(&self, w: Waiter, is_kin: bool) -> bool {
+        let Some(fd) = self.table().and_then(|t| t.bells[w.slot()].of(w)) else { return false };
+        if fault::fails(Fault::Bell) {
+            return false;
+        }
+        match is_kin {
+            // EAGAIN means that the counter is at its end: it rings already.
+            true => !matches!(fd::event_set(fd), Err(e) if e.0 != libc::EAGAIN),
+            false => pair::ring(fd).is_ok(),
+        }
+    }
+
+    /// Opens an ear of a waiter of ours; the end for the peer to ring, which is closed when it was sent.
+    pub fn open_ear(&self, w: Waiter) -> Res<i32> {
+        if fault::fails(Fault::Memory) {
+            return Err(Errno(libc::EMFILE));
+        }
+        let t = self.table_or_make().ok_or(Errno(libc::ENOMEM))?;
+        let [hears, rings] = pair::make()?;
+        t.ears[w.slot()].put(w, fd::park(hears));
+        w.has_new_ear();
+        Ok(rings)
+    }
+
+    /// The ear of a waiter of ours; -1 without one.
+    pub fn ear(&self, w: Waiter) -> i32 {
+        self.table().and_then(|t| t.ears[w.slot()].of(w)).unwrap_or(-1)
+    }
+
+    /// Takes what an ear has heard; false if the peer has closed its end.
+    pub fn hear(&self, w: Waiter) -> bool {
+        match self.ear(w) {
+            -1 => true,
+            fd => pair::hear(fd),
+        }
+    }
+
+    /// Closes an ear.
+    pub fn close_ear(&self, w: Waiter) {
+        if self.ear(w) >= 0
+            && let Some(t) = self.table()
+        {
+            t.ears[w.slot()].close();
+        }
+    }
+
+    /// Closes all ears.
+    pub fn close_ears(&self) {
+        self.table().into_iter().for_each(|t| t.ears.iter().for_each(Slot::close));
+    }
+
+    /// Closes everything.
+    pub fn close(&self) {
+        self.slots().for_each(Slot::close);
+    }
+
+    /// Names the descriptors here.
+    pub fn descriptors(&self, add: &mut impl FnMut(i32)) {
+        self.slots().for_each(|s| add(s.fd.load(Relaxed)));
+    }
+
+    /// Whether `fd` is one of them.
+    pub fn owns(&self, fd: i32) -> bool {
+        self.slots().any(|s| s.fd.load(Relaxed) == fd)
+    }
+
+    /// One of them has another number now; false if it is none.
+    pub fn moved(&self, old: i32, new: i32) -> bool {
+        self.slots().any(|s| s.fd.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &'static Slot> {
+        self.table().into_iter().flat_map(|t| t.bells.iter().chain(&t.ears))
+    }
+
+    fn table(&self) -> Option<&'static Table> {
+        let p = self.0.load(Acquire); // pairs with the Release in `table_or_make`
+        // SAFETY: a private mapping that is never unmapped once it stands here.
+        (!p.is_null()).then(|| unsafe { &*p })
+    }
+
+    fn table_or_make(&self) -> Option<&'static Table> {
+        if self.table().is_none() {
+            let p = mem::map_private(size_of::<Table>()).ok()?.cast::<Table>();
+            // SAFETY: a fresh private mapping; zero bytes are valid for atomics.
+            let fresh: &Table = unsafe { &*p };
+            for s in fresh.bells.iter().chain(&fresh.ears) {
+                s.fd.store(-1, Relaxed);
+            }
+            if self.0.compare_exchange(std::ptr::null_mut(), p, AcqRel, Relaxed).is_err() {
+                mem::unmap(p.cast(), size_of::<Table>()); // another thread was faster
+            }
+        }
+        self.table()
+    }
+}
