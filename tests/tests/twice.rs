@@ -8,7 +8,7 @@ use smcr_tests::twice::{self, Case, Ends};
 
 /// Cases in which the library differs from TCP (docs/interpose.md says how and why). They run all the same:
 /// natively they must be sound, and under the library differ, else they belong to the others.
-const KNOWN: &[&str] = &["calls::holes", "epoll_wakes::both_wait"];
+const KNOWN: &[&str] = &["calls::holes"];
 
 /// Sources in `c/`, one subject each.
 const PROGRAMS: &[&str] = &[
