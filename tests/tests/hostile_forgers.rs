@@ -75,8 +75,10 @@ fn a_foreign_connection_is_named() -> Result<()> {
         for load in Load::BOTH {
             let net = Net::new()?;
             let mut server = server(&net, Load::Library, mode, &[])?;
-            let mut victim = Talker::start(&net, load, &[LOCAL, &port(), "7200"])?;
-            victim.exchange(20)?; // announced, and too young for an offer of its own
+            // Announced, and too young for an offer of its own until the thief has come.
+            let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
+            let mut victim = Talker::start_through(&net, load, &late, &[LOCAL, &port(), "7200"])?;
+            victim.exchange(20)?;
             let mut thief = hostile(&net, &["foreign", &here(), "127.0.0.1:7200"]).start()?;
             eventually("the thief's offer", || {
                 victim.exchange(40)?;
