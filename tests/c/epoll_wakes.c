@@ -188,6 +188,34 @@ static void turns_b(void) {
     meet();
 }
 
+/* A set that parent and child both wait in. */
+static void both_wait_a(void) {
+    int fd = conn(), ep = set_of(fd, EPOLLIN);
+    pid_t child = fork();
+    if (child == 0) {
+        look(ep, 5000);
+        _exit(0);
+    }
+    settle();
+    meet();
+    struct epoll_event e;
+    int n = epoll_wait(ep, &e, 1, 5000);
+    wait_for(child);
+    say("parent %d", n);
+    R(recv(fd, buf, 10, 0));
+    look(ep, 20);
+    echo(fd, "parent", 1);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void both_wait_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    put(fd, "x", 1);
+    echo_until_end(fd);
+}
+
 /* SO_RCVLOWAT: no event below the mark, in a set of either trigger and in select. */
 static void low_water_a(void) {
     int fd = conn(), level = set_of(fd, EPOLLIN), edge = set_of(fd, EPOLLIN | EPOLLET);
@@ -254,6 +282,7 @@ const struct test tests[] = {{"exclusive", exclusive_a, exclusive_b, 0},
                              {"one_set", one_set_a, one_set_b, 0},
                              {"triggers", triggers_a, triggers_b, 0},
                              {"turns", turns_a, turns_b, 0},
+                             {"both_wait", both_wait_a, both_wait_b, 0},
                              {"low_water", low_water_a, low_water_b, 0},
                              {"nested_edge", nested_edge_a, nested_edge_b, 0},
                              {0}};

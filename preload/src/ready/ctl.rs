@@ -235,8 +235,10 @@ pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
 /// Sets the kernel's registration for what the library serves, or back to the program's own.
 pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let mb = inner.member_mut(m);
-    let served = mb.ours && !nested && mb.events & EXCLUSIVE == 0;
     let sock = table::sock(mb.fd).filter(|_| mb.ours);
+    // Of one that relatives wait for in the same set (`wait::inherited`) the kernel tells them all.
+    let is_shared = sock.is_some_and(|s| s.has(flag::SHARED));
+    let served = mb.ours && !nested && !is_shared && mb.events & EXCLUSIVE == 0;
     // Of a direction that still is on TCP the kernel alone knows when there is room.
     let out = sock.is_some_and(|s| debt::owes(s) || mb.events & level::OUT != 0 && !s.tx_in_memory());
     let want = if served { BELLS } else { mb.events } | if out { level::OUT } else { 0 };

@@ -9,12 +9,13 @@
 use super::ctl::{register, take_over};
 use super::level;
 use super::look::{Depth, keep, look};
-use super::sleep::{Slept, name_hot, sleep, wake_next};
+use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
 use crate::engine::rounds::Rounds;
 use crate::engine::{linked, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::flag;
+use crate::family::{holders, process};
 use crate::sys::{caught, clock, fd as desc};
 use crate::table;
 use crate::table::members::Inner;
@@ -58,6 +59,9 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
 /// Nothing was ready at the first look. A function of its own, so that the look is short.
 #[inline(never)]
 fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event]) -> i32 {
+    if set.user.load(Relaxed) != process::index() {
+        inherited(epfd, set);
+    }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
     let mut rounds = Rounds::default();
     loop {
@@ -106,6 +110,28 @@ fn first_wait(epfd: i32, set: &'static Set) {
     }
     l.inner.changes = changes::count();
     refresh_all(epfd, set, l.inner);
+}
+
+/// The first wait in a set that this process has through fork. Relatives may wait in it too, for connections that they hold as
+/// well: the kernel alone knows all of them, so its registration is the program's, and doorbells stay until all is read.
+#[cold]
+fn inherited(epfd: i32, set: &'static Set) {
+    set.user.store(process::index(), Relaxed);
+    let mut shared = false;
+    {
+        let marker = Marker::new();
+        let Ok(l) = set.lock(&marker) else { return };
+        for m in 0..l.inner.used() {
+            let fd = l.inner.member(m).fd;
+            if let Some(s) = table::sock(fd).filter(|s| fd >= 0 && s.is_connection() && holders::is_shared(s)) {
+                s.set(flag::SHARED);
+                shared = true;
+            }
+        }
+    }
+    if shared {
+        expose(epfd, set);
+    }
 }
 
 /// One look at everything that needs no sleep. Returns the number of events written.

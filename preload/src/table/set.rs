@@ -4,6 +4,7 @@
 
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
+use crate::family::process;
 use crate::sys::{mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
@@ -20,6 +21,8 @@ pub struct Set {
     pub nested: AtomicU32,
     /// Copy of `Inner::ours`, readable without the lock.
     pub ours: AtomicU32,
+    /// The process that waits in it: another than this one, if it was inherited through fork and not waited in since.
+    pub user: AtomicU32,
     /// Waiter word + 1; 0 = none yet.
     waiter: AtomicU32,
     /// Threads in a hooked wait that sleep.
@@ -61,6 +64,7 @@ pub fn all() -> impl Iterator<Item = &'static Set> {
 pub fn make() -> Option<&'static Set> {
     for s in all() {
         if s.refs.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
+            s.user.store(process::index(), Relaxed);
             return Some(s);
         }
     }
@@ -69,6 +73,7 @@ pub fn make() -> Option<&'static Set> {
     // where they are pointers into nothing.
     let s: &'static Set = unsafe { &*p };
     s.refs.store(1, Relaxed);
+    s.user.store(process::index(), Relaxed);
     let mut head = ALL.load(Acquire);
     loop {
         s.next.store(head, Relaxed);
