@@ -314,8 +314,9 @@ static void slow_relay_b(void) {
     nonblocking(fd, 1);
     for (int round = 0; back < all; round++) {
         if (sent < all) {
-            fill(big, 64 * KIB, sent, 5);
-            ssize_t n = events(fd, POLLOUT, round < 30 ? 3 : 1) & POLLOUT ? send(fd, big, 64 * KIB, 0) : 0;
+            size_t part = all - sent < 64 * KIB ? all - sent : 64 * KIB; /* what comes back beyond would be no end */
+            fill(big, part, sent, 5);
+            ssize_t n = events(fd, POLLOUT, round < 30 ? 3 : 1) & POLLOUT ? send(fd, big, part, 0) : 0;
             sent += n > 0 ? n : 0;
         }
         for (int i = 0; i < (round < 30 ? 1 : 64); i++) { /* slowly at first */
