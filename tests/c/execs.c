@@ -1,27 +1,17 @@
 /* Owns: connections that a program has from the one that its process was before exec, as sshd's, git daemon's
  * and inetd's servers have them: who else holds them, and what goes on in memory. */
-#include "case.h"
+#include "given.h"
 
 static char buf[64 * KIB];
-extern char **environ;
 
 enum { AT = 10 }; /* where the next program finds the connection */
 
-/* This program again, in the role that EXEC_ROLE says; with the library if this one has it. */
-static void exec_self(const char *role) {
-    char self[200];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n] = 0;
-    setenv("EXEC_ROLE", role, 1);
-    execv(self, (char *[]){self, "executed", is_a ? "a" : "b", NULL});
-    die("execv");
-}
 static void exec_at(int fd, const char *role) {
     if (fd != AT) {
         MUST(dup2(fd, AT));
         close(fd);
     }
-    exec_self(role);
+    exec_self(role, environ);
 }
 static pid_t start_at(int fd, const char *role) {
     pid_t child = fork();
@@ -55,7 +45,7 @@ static void executed(void) {
         }
         echo(AT, "executed", 7);
     } else if (!strcmp(role, "again")) {
-        exec_self("warm");
+        exec_self("warm", environ);
     } else if (!strcmp(role, "serve")) { /* as git daemon does: the next program is a child */
         wait_for(start_at(AT, "warm"));
         close(AT);
@@ -73,7 +63,7 @@ static void executed(void) {
             _exit(0);
         }
         close(over[0]);
-        exec_self("wait and echo");
+        exec_self("wait and echo", environ);
     } else if (!strcmp(role, "low")) { /* as sshd does */
         int fd = dup(0), null = open("/dev/null", O_RDWR);
         MUST(dup2(null, 0));
@@ -115,7 +105,7 @@ static void low_a(void) {
     if (child == 0) {
         MUST(dup2(fd, 0));
         MUST(dup2(0, 1));
-        exec_self("low"); /* and under its own number */
+        exec_self("low", environ); /* and under its own number */
     }
     close(fd);
     wait_for(child);
@@ -206,21 +196,11 @@ static void held_by_sister_a(void) {
 static void held_by_stranger_a(void) {
     int fd = conn_cold(), over[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, over));
-    char c = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    h->cmsg_level = SOL_SOCKET;
-    h->cmsg_type = SCM_RIGHTS;
-    h->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    MUST(sendmsg(over[0], &m, 0));
+    pass(over[0], &fd, 1);
     pid_t child = start_at(fd, "echo");
     close(fd);
     wait_for(child);
-    if (recvmsg(over[1], &m, 0) != 1)
-        die("recvmsg");
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    fd = passed_one(over[1]);
     echo(fd, "the stranger", 3);
     close(fd);
     meet();

@@ -1,48 +1,13 @@
 /* Owns: connections that go to another process or program: SCM_RIGHTS, exec with and without the
  * library, posix_spawn onto 0 and 1, inetd and socket activation. */
-#include "case.h"
+#include "given.h"
 #include <spawn.h>
 
 static char buf[64 * KIB];
-extern char **environ;
 
 static void echo_b(void) {
     echo_until_end(conn());
     meet();
-}
-
-/* The environment without the library, if it has it. */
-static char **without(void) {
-    static char *e[500];
-    int n = 0;
-    for (char **v = environ; *v && n < 499; v++)
-        if (strncmp(*v, "LD_PRELOAD=", 11))
-            e[n++] = *v;
-    e[n] = NULL;
-    return e;
-}
-
-static void pass(int over, int fd) {
-    char c = 'f', control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    h->cmsg_level = SOL_SOCKET;
-    h->cmsg_type = SCM_RIGHTS;
-    h->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    MUST(sendmsg(over, &m, 0));
-}
-static int passed(int over) {
-    char c, control[CMSG_SPACE(sizeof(int))];
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
-                       .msg_controllen = sizeof control};
-    int fd = -1;
-    if (recvmsg(over, &m, 0) == 1 && CMSG_FIRSTHDR(&m))
-        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-    return fd;
 }
 
 /* To a child that was forked before the connection was: it knows nothing of it. */
@@ -51,7 +16,7 @@ static void pass_accepted(int keep) {
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
     pid_t child = fork();
     if (child == 0) {
-        int fd = passed(unix_pair[1]);
+        int fd = passed_one(unix_pair[1]);
         echo(fd, "receiver", 1);
         put_stream(fd, 3 * MIB, 2);
         get_stream(fd, 3 * MIB, 2);
@@ -61,7 +26,7 @@ static void pass_accepted(int keep) {
     }
     int fd = conn();
     echo(fd, "before", 3);
-    pass(unix_pair[0], fd);
+    pass(unix_pair[0], &fd, 1);
     if (!keep)
         MUST(close(fd));
     wait_for(child);
@@ -105,7 +70,7 @@ static void pass_unread_a(void) {
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
     pid_t child = fork();
     if (child == 0) {
-        int fd = passed(unix_pair[1]);
+        int fd = passed_one(unix_pair[1]);
         got(fd, buf, 20000, 10000, 5);
         R(send(fd, "thanks", 6, 0));
         _exit(0);
@@ -113,7 +78,7 @@ static void pass_unread_a(void) {
     int fd = conn();
     meet_settled(); /* 30,000 bytes have come */
     got(fd, buf, 10000, 0, 5);
-    pass(unix_pair[0], fd);
+    pass(unix_pair[0], &fd, 1);
     wait_for(child);
     R(close(fd));
 }
@@ -131,7 +96,7 @@ static void pass_listener_a(void) {
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
     pid_t child = fork();
     if (child == 0) {
-        int l = passed(unix_pair[1]);
+        int l = passed_one(unix_pair[1]);
         int fd = accept_from(l);
         warm(fd);
         echo(fd, "acceptor", 1);
@@ -139,7 +104,7 @@ static void pass_listener_a(void) {
     }
     int l = listen_on(PORT);
     meet();
-    pass(unix_pair[0], l);
+    pass(unix_pair[0], &l, 1);
     R(close(l));
     wait_for(child);
     meet();
@@ -147,20 +112,6 @@ static void pass_listener_a(void) {
 
 /* exec: another program (this one, in another role) goes on with the connection under number 10.
  * EXEC_ROLE says what it does. */
-static void exec_self(const char *role, char **env) {
-    char self[200], set[100];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n] = 0;
-    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
-    static char *e[501];
-    int k = 0;
-    e[k++] = set;
-    for (char **v = env; *v && k < 500; v++)
-        e[k++] = *v;
-    char *args[] = {self, "executed", "a", NULL};
-    execve(self, args, e);
-    die("execve");
-}
 static void executed_a(void) {
     const char *role = getenv("EXEC_ROLE");
     if (!role)

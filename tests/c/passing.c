@@ -1,54 +1,12 @@
 /* Owns: who gets a descriptor: processes with and without the library to which connections and listeners are passed,
  * several at once; a server that is given its listener as descriptor 0; both ends forking; a peer that is stopped
  * while a connection goes; and the table of descriptors that a program and its children see. */
-#include "case.h"
+#include "given.h"
 #include <dirent.h>
 
 static char buf[64 * KIB];
-extern char **environ;
 enum { OVER = 11 }; /* where a helper finds its end of the Unix socket pair */
 
-static char **without(void) {
-    static char *e[500];
-    int n = 0;
-    for (char **v = environ; *v && n < 499; v++)
-        if (strncmp(*v, "LD_PRELOAD=", 11))
-            e[n++] = *v;
-    e[n] = NULL;
-    return e;
-}
-/* This program again, in the role that EXEC_ROLE says. */
-static void exec_self(const char *role, char **env) {
-    char self[200], set[100];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n] = 0;
-    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
-    char *e[501] = {set};
-    for (int k = 0; env[k] && k < 499; k++)
-        e[k + 1] = env[k];
-    execve(self, (char *[]){self, "executed", is_a ? "a" : "b", NULL}, e);
-    die("execve");
-}
-
-static void pass(int over, const int *fds, int count) {
-    char c = (char)count, control[CMSG_SPACE(sizeof(int) * 8)] = {0};
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-    h->cmsg_level = SOL_SOCKET;
-    h->cmsg_type = SCM_RIGHTS;
-    h->cmsg_len = CMSG_LEN(sizeof(int) * count);
-    memcpy(CMSG_DATA(h), fds, sizeof(int) * count);
-    MUST(sendmsg(over, &m, 0));
-}
-static void passed(int over, int *fds, int count) {
-    char c, control[CMSG_SPACE(sizeof(int) * 8)];
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    if (recvmsg(over, &m, 0) != 1 || c != count || !CMSG_FIRSTHDR(&m))
-        die("passed");
-    memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(int) * count);
-}
 /* A program that is no relative any more; its end of the pair is under OVER. */
 static pid_t helper(const char *role, char **env, int *over) {
     int pair[2];

@@ -103,26 +103,28 @@ static void over(int fd) {
 
 /* ---- signals ---- */
 
-static void interrupted(const char *how, const struct call *calls, int fd) {
+/* `answers`: the other side echoes. */
+static void interrupted(const char *how, const struct call *calls, int fd, int answers) {
     for (const struct call *c = calls; c->name; c++) {
         rings = 0;
         tick(40, 0);
         errno = 0;
         result(how, c->name, c->wait(fd));
-        still_serves(fd);
+        if (answers)
+            still_serves(fd);
     }
 }
 static void eintr_a(void) {
     int fd = ready(conn());
     on_signal(SIGALRM, on_alarm, 0);
-    interrupted("no restart:", receives, fd);
-    interrupted("no restart:", events_in, fd);
+    interrupted("no restart:", receives, fd, 1);
+    interrupted("no restart:", events_in, fd, 1);
     timeouts(fd, SO_RCVTIMEO, 20000);
-    interrupted("no restart, time-out:", receives, fd);
+    interrupted("no restart, time-out:", receives, fd, 1);
     on_signal(SIGALRM, on_alarm, SA_RESTART);
-    interrupted("restart, time-out:", receives, fd);
+    interrupted("restart, time-out:", receives, fd, 1);
     timeouts(fd, SO_RCVTIMEO, 0);
-    interrupted("restart:", events_in, fd);
+    interrupted("restart:", events_in, fd, 1);
     over(fd);
 }
 
@@ -273,24 +275,16 @@ static void full_b(void) {
     close(fd);
     meet();
 }
-static void full_interrupted(const char *how, const struct call *calls, int fd) {
-    for (const struct call *c = calls; c->name; c++) {
-        rings = 0;
-        tick(40, 0);
-        errno = 0;
-        result(how, c->name, c->wait(fd));
-    }
-}
 static void full_eintr_a(void) {
     int fd = full();
     on_signal(SIGALRM, on_alarm, 0);
-    full_interrupted("no restart:", sends, fd);
-    full_interrupted("no restart:", events_in, fd);
+    interrupted("no restart:", sends, fd, 0);
+    interrupted("no restart:", events_in, fd, 0);
     timeouts(fd, SO_SNDTIMEO, 20000);
-    full_interrupted("no restart, time-out:", sends, fd);
+    interrupted("no restart, time-out:", sends, fd, 0);
     on_signal(SIGALRM, on_alarm, SA_RESTART);
-    full_interrupted("restart, time-out:", sends, fd);
-    full_interrupted("restart:", events_in, fd);
+    interrupted("restart, time-out:", sends, fd, 0);
+    interrupted("restart:", events_in, fd, 0);
     full_over(fd);
 }
 static void full_jump_a(void) {
