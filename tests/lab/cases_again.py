@@ -3,9 +3,9 @@ connections are spread over both, and what dies then moves to the new one."""
 import re
 import time
 
-from cases_two_devices import MEND, Networks, cut, links, loaded, two_devices, wait_for_links
+from cases_two_devices import Networks, cut, links, loaded, two_devices, wait_for_links
 from guests import Failed
-from lab import add, payload, said
+from lab import MEND, add, payload, said
 
 
 def numbers(lab):

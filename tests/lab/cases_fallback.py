@@ -3,7 +3,7 @@ connection that goes over RDMA fails its case."""
 import json
 
 from guests import Failed
-from lab import EID, KERNEL, PEER, PORTS, add, case, modes, payload, said
+from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, modes, payload, said
 
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
 # A mount namespace in which RDMA devices are hidden, or root's alone.
@@ -63,8 +63,8 @@ for name, wrap in [("no device", NO_DEVICE), ("no permission", NO_PERMISSION), (
 add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", SMCR_MODE="shm"))
 add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", SMCR_MODE="shm"))
 for peer in ("kernel", "smcr"):
-    add(f"fallback: max_memory used up, {peer} -> smcr", special_server(peer, "", SMCR_MAX_MEMORY="0"))
-    add(f"fallback: max_memory used up, smcr -> {peer}", special_client(peer, "", SMCR_MAX_MEMORY="0"))
+    add(f"fallback: max_memory used up, {peer} -> smcr server without", special_server(peer, "", SMCR_MAX_MEMORY="0"))
+    add(f"fallback: max_memory used up, smcr client without -> {peer}", special_client(peer, "", SMCR_MAX_MEMORY="0"))
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
 
 
@@ -109,7 +109,7 @@ def blocked(client, server, where):
             return fresh(lab)
         finally:
             for guest in guests:
-                guest.run("nft flush chain inet lab cut")
+                guest.run(MEND)
     return run
 
 

@@ -1,11 +1,12 @@
 """fork, exec and spawned programs beside connections over RDMA; a listener that goes to a program without
 the library."""
 import re
+import signal
 import time
 
 from cases_programs import NGINX
 from guests import HERE, Failed
-from lab import LIB, add, case, payload, said
+from lab import EID, KERNEL, LIB, MEND, PEER, add, case, payload, said
 
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
@@ -42,6 +43,76 @@ def late_fork(client):
 
 add("accept then fork a little later, kernel client", late_fork("kernel"))
 add("accept then fork a little later, smcr client", late_fork("smcr"))
+
+
+def silent(guest, port):
+    """What a program has said to this port gets lost; the handshake of TCP passes."""
+    return guest.run(f"nft add rule inet lab cut tcp dport {port} tcp flags \\& psh == psh drop")
+
+
+def client_forks_in_its_handshake(lab):
+    """The server does not answer the Proposal for longer than a client would wait with a fork: TCP, and nothing is reset."""
+    to, port = f"{lab.a.ip} 5530", 5530
+    server = lab.a.start(f"exec {PEER} serve {to}", **lab.env("smcr")).expect("serving", 30)
+    try:
+        with lab.traffic() as traffic:
+            silent(lab.a, port)
+            client = lab.b.start(f"exec /usr/bin/python3 {HERE}/forks_early.py {to} 200000", **lab.env("smcr", PATIENCE=60))
+            time.sleep(1.5)
+            server.guest.say(id=server.number, kill=int(signal.SIGSTOP))
+            lab.a.run(MEND)
+            time.sleep(11)
+            server.guest.say(id=server.number, kill=int(signal.SIGCONT))
+            text = client.done(65)
+        return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
+    finally:
+        lab.a.run(MEND)
+        server.kill()
+
+
+add("a client forks in its handshake with a silent server", client_forks_in_its_handshake)
+
+
+def server_forks_in_its_handshake(client):
+    """The client's Proposal comes when the server has forked: the child serves it over TCP."""
+    def run(lab):
+        job = lab.a.start(f"exec {FORKING} begun {lab.a.ip} 5531", **lab.env("smcr")).expect("serving", 30)
+        try:
+            with lab.traffic() as traffic:
+                silent(lab.a, 5531)
+                asks = lab.client(client, f"{lab.a.ip} 5531", "again", 1, 0, PATIENCE=60)
+                job.expect("looked", 20)
+                time.sleep(1.5)
+                lab.a.run(MEND)
+                text = asks.done(65)
+            return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
+        finally:
+            lab.a.run(MEND)
+            job.kill()
+    return run
+
+
+add("a server forks in its handshake, kernel client", server_forks_in_its_handshake("kernel"))
+add("a server forks in its handshake, smcr client", server_forks_in_its_handshake("smcr"))
+
+
+@case
+def forked_children_end_connections_on_TCP_and_their_memory_is_free(lab):
+    """80 handshakes that are declined, each for a child: what they had would fill the memory that is allowed."""
+    job = lab.a.start(f"exec {FORKING} begun {lab.a.ip} 5532", **lab.env("smcr", SMCR_MAX_MEMORY="4")).expect("serving", 30)
+    try:
+        lab.b.run(f"{KERNEL} ueid-del {EID} && {KERNEL} ueid-add ANOTHER")
+        try:
+            with lab.traffic() as traffic:
+                text = lab.client("kernel", f"{lab.a.ip} 5532", "again", 80, 0, PATIENCE=100).done(105)
+            declined = traffic.went_over_tcp(payload(text))
+        finally:
+            lab.b.run(f"{KERNEL} ueid-del ANOTHER && {KERNEL} ueid-add {EID}")
+        with lab.traffic() as traffic:
+            text = lab.client("kernel", f"{lab.a.ip} 5532", "again", 2, 0.2, PATIENCE=60).done(65)
+        return f"{declined}; then {traffic.went_over_rdma(payload(text), 2)}"
+    finally:
+        job.kill()
 
 
 def forked_child_killed(client):

@@ -6,10 +6,7 @@ import re
 import time
 
 from guests import Failed
-from lab import LIB, add, all_smcr, payload, said
-
-MEND = "nft flush chain inet lab cut"
-
+from lab import LIB, MEND, add, all_smcr, payload, said
 
 def cut(network):
     """What arrives over RoCE on this network is lost."""

@@ -5,10 +5,9 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import case, payload, said
+from lab import MEND, case, payload, said
 
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
-MEND = "nft flush chain inet lab cut"
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
 

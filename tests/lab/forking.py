@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|dies|system|exec|cat|pass ADDRESS PORT
+    forking.py fork|late|begun|dies|system|exec|cat|pass ADDRESS PORT
 """
 import os
 import signal
@@ -21,6 +21,14 @@ while True:
     if what == "late":                   # when its handshake is about to begin, under way, or over
         time.sleep(0.28 + accepted % 12 * 0.02)
         accepted += 1
+    if what == "begun":                  # it has been looked at: the handshake is this process's
+        sock.setblocking(False)
+        try:
+            sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            pass
+        sock.setblocking(True)
+        print("looked", flush=True)
     if what == "dies":                   # the child reads all and says so, and then it is killed
         peer.line(sock)
         sock.sendall(b"r")
@@ -30,7 +38,7 @@ while True:
             peer.time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         sock.close()
-    elif what in ("fork", "late"):
+    elif what in ("fork", "late", "begun"):
         if os.fork() == 0:
             listener.close()
             peer.serve_one(sock)

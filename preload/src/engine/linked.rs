@@ -88,6 +88,19 @@ pub fn is_bare(s: &Sock) -> bool {
     is_pending(s) && s.rx.ring.load(Acquire).is_null()
 }
 
+/// Where that is so it gets none: a forked child would not have it. The handshake goes on, and ends on TCP. False: it has one.
+pub fn keep_on_tcp(s: &Sock) -> bool {
+    let index = s.link.load(Relaxed).checked_sub(1).filter(|_| is_owner(s));
+    let kept = index.and_then(|index| {
+        lock::with(|all| {
+            let slot = all.slot(index).filter(|slot| slot.rx.is_none())?;
+            slot.for_tcp = true;
+            Some(())
+        })
+    });
+    kept.flatten().is_some()
+}
+
 /// The handshake has agreed: the connection stays in memory.
 pub fn agreed(s: &Sock) {
     s.step.store(step::PROVED, Release);
@@ -305,7 +318,10 @@ pub fn leave(s: &Sock) {
         kick(s);
     } else if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
         // On TCP since its handshake; the link keeps the page until now.
-        if !lock::is_inherited() {
+        if lock::is_inherited() {
+            s.link.store(0, Release);
+            lock::kick_parent();
+        } else {
             lock::with(|all| all.release(index));
         }
     }

@@ -50,6 +50,9 @@ impl State {
         }
         let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
         let Some(slot) = slot else { return };
+        if slot.on_tcp && slot.sock().is_none() {
+            return self.release(index); // a forked child had it last
+        }
         let Some(group) = slot.group.and_then(|g| self.groups.get_mut(g)?.as_mut()) else { return };
         let was = slot.stalled;
         let (immediate, over) = (group.immediate, group.over.is_some());

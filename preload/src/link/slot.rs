@@ -56,6 +56,10 @@ pub struct Slot {
     pub joined: bool,
     /// The handshake is over: data may be sent.
     pub active: bool,
+    /// The handshake is to end on TCP: the process has forked before there was a ring to receive in.
+    pub for_tcp: bool,
+    /// It has ended on TCP: the page is kept for a program that may still look at it, and nothing else.
+    pub on_tcp: bool,
     /// What the program has done.
     pub closing: Closing,
     /// Bytes handed to the network card, from the start of the stream.
@@ -98,6 +102,8 @@ impl Slot {
             conn: None,
             joined: false,
             active: false,
+            for_tcp: false,
+            on_tcp: false,
             closing: Closing::Open,
             pumped: 0,
             taken: 0,

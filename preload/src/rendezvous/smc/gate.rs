@@ -2,23 +2,22 @@
 //!
 //! A connection's record is in memory that a process shares with its forked children; what the record names, pages and rings of a
 //! link, a child has only if it was mapped before the fork. So no handshake begins while a fork is under way, and a fork
-//! waits for those that have begun. Used by [`super::first_use`], the service thread, and `table::forks`.
+//! waits for those that have begun. One that has no receiving ring even then gets none: it ends on TCP, where all who have the
+//! connection can go on. Used by [`super::first_use`], the service thread, and `table::forks`.
 
 use super::service;
 use crate::engine::linked;
 use crate::family::sock::Sock;
 use crate::log;
-use crate::sys::{fd, net};
+use crate::sys::fd;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Threads that begin a handshake, and from [`FORK`] on those that fork.
 static GATE: AtomicU32 = AtomicU32::new(0);
 const FORK: u32 = 1 << 16;
 
-/// How long a fork waits for handshakes to end, and how long for one whose ring is not there yet: longer than a
-/// peer may take for one message.
+/// How long a fork waits for handshakes to end.
 const PATIENCE_MS: u32 = 1000;
-const PATIENCE_BARE_MS: u32 = 7000;
 
 /// In here no fork happens.
 pub(super) struct Entered;
@@ -52,11 +51,10 @@ pub fn before_fork<I: Iterator<Item = &'static Sock>>(held: impl Fn() -> I) {
     if !service::is_running() || wait(PATIENCE_MS, || held().any(linked::is_pending)) {
         return;
     }
-    log::warn!(target: "smcr::link", "a fork waits for a handshake");
-    wait(PATIENCE_BARE_MS, || held().any(linked::is_bare));
     for s in held().filter(|s| linked::is_bare(s)) {
-        log::warn!(target: "smcr::link", "a connection whose peer does not answer is reset: the process forks");
-        let _ = net::disconnect(s.fd.load(Relaxed));
+        if linked::keep_on_tcp(s) {
+            log::info!(target: "smcr::link", fd = s.fd.load(Relaxed), "a connection stays on TCP: the process forks in its handshake");
+        }
     }
 }
 

@@ -84,12 +84,9 @@ pub fn accepted(s: &'static Sock, sock: i32) {
     }
 }
 
-/// Waits a moment while handshakes are on their way.
-fn settle(pending: impl Fn() -> bool) {
-    if !gate::wait(1000, pending) {
-        log::warn!(target: "smcr::link", "a handshake does not end");
-    }
-}
+/// How long exec waits for a handshake, and how long for one that has got nowhere yet: longer than a peer may take for one message.
+const PATIENCE_MS: u32 = 1000;
+const PATIENCE_BARE_MS: u32 = 7000;
 
 /// What was shown is a commitment: CLC follows, if only to say no.
 fn begin(s: &'static Sock, sock: i32, peer: Peer) {
@@ -151,7 +148,9 @@ fn give_up(s: &'static Sock, sock: i32, why: Reason) {
 
 /// Whether the connection can go back to TCP: the peer is libsmcr. A handshake on its way is waited for.
 pub fn may_return(s: &Sock) -> bool {
-    settle(|| linked::is_pending(s));
+    if !gate::wait(PATIENCE_MS, || linked::is_pending(s)) && !gate::wait(PATIENCE_BARE_MS, || linked::is_bare(s)) {
+        log::warn!(target: "smcr::link", "a handshake does not end");
+    }
     s.can_return() || !s.is_linked()
 }
 

@@ -161,6 +161,7 @@ impl Shake {
         if !done || !self.sends || !self.receives {
             return false;
         }
+        lock::with(|all| all.slot(self.index).map(|slot| slot.on_tcp = true));
         linked::forget(s);
         linked::after_shutdown(s, self.fd);
         lock::with(|all| all.wake_slot(self.index));

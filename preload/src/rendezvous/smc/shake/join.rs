@@ -5,6 +5,7 @@ use crate::link::lock::{self, now};
 use crate::link::state::State;
 use crate::log;
 use crate::verbs::qp::Remote;
+use smcr_proto::reason::Reason;
 use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
 use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::diagnosis::Diagnosis;
@@ -32,6 +33,7 @@ impl Shake {
     fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
         let (family, ours) = (family(&choice), self.is_ours());
         let found = self.with(|all, this| {
+            this.may_enter(all)?;
             let gid = this.port.as_ref().map(|p| p.gid);
             let place = all.groups.iter_mut().position(|g| {
                 let Some(g) = g else { return false };
@@ -59,6 +61,7 @@ impl Shake {
     pub(super) fn accepted(&mut self, accept: &AcceptConfirm) {
         let first = accept.first_contact();
         let result = self.with(|all, this| {
+            this.may_enter(all).map_err(|code| (code, false))?;
             let mut place = None;
             if !first {
                 let mut open = Vec::new();
@@ -84,6 +87,15 @@ impl Shake {
             Ok(end) => m.confirm(end, true),
             Err((code, end_group)) => m.decline(code, end_group),
         }
+    }
+
+    /// Not where the process has forked meanwhile (`smc::gate`).
+    fn may_enter(&mut self, all: &mut State) -> Result<(), Diagnosis> {
+        if all.slot(self.index).is_some_and(|slot| slot.for_tcp) {
+            self.refusal = Some((Reason::SharedByFork, Diagnosis::MEMORY));
+            return Err(Diagnosis::MEMORY);
+        }
+        Ok(())
     }
 
     /// A ring in a group: that one, by this link of it, or a new one.

@@ -1,0 +1,28 @@
+"""A client that forks right after connect(), in its handshake; the child uses the connection, then the parent:
+
+    forks_early.py ADDRESS PORT N
+"""
+import os
+import signal
+import sys
+import time
+
+import peer
+
+address, port, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+signal.alarm(peer.PATIENCE)
+sock = peer.connect(address, port, {"op": "echo", "n": n, "rounds": 2})
+began = time.monotonic()
+child = os.fork()
+if child == 0:
+    peer.both(sock, n)
+    print("child done", flush=True)
+    os._exit(0)
+took = time.monotonic() - began
+print("forked", flush=True)
+if os.waitpid(child, 0)[1]:
+    sys.exit("the child failed")
+peer.put(sock, n, n)
+peer.take(sock, n, n)
+print(f"ok {n} bytes there and back in the child and in the parent, fork took {took:.1f} s")
+print("payload", 4 * n)
