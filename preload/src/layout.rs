@@ -99,7 +99,7 @@ pub mod fin {
     pub const LEFT: u32 = 16;
 }
 
-/// Bits of [`Dir::ctl`], set by the consumer.
+/// Bits of [`Dir::ctl`], set by the consumer, except the two of the producer.
 pub mod ctl {
     /// Reads are careful: the producer may switch to memory.
     pub const READY: u32 = 1;
@@ -109,6 +109,8 @@ pub mod ctl {
     pub const PINNED: u32 = 4;
     /// The producer has taken the request and is about to switch; the consumer can't take it back.
     pub const TAKEN: u32 = 8;
+    /// The producer is about to mark a switch to memory; a wish that comes now is behind it.
+    pub const MARKING: u32 = 16;
 }
 
 /// Bits of [`Dir::oob`] above the byte.

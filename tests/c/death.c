@@ -132,6 +132,67 @@ static void behind_b(void) {
     see(fd);
 }
 
+/* The ring of the sender has filled, and it is back on TCP when its reader dies: because it has waited for room in poll, and
+ * then it has put nothing there; or at once, because nobody was seen to wait, and the rest of it is there. It is told by its
+ * next send, and by nothing else. */
+static void fills(int waits) {
+    int fd = conn();
+    static char big[256 * KIB];
+    nonblocking(fd, 1);
+    if (waits)
+        events(fd, POLLOUT, 0);
+    for (size_t o = 0; o < sizeof big;) {
+        ssize_t n = send(fd, big + o, sizeof big - o, MSG_NOSIGNAL);
+        if (n < 0)
+            break;
+        o += n;
+    }
+    if (waits)
+        events(fd, POLLOUT, 700); /* whether there is room soon is not the same */
+    kill_peer();
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    R(recv(fd, buf, 1, 0));
+}
+static void fills_a(void) { fills(0); }
+static void fills_and_waits_a(void) { fills(1); }
+
+/* It dies by a reset while what it has sent lies in the ring, behind that in TCP, and behind that in its own queue, which
+ * the reset destroys: the survivor, which has read nothing yet, is not told that this was the end. */
+static int resetting_fd;
+static void *put_all(void *p) {
+    static char big[24 * MIB];
+    fill(big, sizeof big, 0, 1);
+    put(resetting_fd, big, sizeof big);
+    return NULL;
+}
+static void resetting(int fd) {
+    struct linger l = {1, 0};
+    pthread_t t;
+    int queued = 0;
+    resetting_fd = fd;
+    pthread_create(&t, NULL, put_all, NULL);
+    while (queued == 0) { /* past the ring, by calls that the library does not see */
+        usleep(20000);
+        MUST(raw(SYS_ioctl, fd, SIOCOUTQ, (long)&queued, 0, 0, 0));
+    }
+    settle();
+    MUST(raw(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, (long)&l, sizeof l, 0));
+}
+static void resetting_b(void) { mortal(resetting); }
+static void resetting_a(void) {
+    int fd = conn();
+    kill_peer();
+    uint64_t o = 0;
+    ssize_t n;
+    int good = 1;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+        good = good && matches(buf, n, o, 1);
+        o += n;
+    }
+    say("some %d not all %d whole %d, then %s", o > 10000, o < 24 * MIB, good, n == 0 ? "end" : err_name(errno));
+}
+
 /* One thread of the survivor is in recv since before the connection was in memory; what the dead had unread lies there. */
 static void *in_recv_always(void *p) {
     R(recv(*(int *)p, buf + sizeof buf - 1, 1, 0));
@@ -388,6 +449,9 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"killed_in_send", sending_a, sending_b, 0},
                              {"killed_with_payload_behind", behind_a, behind_b, COLD},
                              {"killed_in_a_set_with_payload_behind", behind_set_a, behind_b, COLD},
+                             {"killed_full", fills_a, quiet_b, 0},
+                             {"killed_waited_for", fills_and_waits_a, quiet_b, 0},
+                             {"reset_behind_the_ring", resetting_a, resetting_b, 0},
                              {"killed_half_read", half_read_a, half_read_b, 0},
                              {"survivor_in_recv_always", in_recv_always_a, in_recv_always_b, COLD},
                              {"survivor_in_recv", in_recv_a, quiet_b, 0},

@@ -34,6 +34,7 @@ const PROGRAMS: &[&str] = &[
     "handover",
     "passing",
     "execs",
+    "inherited",
     "stdio",
     "threads",
     "death",

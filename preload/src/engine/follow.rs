@@ -11,6 +11,7 @@ use crate::family::{holders, process};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::log;
+use crate::sys::{clock, proc};
 use crate::transport::region::{self, Dir, ctl};
 use smcr_proto::cursor;
 use smcr_proto::page::{Counter, State};
@@ -103,6 +104,19 @@ fn is_frozen(s: &Sock) -> bool {
     s.has(flag::FROZEN) && s.rx.end.load(Relaxed) == 0
 }
 
+/// From here on nobody of this family takes from the ring, and the peer is asked for what it holds (`wishes` are [`ctl`] bits).
+/// False: this is a handler above a reader of the same socket.
+pub fn freeze(s: &Sock, dir: &Dir, wishes: u32) -> bool {
+    let marker = Marker::new();
+    let Ok(_held) = s.rx.lock.take(&marker) else { return false };
+    if s.rx_in_memory() {
+        dir.frozen.store(s.rx.cursor.load(Relaxed), Relaxed);
+        s.set(flag::FROZEN);
+        dir.ctl.fetch_or(wishes, AcqRel);
+    }
+    true
+}
+
 /// The ring is read on.
 fn thaw(s: &Sock, dir: &Dir) {
     s.clear(flag::FROZEN);
@@ -170,7 +184,7 @@ pub fn become_careful(s: &Sock) {
 /// Tells the peer that it may switch, when it may.
 pub fn offer_reading(s: &Sock, sock: i32) {
     let Some(dir) = s.rx.dir() else { return };
-    if dir.ctl.load(Relaxed) & ctl::READY != 0 || s.has(flag::PINNED) {
+    if dir.ctl.load(Relaxed) & ctl::READY != 0 || s.is_aside() || s.has(flag::PINNED) {
         return;
     }
     if s.rx.in_kernel.load(SeqCst) != 0 {
@@ -179,10 +193,24 @@ pub fn offer_reading(s: &Sock, sock: i32) {
     }
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return };
-    if count::received_matches(s, sock) == Ok(true) {
+    // Whoever sets it aside takes the lock behind that.
+    if !s.is_aside() && count::received_matches(s, sock) == Ok(true) {
         count::took(s, 0);
         dir.ctl.fetch_or(ctl::READY, AcqRel);
     }
+}
+
+/// From here on the peer may switch to memory no more; false: it is about to mark a switch that it has begun before, and
+/// has not until `until`.
+pub fn close_door(dir: &Dir, until: u64) -> bool {
+    dir.ctl.fetch_and(!ctl::READY, AcqRel);
+    while dir.ctl.load(Acquire) & ctl::MARKING != 0 {
+        if clock::now_ns() > until {
+            return false;
+        }
+        proc::yield_now();
+    }
+    true
 }
 
 /// Result of following a switch to memory.

@@ -42,12 +42,14 @@ pub enum Spill {
     Flip,
     /// Pinned by the program's use of the socket.
     Pinned,
+    /// Another program may use it for now, at this end or the other.
+    Aside,
 }
 
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
-    if s.tx_in_memory() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
+    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
         return false;
     }
     let hold = s.tx.hold.load(Relaxed);
@@ -65,7 +67,8 @@ pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     }
     let marker = Marker::new();
     let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
-    if s.tx_in_memory() || s.tx.switches.load(Relaxed) != made {
+    // Whoever sets it aside takes the lock behind that.
+    if s.tx_in_memory() || s.is_aside() || s.tx.switches.load(Relaxed) != made {
         return false;
     }
     // From here on senders come to the lock; those that are inside the kernel must have left.
@@ -125,11 +128,22 @@ fn is_clean(s: &Sock, sock: i32) -> bool {
 }
 
 fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
+    shadow::accelerate(s, sock);
+    // The peer may have said meanwhile that it leaves. If it says so from here on, it waits for the mark.
+    let may = |c: u32| (c & (ctl::READY | ctl::RETURN | ctl::PINNED) == ctl::READY).then_some(c | ctl::MARKING);
+    if dir.ctl.fetch_update(AcqRel, Acquire, may).is_err() {
+        return false;
+    }
+    let marked = mark(s, sock, dir, made);
+    dir.ctl.fetch_and(!ctl::MARKING, AcqRel); // pairs with the Acquire in `follow::close_door`
+    marked
+}
+
+fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     let at = s.tx.kernel.load(Relaxed);
     let proof = s.role.load(Relaxed) == role::CLIENT && made == 0;
-    shadow::accelerate(s, sock);
-    // A full send queue would cut the proof: come again when it has room. And the peer may have said meanwhile that it leaves.
-    if proof && !net::has_room(sock) || dir.ctl.load(Acquire) & (ctl::RETURN | ctl::PINNED) != 0 {
+    // A full send queue would cut the proof: come again when it has room.
+    if proof && !net::has_room(sock) {
         return false;
     }
     // From here on the accepting side can't give up: it waits for the proof.
@@ -234,7 +248,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
         Spill::Flip => 0,
         Spill::HalfClosed | Spill::Pinned => u32::MAX,
         // It has waited for its reader longer than any switch takes: no reason to stay away for long.
-        Spill::Unread => FIRST_HOLD,
+        Spill::Unread | Spill::Aside => FIRST_HOLD,
         _ => FIRST_HOLD.saturating_mul(made.min(64)),
     };
     s.tx.hold.store(hold, Relaxed);
@@ -282,7 +296,8 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         if !s.has(flag::PINNED) {
             s.note(Reason::PeerPinned);
         }
-        spill(s, sock, Spill::Pinned); // gives back if that is what is asked for
+        let stays = s.tx.dir().is_none_or(|dir| dir.ctl.load(Acquire) & ctl::PINNED != 0);
+        spill(s, sock, if stays { Spill::Pinned } else { Spill::Aside }); // gives back if that is what is asked for
     } else if is_called(s, back) {
         spill(s, sock, Spill::HalfClosed);
     }
@@ -317,7 +332,8 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
         return true;
     };
     debt::owe(s, annex, from);
-    back_to_tcp(s, sock, Spill::Pinned, from);
+    let stays = dir.ctl.load(Relaxed) & ctl::PINNED != 0;
+    back_to_tcp(s, sock, if stays { Spill::Pinned } else { Spill::Aside }, from);
     debt::pay_locked(s, sock);
     true
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::*;
 /// it was taken, and the switch was not reached until `until`.
 pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return true };
+    follow::close_door(dir, until);
     let mut taken = Taken { annex: None, bytes: 0 };
     while !s.rx_in_memory() && (is_marked(s, dir) || !proof::refuse(s)) {
         if !taken.more(s, sock, dir) {

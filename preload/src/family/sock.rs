@@ -15,7 +15,7 @@ use std::sync::atomic::{
 };
 
 pub use super::half::Half;
-pub use super::values::{flag, medium, role, step};
+pub use super::values::{aside, flag, medium, role, step};
 
 /// The record.
 #[repr(C, align(64))]
@@ -38,7 +38,8 @@ pub struct Sock {
     pub rx_medium: AtomicU8,
     /// [`medium::RDMA`] from when a link carries it on, also after its end.
     pub carried: AtomicU8,
-    _gap: AtomicU8,
+    /// [`aside`] bits: it stays on TCP for programs that may use it.
+    pub aside: AtomicU8,
     /// Ring bytes.
     pub tx_ring: AtomicU32,
     /// Ring bytes.
@@ -239,6 +240,7 @@ impl Sock {
         self.tx_medium.store(medium::TCP, Relaxed);
         self.rx_medium.store(medium::TCP, Relaxed);
         self.carried.store(medium::TCP, Relaxed);
+        self.aside.store(0, Relaxed);
         self.region.store(std::ptr::null_mut(), Relaxed);
         self.low_water.store(1, Relaxed);
         self.holders.store(1, Relaxed);
@@ -367,6 +369,12 @@ impl Sock {
     #[inline(always)]
     pub fn is_alone(&self) -> bool {
         !self.has(flag::FORKED) && thread::is_only()
+    }
+
+    /// Whether a program that was started with it may use it, of which this family would not know.
+    #[inline]
+    pub fn is_aside(&self) -> bool {
+        self.aside.load(Relaxed) != 0
     }
 
     /// Whether a waiter may exist that we never see.

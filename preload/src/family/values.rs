@@ -98,6 +98,16 @@ pub mod flag {
     };
 }
 
+/// Bits of [`Sock::aside`]: who has it beside the library (`rendezvous::aside`).
+pub mod aside {
+    /// A relative that became another program.
+    pub const RELATIVE: u8 = 1;
+    /// A program that was started by posix_spawn or from a vfork child.
+    pub const STARTED: u8 = 2;
+    /// The peer did not come in time: it is not waited for again.
+    pub const LATE: u8 = 4;
+}
+
 /// Role values (`proto::page::socket::ROLE`).
 pub mod role {
     /// connect().

@@ -80,9 +80,8 @@ hooks! {
         argv: *const *const c_char,
         envp: *const *const c_char
     ) -> c_int {
-        guarded(forks::before_spawn);
-        // SAFETY: the program's arguments.
-        unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) }
+        // SAFETY: the program's arguments, and a place for the number where it has none.
+        spawning(pid, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
     }
 
     fn posix_spawnp(
@@ -93,9 +92,8 @@ hooks! {
         argv: *const *const c_char,
         envp: *const *const c_char
     ) -> c_int {
-        guarded(forks::before_spawn);
-        // SAFETY: the program's arguments.
-        unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+        // SAFETY: the program's arguments, and a place for the number where it has none.
+        spawning(pid, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
@@ -151,6 +149,19 @@ pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R
     let r = call();
     if does && r == R::from(0) {
         control::restrict();
+    }
+    r
+}
+
+/// posix_spawn with what stands around it; `call` gets where the number of the program goes.
+fn spawning(pid: *mut pid_t, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+    let place = crate::sys::caught(forks::before_spawn).flatten();
+    let mut own = 0;
+    let to = if pid.is_null() { &raw mut own } else { pid };
+    let r = call(to);
+    if let Some(place) = place {
+        // SAFETY: the program's variable, or our own.
+        place.started(if r == 0 { unsafe { *to }.cast_unsigned() } else { 0 });
     }
     r
 }

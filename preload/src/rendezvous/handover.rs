@@ -47,7 +47,7 @@ fn too_late(s: &'static Sock, sock: i32, why: Reason) -> bool {
 }
 
 /// Notes that the peer did not come; false.
-fn late(s: &Sock, sock: i32) -> bool {
+pub fn late(s: &Sock, sock: i32) -> bool {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
@@ -82,15 +82,8 @@ pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
         return false;
     }
     process::count(Counter::Handovers, 1);
-    {
-        let marker = Marker::new();
-        let Ok(_held) = s.rx.lock.take(&marker) else { return false };
-        if s.rx_in_memory() {
-            // Frozen: from here on nobody of this family takes from the ring.
-            dir.frozen.store(s.rx.cursor.load(Relaxed), Relaxed);
-            s.set(flag::FROZEN);
-            dir.ctl.fetch_or(ctl::RETURN | ctl::PINNED, AcqRel);
-        }
+    if !follow::freeze(s, dir, ctl::RETURN | ctl::PINNED) {
+        return false;
     }
     bell::call_peer(s, sock); // while doorbells may still be sent
     switch::pin(s, sock, why);

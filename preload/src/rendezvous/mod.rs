@@ -8,6 +8,7 @@
 //!
 //! Towards other hosts the TCP handshake itself carries the announcement: [`mark`].
 
+pub mod aside;
 mod client;
 mod handover;
 pub mod legacy;
@@ -128,8 +129,9 @@ fn may_begin(s: &Sock, sock: i32) -> bool {
         later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
         return false;
     }
-    if s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 || s.heir.load(Relaxed) != 0 {
-        if !is_due(s, SHARED_US)
+    if s.is_aside() || s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 || s.heir.load(Relaxed) != 0 {
+        if !aside::is_back(s, sock)
+            || !is_due(s, SHARED_US)
             || { legacy::strike_out(s, sock); holders::is_shared(s) }
             || !legacy::is_sole(s, sock)
             || !legacy::come_back(s, sock)
@@ -165,6 +167,9 @@ fn is_allowed(s: &Sock) -> bool {
 
 /// Both ends are proved: get both directions into memory, as far as this side decides.
 fn proved(s: &'static Sock, sock: i32) {
+    if !aside::is_back(s, sock) {
+        return;
+    }
     if s.rate_nonce.swap(0, Relaxed) != 0 && s.role.load(Relaxed) == role::SERVER {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     }

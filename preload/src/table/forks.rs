@@ -7,7 +7,9 @@ use super::{Entry, passing, range, take};
 use crate::engine::{bell, close, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
+use crate::rendezvous::aside::Place;
 use crate::rendezvous::{self, legacy, mark};
+use crate::sys::proc;
 use crate::table::set;
 use crate::transport::{peers, waiters};
 use crate::control;
@@ -112,14 +114,18 @@ fn closes_unseen(s: &'static Sock, fd: i32) {
     }
 }
 
-/// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) and
-/// that this process has used, or meant for another program, must be on TCP for the next program, which takes over those that have always
-/// been there if it has the library.
+/// Before exec: what this process leaves behind. Connections that survive it (no close-on-exec) must be on TCP for the next
+/// program, which takes over those that have always been there if it has the library. For good where this process has used
+/// them, or meant them for another program; of others nobody knows whether that will.
 pub fn before_exec(has_library: impl Fn() -> bool) {
     unmark_listeners();
     if process::is_vfork_child() {
-        return passing::before_start(); // the memory is the parent's, which goes on
+        // The memory is the parent's, which goes on.
+        let _ = passing::before_start(Some(proc::pid()));
+        return;
     }
+    let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
+    passing::before_exec(is_own);
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
@@ -128,7 +134,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if s.is_connection() && has_library() && legacy::leave(s, fd) {
                 continue;
             }
-            if s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE) {
+            if is_own(s) {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
         } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
@@ -170,9 +176,9 @@ pub fn exec_failed() {
 }
 
 /// Before a program is started by posix_spawn.
-pub fn before_spawn() {
+pub fn before_spawn() -> Option<Place> {
     unmark_listeners();
-    passing::before_start();
+    passing::before_start(None)
 }
 
 /// Listeners that a program inherits show the SMC option no more. Does nothing but system calls in a vfork

@@ -10,7 +10,7 @@ use crate::engine::{beside, debt, end, fast, from_tcp, kernel, rx, switch, tx, u
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
-use crate::sys::{Errno, Res, set_errno};
+use crate::sys::{Errno, Res, errno, set_errno};
 use smcr_proto::reason::Reason;
 
 /// Flags that need the kernel's own TCP.
@@ -106,6 +106,7 @@ pub unsafe fn send_slowly(
             return r;
         }
         let len = iov.iter().map(|v| v.iov_len).sum();
+        kernel::look_behind_ring(s, fd);
         if let Some(r) = end::answer_send(s, fd, len) {
             if r == Err(Errno(libc::EPIPE)) {
                 end::pipe_signal(flags);
@@ -120,8 +121,13 @@ pub unsafe fn send_slowly(
         }
         kernel::before_payload(s, fd);
         if let Some(n) = tx::through_kernel(s, &real) {
+            let told = (n < 0).then(errno);
+            if told == Some(Errno(libc::ECONNRESET)) {
+                end::take_death(s); // once, whoever says it
+            }
             note_full(s, n, len);
             rendezvous::after_op(s, fd);
+            told.into_iter().for_each(set_errno);
             return n;
         }
     }
@@ -195,6 +201,9 @@ fn left_error(s: &Sock, flags: i32) -> Option<isize> {
         return None;
     }
     let e = Errno(s.error.swap(0, Relaxed) as i32);
+    if e.0 == libc::ECONNRESET {
+        end::take_death(s);
+    }
     if e.0 == libc::EPIPE {
         end::pipe_signal(flags);
     }

@@ -5,15 +5,13 @@
 //! when the child began. It is asked of the kernel before anything is done to it. Called by the hooks of
 //! dup, fcntl and ioctl through `life`, and by `forks` before a program is started.
 
-use super::{Entry, life, range, sock};
+use super::{connections, life, sock};
 use crate::family::process;
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::{Sock, aside as who, flag};
+use crate::rendezvous::aside::{self, Place};
 use crate::sys::{self, net};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::*};
-
-/// Any connection has [`flag::INHERITABLE`].
-static ANY: AtomicBool = AtomicBool::new(false);
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::*};
 
 /// A duplicate was made in a vfork child, which does that for the program that it becomes.
 pub fn on_vfork_dup(old: i32, new: i32) {
@@ -48,22 +46,34 @@ pub fn on_kept(fd: i32) {
 
 fn note(s: &Sock) {
     s.set(flag::INHERITABLE);
-    ANY.store(true, Relaxed);
 }
 
-/// Before a program is started by posix_spawn, or from a vfork child: what it is meant to have is on TCP.
-pub fn before_start() {
-    if !ANY.load(Relaxed) {
-        return;
+/// Before a program is started by posix_spawn, or from a vfork child (`pid`): what it will have is on TCP. Some: it has
+/// connections that may come back when it has ended.
+pub fn before_start(pid: Option<u32>) -> Option<Place> {
+    let surviving = || connections().filter(|(fd, _)| survives_exec(*fd));
+    for (fd, s) in surviving().filter(|(_, s)| s.has(flag::INHERITABLE)) {
+        pass_on(s, fd);
     }
-    for (fd, e) in range(0, u32::MAX) {
-        if let Entry::Sock(s) = e
-            && s.has(flag::INHERITABLE)
-            && survives_exec(fd)
-        {
-            pass_on(s, fd);
-        }
+    let others = || surviving().filter(|(fd, s)| may_be_used(s) && is_at(s, *fd));
+    others().next()?;
+    let place = aside::expect(pid); // before it is looked for
+    if aside::set(others(), connections(), who::STARTED) {
+        return Some(place);
     }
+    place.started(0);
+    None
+}
+
+/// The same before this process becomes another program by exec, for what it has inherited and never used.
+pub fn before_exec(is_own: impl Fn(&Sock) -> bool) {
+    let inherited = connections().filter(|(fd, s)| !is_own(s) && s.region().is_some() && may_be_used(s) && survives_exec(*fd));
+    aside::set(inherited, connections(), who::RELATIVE);
+}
+
+/// Whether the library could do anything that a program which uses it would not see. From a link there is no way but for good.
+fn may_be_used(s: &Sock) -> bool {
+    !s.is_linked() && (s.rx_in_memory() || s.tx_in_memory() || !s.has(flag::PINNED))
 }
 
 fn pass_on(s: &'static Sock, fd: i32) {

@@ -1,0 +1,160 @@
+//! Connections that a program is started with, under the number that they have here: by fork and exec of a child that
+//! has never used them, by posix_spawn, or from a vfork child. Nobody knows whether it uses them.
+//!
+//! So they are set aside: both directions go back to TCP before the program begins, and stay there while it may hold them.
+//! A program that uses one finds an ordinary connection. Where none has, which the kernel's byte counts tell, and all of
+//! them have ended, it moves to memory again.
+//!
+//! Called by `table` before a program is started, and by the steps of the rendezvous.
+
+use super::handover::{Back, PATIENCE_MS, follow_back, late};
+use super::{SHARED_US, is_due};
+use crate::engine::{bell, count, follow, inside, switch, take_up};
+use crate::family::holders;
+use crate::family::process;
+use crate::family::sock::{Sock, aside, flag};
+use crate::sys::{clock, fd, proc, thread};
+use crate::transport::region::ctl;
+use smcr_proto::page::{Counter, State};
+use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Looks that find other counts than the kernel's, until it is certain that somebody has used it.
+const LOOKS: u32 = 16;
+
+/// Connections that are looked at together.
+const GROUP: usize = 64;
+
+/// Sets connections aside; `who` is a bit of [`aside`], `all` are those that this process has. All peers are asked before the
+/// first is waited for. False: there is none. Runs where a handler calls exec: it allocates nothing.
+pub fn set(
+    mut connections: impl Iterator<Item = (i32, &'static Sock)>,
+    all: impl Iterator<Item = (i32, &'static Sock)>,
+    who: u8,
+) -> bool {
+    let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    let mut any = false;
+    loop {
+        let group: [Option<(i32, &Sock, u64)>; GROUP] =
+            std::array::from_fn(|_| connections.next().map(|(fd, s)| (fd, s, stand(s))));
+        let found = || group.iter().flatten();
+        // What another thread uses at this very moment is not for the next program: it stays where it is.
+        let moves = !thread::is_only() && found().any(|(_, s, _)| s.region().is_some());
+        if moves {
+            let _ = fd::poll(&mut [], 1);
+        }
+        for (fd, s, before) in found() {
+            if !moves || s.region().is_none() || stand(s) == *before && inside::count(s) == 0 {
+                any = true;
+                s.aside.fetch_or(who, SeqCst);
+                ask(s, *fd, until);
+            }
+        }
+        if group[GROUP - 1].is_none() {
+            break;
+        }
+    }
+    for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & (who | aside::LATE) == who) {
+        while follow_back(s, fd) == Back::NotYet {
+            if clock::now_ns() > until {
+                s.aside.fetch_or(aside::LATE, Relaxed);
+                late(s, fd);
+                break;
+            }
+            bell::call_peer(s, fd);
+            let _ = fd::poll(&mut [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }], 1);
+        }
+    }
+    any
+}
+
+/// How far this end has come with it.
+fn stand(s: &Sock) -> u64 {
+    [&s.tx, &s.rx].iter().fold(0, |sum, h| sum + h.cursor.load(Relaxed) + h.kernel.load(Relaxed))
+}
+
+/// Asks for what the peer has to do.
+fn ask(s: &Sock, sock: i32, until: u64) {
+    let Some(dir) = s.region().and(s.rx.dir()) else { return };
+    if !take_up::take_up(s, sock, until) {
+        late(s, sock);
+        return;
+    }
+    if s.rx_in_memory() || s.tx_in_memory() {
+        process::count(Counter::Handovers, 1);
+    }
+    s.tries.store(0, Relaxed);
+    follow::freeze(s, dir, ctl::RETURN);
+    bell::call_peer(s, sock); // while doorbells may still be sent
+    // Also where sending seems to be on TCP: who is about to switch has the lock.
+    switch::spill(s, sock, switch::Spill::Aside);
+    if !s.has(flag::PINNED) {
+        s.note(Reason::Exec);
+        s.set_state(State::Tcp);
+    }
+}
+
+/// Whether a connection that was set aside is this family's alone again. Of one that a program has used nobody here knows
+/// where it stands: it stays on TCP.
+pub fn is_back(s: &Sock, sock: i32) -> bool {
+    if !s.is_aside() {
+        return true;
+    }
+    if !is_due(s, SHARED_US) || holders::is_shared(s) {
+        return false;
+    }
+    if s.aside.load(Relaxed) & aside::STARTED != 0 && has_started() {
+        return false;
+    }
+    if count::sent_matches(s, sock) == Ok(true) && count::received_matches(s, sock) == Ok(true) {
+        s.tries.store(0, Relaxed);
+        s.next_tick.store(0, Relaxed);
+        s.aside.store(0, SeqCst);
+        return true;
+    }
+    if s.tries.fetch_add(1, Relaxed) > LOOKS {
+        switch::pin(s, sock, Reason::Exec);
+    }
+    false
+}
+
+/// Programs that were started with connections of this process.
+static STARTED: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+/// There were more at once: none of their connections comes back.
+static MANY: AtomicU32 = AtomicU32::new(0);
+/// Not known yet.
+const BEGINS: u32 = u32::MAX;
+
+/// A place for a program that is about to be started.
+pub struct Place(usize);
+
+/// Takes one. `pid`: its number, where that is known.
+pub fn expect(pid: Option<u32>) -> Place {
+    let free = |slot: &AtomicU32| {
+        let old = slot.load(Relaxed);
+        (old == 0 || old != BEGINS && proc::is_gone(old))
+            && slot.compare_exchange(old, pid.unwrap_or(BEGINS), AcqRel, Relaxed).is_ok()
+    };
+    let place = STARTED.iter().position(free);
+    if place.is_none() {
+        MANY.store(1, Relaxed);
+    }
+    Place(place.unwrap_or(usize::MAX))
+}
+
+impl Place {
+    /// It has this number; 0: it was not started.
+    pub fn started(self, pid: u32) {
+        if let Some(slot) = STARTED.get(self.0) {
+            slot.store(pid, Release);
+        }
+    }
+}
+
+fn has_started() -> bool {
+    MANY.load(Relaxed) != 0
+        || STARTED.iter().any(|slot| {
+            let pid = slot.load(Acquire);
+            pid == BEGINS || pid != 0 && !proc::is_gone(pid)
+        })
+}

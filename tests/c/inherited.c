@@ -1,0 +1,245 @@
+/* Owns: programs that are started with a connection under its own number, which the child that became the program has
+ * never touched: by fork, vfork and posix_spawn, with the library and without, and what the one that started them does
+ * with the connection meanwhile and afterwards. */
+#include "given.h"
+#include <spawn.h>
+
+static char buf[64 * KIB];
+
+enum { AT = 10 /* the connection */, TURN = 12 /* a pipe that says when */, OVER = 13 /* whose end says that all is over */ };
+enum how { FORK, VFORK, SPAWN };
+
+static pid_t start(enum how how, const char *role, char **env) {
+    static char set[100], *e[501], *args[] = {NULL, "executed", NULL, NULL};
+    char self[200];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n] = 0;
+    args[0] = self;
+    args[2] = is_a ? "a" : "b";
+    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
+    int to = 0;
+    e[to++] = set;
+    for (int from = 0; env[from] && to < 500; from++)
+        e[to++] = env[from];
+    e[to] = NULL;
+    pid_t child = -1;
+    if (how == SPAWN) {
+        if (posix_spawn(&child, self, NULL, NULL, args, e) != 0)
+            die("posix_spawn");
+        return child;
+    }
+    child = how == FORK ? fork() : vfork();
+    if (child == 0) {
+        execve(self, args, e);
+        _exit(127);
+    }
+    return MUST(child);
+}
+
+static void executed(void) {
+    const char *role = getenv("EXEC_ROLE");
+    if (!role)
+        return;
+    if (!strcmp(role, "talks")) {
+        for (int i = 0; i < 40; i++)
+            echo(AT, "executed", i);
+    } else if (!strcmp(role, "reads")) {
+        got(AT, buf, 15000, 5000, 5);
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "reads late")) {
+        settle();
+        settle();
+        got(AT, buf, 15000, 5000, 5);
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "in turn")) {
+        char number;
+        MUST(read(TURN, &number, 1));
+        echo(AT, "one of them", number++);
+        MUST(write(TURN + 1, &number, 1));
+    } else if (!strcmp(role, "sleeps")) {
+        char c;
+        MUST(read(TURN, &c, 1)); /* until the other one has closed its end */
+    }
+    exit(0);
+}
+
+/* Under its number for the next program; nothing here is closed by exec. */
+static void place(int *fd, int at) {
+    MUST(dup2(*fd, at));
+    close(*fd);
+    *fd = at;
+}
+static int connected(void) {
+    int fd = conn();
+    place(&fd, AT);
+    echo(AT, "before", 1);
+    return AT;
+}
+static void before_b(int fd) { put(fd, buf, get(fd, buf, 20000)); }
+
+/* It talks at once, or has to read what had come before it was there. The other end says nothing until all is over. */
+static void closes_a(enum how how, const char *role, char **env) {
+    int fd = connected();
+    meet_settled();
+    if (role[0] == 'r')
+        got(fd, buf, 5000, 0, 5);
+    pid_t child = start(how, role, env);
+    close(fd);
+    wait_for(child);
+    meet();
+}
+static void waits_a(enum how how, const char *role, char **env) {
+    int fd = connected();
+    meet_settled();
+    if (role[0] == 'r')
+        got(fd, buf, 5000, 0, 5);
+    wait_for(start(how, role, env));
+    echo(fd, "afterwards", 2);
+    close(fd);
+    meet();
+}
+/* The one that started it ends at once: without a word, or with exit(3). */
+static void ends_a(enum how how, const char *role, int quietly) {
+    int over[2];
+    MUST(pipe(over));
+    place(&over[1], OVER);
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        close(over[0]);
+        connected();
+        meet_settled();
+        got(AT, buf, 5000, 0, 5);
+        start(how, role, environ);
+        if (quietly)
+            kill(getpid(), SIGKILL);
+        exit(3);
+    }
+    close(OVER);
+    wait_for(child);
+    say("%zd", read(over[0], buf, 1));
+    meet();
+}
+static void sends_b(size_t n) {
+    int fd = conn();
+    before_b(fd);
+    fill(buf, n, 0, 5);
+    put(fd, buf, n);
+    meet();
+    echo_until_end(fd);
+    meet();
+}
+static void talks_b(void) { sends_b(0); }
+static void reads_b(void) { sends_b(20000); }
+
+static void fork_talks_with(void) { closes_a(FORK, "talks", environ); }
+static void fork_talks_without(void) { closes_a(FORK, "talks", without()); }
+static void vfork_talks_with(void) { closes_a(VFORK, "talks", environ); }
+static void vfork_talks_without(void) { closes_a(VFORK, "talks", without()); }
+static void spawn_talks_with(void) { closes_a(SPAWN, "talks", environ); }
+static void spawn_talks_without(void) { closes_a(SPAWN, "talks", without()); }
+static void fork_reads_with(void) { closes_a(FORK, "reads", environ); }
+static void fork_reads_without(void) { closes_a(FORK, "reads", without()); }
+static void vfork_reads_with(void) { closes_a(VFORK, "reads late", environ); }
+static void vfork_reads_without(void) { closes_a(VFORK, "reads late", without()); }
+static void spawn_reads_with(void) { closes_a(SPAWN, "reads late", environ); }
+static void spawn_reads_without(void) { closes_a(SPAWN, "reads late", without()); }
+static void fork_waits_with(void) { waits_a(FORK, "reads", environ); }
+static void fork_waits_without(void) { waits_a(FORK, "talks", without()); }
+static void vfork_waits(void) { waits_a(VFORK, "reads", environ); }
+static void spawn_waits(void) { waits_a(SPAWN, "talks", environ); }
+static void fork_ends(void) { ends_a(FORK, "reads late", 0); }
+static void fork_dies(void) { ends_a(FORK, "reads late", 1); }
+static void vfork_ends(void) { ends_a(VFORK, "reads late", 0); }
+static void spawn_dies(void) { ends_a(SPAWN, "reads late", 1); }
+
+/* Several programs have it, by turns; the one that started them has closed it. */
+static void several_a(void) {
+    int fd = connected(), turn[2];
+    MUST(pipe(turn));
+    place(&turn[0], TURN);
+    place(&turn[1], TURN + 1);
+    meet();
+    pid_t child[3];
+    for (int i = 0; i < 3; i++)
+        child[i] = start(i, "in turn", i == 1 ? without() : environ);
+    close(fd);
+    MUST(write(TURN + 1, "\1", 1));
+    for (int i = 0; i < 3; i++)
+        MUST(waitpid(child[i], NULL, 0)); /* what they say comes by turns, how they end does not */
+    meet();
+}
+
+/* Programs that have it and do not know: the one that started them goes on with it, and when they have ended it is in
+ * memory again. */
+enum { BACK = 64 * MIB };
+static void comes_back_a(enum how how) {
+    int fd = connected(), turn[2];
+    MUST(pipe(turn));
+    place(&turn[0], TURN);
+    MUST(fcntl(turn[1], F_SETFD, FD_CLOEXEC));
+    meet();
+    pid_t child[2];
+    for (int i = 0; i < 2; i++)
+        child[i] = start(how, "sleeps", i ? without() : environ);
+    for (int i = 0; i < 20; i++)
+        echo(fd, "beside them", i);
+    close(turn[1]);
+    for (int i = 0; i < 2; i++)
+        wait_for(child[i]);
+    for (int i = 0; i < 60; i++, usleep(1000))
+        put(fd, buf, get(fd, buf, 100));
+    meet();
+    put_stream(fd, BACK, 3);
+    get_stream(fd, BACK, 4);
+    close(fd);
+    meet();
+}
+static void comes_back_b(void) {
+    int fd = conn();
+    before_b(fd);
+    meet();
+    for (int i = 0; i < 20; i++)
+        before_b(fd);
+    for (int i = 0; i < 60; i++) {
+        put(fd, buf, 100);
+        get(fd, buf, 100);
+    }
+    meet();
+    long before = lo_bytes();
+    get_stream(fd, BACK, 3);
+    put_stream(fd, BACK, 4);
+    R(recv(fd, buf, 1, 0));
+    warmed(2L * BACK, lo_bytes() - before);
+    close(fd);
+    meet();
+}
+static void back_from_fork(void) { comes_back_a(FORK); }
+static void back_from_vfork(void) { comes_back_a(VFORK); }
+static void back_from_spawn(void) { comes_back_a(SPAWN); }
+
+const struct test tests[] = {{"fork_talks_with", fork_talks_with, talks_b, 0},
+                             {"fork_talks_without", fork_talks_without, talks_b, 0},
+                             {"vfork_talks_with", vfork_talks_with, talks_b, 0},
+                             {"vfork_talks_without", vfork_talks_without, talks_b, 0},
+                             {"spawn_talks_with", spawn_talks_with, talks_b, 0},
+                             {"spawn_talks_without", spawn_talks_without, talks_b, 0},
+                             {"fork_reads_with", fork_reads_with, reads_b, 0},
+                             {"fork_reads_without", fork_reads_without, reads_b, 0},
+                             {"vfork_reads_with", vfork_reads_with, reads_b, 0},
+                             {"vfork_reads_without", vfork_reads_without, reads_b, 0},
+                             {"spawn_reads_with", spawn_reads_with, reads_b, 0},
+                             {"spawn_reads_without", spawn_reads_without, reads_b, 0},
+                             {"fork_waits_with", fork_waits_with, reads_b, 0},
+                             {"fork_waits_without", fork_waits_without, talks_b, 0},
+                             {"vfork_waits", vfork_waits, reads_b, 0},
+                             {"spawn_waits", spawn_waits, talks_b, 0},
+                             {"fork_ends", fork_ends, reads_b, 0},
+                             {"fork_dies", fork_dies, reads_b, 0},
+                             {"vfork_ends", vfork_ends, reads_b, 0},
+                             {"spawn_dies", spawn_dies, reads_b, 0},
+                             {"several", several_a, talks_b, 0},
+                             {"back_from_fork", back_from_fork, comes_back_b, 0},
+                             {"back_from_vfork", back_from_vfork, comes_back_b, 0},
+                             {"back_from_spawn", back_from_spawn, comes_back_b, 0},
+                             {"executed", executed, executed, COLD},
+                             {0}};
