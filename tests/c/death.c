@@ -183,6 +183,7 @@ static void resetting_b(void) { mortal(resetting); }
 static void resetting_a(void) {
     int fd = conn();
     kill_peer();
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000))); /* it sees the reset before the ring is read */
     uint64_t o = 0;
     ssize_t n;
     int good = 1;
