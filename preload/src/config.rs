@@ -31,6 +31,11 @@ pub fn enabled() -> bool {
     ENABLED.load(Relaxed)
 }
 
+/// No socket is tracked any more.
+pub fn withdraw() {
+    ENABLED.store(false, Relaxed);
+}
+
 /// Whether a program that is started with this environment has the library too: it is named there, or was
 /// not named in our own (/etc/ld.so.preload).
 ///

@@ -304,16 +304,87 @@ static void names_b(void) {
 }
 
 /* A TCP upper layer protocol pins the connection. */
-static void ulp_a(void) {
-    int fd = conn();
-    R(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "no such protocol", 16));
+/* Set before the first byte, used when what was exchanged would have taken it to memory. */
+static void peek_off_cold_a(void) {
+    int fd = conn_cold(), at = 0;
+    R(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at));
+    warm(fd);
+    for (int nonblock = 0; nonblock < 2; nonblock++) {
+        nonblocking(fd, nonblock);
+        meet();
+        meet_settled();
+        for (int i = 0; i < 3; i++) {
+            ssize_t n = recv(fd, buf, 4, MSG_PEEK | (i == 2 ? MSG_DONTWAIT : 0));
+            say("%zd %.*s", n, n > 0 ? (int)n : 0, buf);
+        }
+        O(SOL_SOCKET, SO_PEEK_OFF);
+        R(recv(fd, buf, 4, 0));
+        O(SOL_SOCKET, SO_PEEK_OFF);
+        R(recv(fd, buf, 4, MSG_PEEK | MSG_DONTWAIT));
+        say("%zu", get(fd, buf, 6));
+        O(SOL_SOCKET, SO_PEEK_OFF);
+        at = 1;
+        R(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at));
+        meet();
+    }
+    at = -1;
+    R(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &at, sizeof at));
+    warm(fd);
+}
+static void peek_off_cold_b(void) {
+    int fd = conn_cold();
+    warm(fd);
+    for (int i = 0; i < 2; i++) {
+        meet();
+        put(fd, "abcdefghij", 10);
+        meet_settled();
+        meet();
+    }
+    warm(fd);
+}
+/* Each protocol that a kernel may have, asked for and looked at; then both streams, for those that are attached send as before. */
+static void ulp(int fd) {
+    static const char *const names[] = {"no such protocol", "tls", "espintcp", "mptcp", "smc", ""};
+    for (int i = 0; i < 6; i++) {
+        char name[20] = "";
+        socklen_t n = sizeof name;
+        R(setsockopt(fd, IPPROTO_TCP, TCP_ULP, names[i], strlen(names[i])));
+        R(getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &n));
+        say("%s: %s", names[i], name);
+    }
+    meet();
     put_stream(fd, MIB, 2);
+    get_stream(fd, MIB, 3);
     meet();
 }
-static void ulp_b(void) {
-    int fd = conn();
-    get_stream(fd, MIB, 2);
+static void ulp_served(int fd) {
     meet();
+    get_stream(fd, MIB, 2);
+    put_stream(fd, MIB, 3);
+    meet();
+}
+static void ulp_a(void) { ulp(conn()); }
+static void ulp_b(void) { ulp_served(conn()); }
+static void ulp_nonblocking_a(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    ulp(fd);
+}
+static void ulp_nonblocking_b(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    ulp_served(fd);
+}
+/* Before anything is in memory; what follows would take it there. */
+static void ulp_cold_a(void) {
+    int fd = conn_cold();
+    ulp(fd);
+    warm(fd);
+}
+static void ulp_cold_b(void) {
+    int fd = conn_cold();
+    ulp_served(fd);
+    warm(fd);
 }
 
 /* TCP_INQ: each message says what is left, also at the end, cut where there is little room. */
@@ -370,7 +441,10 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"blocking_modes", modes_a, modes_b, 0},
                              {"o_async", async_a, async_b, 0},
                              {"peek_offset", peek_off_a, peek_off_b, 0},
+                             {"peek_offset_cold", peek_off_cold_a, peek_off_cold_b, COLD},
                              {"names", names_a, names_b, 0},
                              {"ulp", ulp_a, ulp_b, 0},
+                             {"ulp_nonblocking", ulp_nonblocking_a, ulp_nonblocking_b, 0},
+                             {"ulp_cold", ulp_cold_a, ulp_cold_b, COLD},
                              {"inq", inq_a, inq_b, 0},
                              {0}};

@@ -1,6 +1,6 @@
 /* Owns: programs that restrict their own system calls after the start, as OpenSSH and others do:
  * what was accelerated goes on, what is new stays on TCP, and no call is tried just to see. */
-#include "case.h"
+#include "given.h"
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -46,6 +46,7 @@ static void serve(int by_syscall) {
     int fd = accept_from(l);
     warm(fd);
     restrict_self(by_syscall);
+    meet_settled();
     get_stream(fd, 3 * MIB, 1);
     put_stream(fd, 3 * MIB, 2);
     int next = accept_from(l);
@@ -66,8 +67,11 @@ static void client_b(void) {
     meet();
     int fd = dial(PORT);
     warm(fd);
+    meet_settled();
+    long before = lo_bytes();
     put_stream(fd, 3 * MIB, 1);
     get_stream(fd, 3 * MIB, 2);
+    warmed(6 * MIB, lo_bytes() - before); /* under the filter it is in memory as before */
     int next = dial(PORT);
     for (int i = 0; i < 300; i++) {
         put(next, buf, 1000);
@@ -143,7 +147,137 @@ static void stages_b(void) {
     meet();
 }
 
+/* A program that has no relatives, and permits itself what it does from now on and nothing else: it takes a connection,
+ * serves some of it, confines itself, and serves the rest. Started anew for each stage. */
+enum { LISTENER = 20 };
+static void permit(const int *calls, unsigned n, int strict) {
+    len = 0;
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    for (unsigned i = 0; i < n; i++) {
+        add(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
+        add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+    }
+    add(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS, 0, 0);
+    struct sock_fprog program = {len, code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    if (strict)
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT));
+    else
+        MUST((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program));
+}
+static void serve_by_send(int fd, int times) {
+    for (int i = 0; i < times; i++) {
+        ssize_t n = recv(fd, buf, 100, 0);
+        if (n != 100 || send(fd, buf, n, 0) != n)
+            die("serve");
+    }
+}
+static void serve_by_epoll(int fd, int ep, int times) {
+    for (int i = 0; i < times;) {
+        struct epoll_event e;
+        if (epoll_wait(ep, &e, 1, -1) != 1)
+            die("epoll_wait");
+        ssize_t n = read(fd, buf, 100);
+        if (n < 0 && errno == EAGAIN)
+            continue;
+        if (n != 100 || write(fd, buf, n) != n)
+            die("serve");
+        i++;
+    }
+}
+static void serve_by_poll(int fd, int times) {
+    for (int i = 0; i < times; i++) {
+        struct pollfd p = {fd, POLLIN, 0};
+        if (poll(&p, 1, -1) != 1)
+            die("poll");
+        serve_some(fd, 1);
+    }
+}
+static void confined(void) {
+    static const int by_read[] = {SYS_read, SYS_write, SYS_exit_group};
+    static const int by_send[] = {SYS_recvfrom, SYS_sendto, SYS_exit_group};
+    static const int by_poll[] = {SYS_read, SYS_write, SYS_poll, SYS_exit_group};
+    static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_exit_group};
+    int way, before;
+    if (!getenv("EXEC_ROLE"))
+        return;
+    MUST(sscanf(getenv("EXEC_ROLE"), "%d %d", &way, &before) - 2);
+    int fd = is_a ? accept_from(LISTENER) : dial(PORT), ep = MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLIN, {0}};
+    if (way == 3) {
+        nonblocking(fd, 1);
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+        serve_by_epoll(fd, ep, before / 2);
+    } else {
+        serve_some(fd, before / 2);
+    }
+    usleep(before % 2 ? 3000 : 0);
+    if (way == 0 || way == 4)
+        permit(by_read, 3, way == 4);
+    else if (way == 1)
+        permit(by_send, 3, 0);
+    else if (way == 2)
+        permit(by_poll, 4, 0);
+    else
+        permit(by_epoll, 4, 0);
+    if (way == 0 || way == 4)
+        serve_some(fd, BY_CHILD);
+    else if (way == 1)
+        serve_by_send(fd, BY_CHILD);
+    else if (way == 2)
+        serve_by_poll(fd, BY_CHILD);
+    else
+        serve_by_epoll(fd, ep, BY_CHILD);
+    raw(way == 4 ? SYS_exit : SYS_exit_group, 0, 0, 0, 0, 0, 0);
+}
+static const int moments[] = {0, 1, 4, 5, 8, 12, 13, 16, 17, 20, 40, 41, 200, 201};
+enum { MOMENTS = sizeof moments / sizeof *moments };
+static void alone(int way) {
+    if (is_a)
+        MUST(dup2(listen_on(PORT), LISTENER));
+    meet();
+    for (int i = 0; i < MOMENTS; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            char role[20];
+            sprintf(role, "%d %d", way, moments[i]);
+            exec_self(role, environ);
+        }
+        wait_for(child);
+    }
+    meet();
+}
+static void ask(void) {
+    int l = is_a ? listen_on(PORT) : -1;
+    meet();
+    for (int i = 0; i < MOMENTS; i++) {
+        int fd = is_a ? accept_from(l) : dial(PORT);
+        for (int k = 0; k < moments[i] / 2 + BY_CHILD; k++) {
+            fill(buf, 100, k, i);
+            put(fd, buf, 100);
+            if (get(fd, buf + 100, 100) != 100 || memcmp(buf, buf + 100, 100))
+                die("another answer");
+        }
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+    meet();
+}
+static void alone_by_read(void) { alone(0); }
+static void alone_by_send(void) { alone(1); }
+static void alone_by_poll(void) { alone(2); }
+static void alone_by_epoll(void) { alone(3); }
+static void alone_strictly(void) { alone(4); }
+
 const struct test tests[] = {{"stages", stages_a, stages_b, COLD},
                              {"by_prctl", by_prctl_a, client_b, 0},
                              {"by_syscall", by_syscall_a, client_b, 0},
+                             {"executed", confined, confined, COLD},
+                             {"alone_by_read", alone_by_read, ask, COLD},
+                             {"alone_by_send", alone_by_send, ask, COLD},
+                             {"alone_by_poll", alone_by_poll, ask, COLD},
+                             {"alone_by_epoll", alone_by_epoll, ask, COLD},
+                             {"alone_strictly", alone_strictly, ask, COLD},
+                             {"connecting_by_read", ask, alone_by_read, COLD},
+                             {"connecting_by_epoll", ask, alone_by_epoll, COLD},
                              {0}};

@@ -37,6 +37,8 @@ const PROGRAMS: &[&str] = &[
     "inherited",
     "stdio",
     "threads",
+    "withdrawn",
+    "connects",
     "death",
     "streams",
     "addresses",

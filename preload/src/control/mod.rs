@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*
 /// 1 once the program restricts its own system calls.
 static RESTRICTED: AtomicBool = AtomicBool::new(false);
 
+/// 1 once the library has withdrawn from the process.
+static WITHDRAWN: AtomicBool = AtomicBool::new(false);
+
 /// Time between two looks for pages.
 const LOOK_US: u64 = 1_000_000;
 
@@ -106,6 +109,19 @@ pub fn restrict() {
 #[inline]
 pub fn is_restricted() -> bool {
     RESTRICTED.load(Relaxed)
+}
+
+/// The program's filter permits it no calls of ours (`table::confine`): none is made from now on.
+pub fn withdraw() {
+    WITHDRAWN.store(true, Relaxed);
+    crate::sys::probe::ask_no_more();
+    config::withdraw();
+}
+
+/// Whether the library has withdrawn: every hook passes its call on.
+#[inline]
+pub fn is_withdrawn() -> bool {
+    WITHDRAWN.load(Relaxed)
 }
 
 /// Whether this connection may leave TCP. Its names must be known.

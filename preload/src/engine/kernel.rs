@@ -36,9 +36,16 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
     } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
         // With our own SHUT_RD the kernel shows RDHUP without a FIN.
         end::found(s, end::FIN);
-    } else if bits & libc::POLLHUP != 0 {
+    } else if bits & libc::POLLHUP != 0 && !is_own_end(s, sock) {
         end::found(s, if s.has(flag::SHUT_WR) { end::FIN } else { end::RST });
     }
+}
+
+/// Whether we alone have ended it, both ways: the kernel shows that as it shows the end of both.
+fn is_own_end(s: &Sock, sock: i32) -> bool {
+    const FIN_WAITS: std::ops::RangeInclusive<u8> = 4..=5;
+    let own = s.has(flag::SHUT_RD) && s.has(flag::SHUT_WR);
+    own && net::get_opt::<u8>(sock, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|state| FIN_WAITS.contains(&state))
 }
 
 /// Takes bytes off the TCP connection that are doorbells although they were not counted: the peer was

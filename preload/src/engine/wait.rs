@@ -375,8 +375,11 @@ pub fn thread_waiter() -> Option<Waiter> {
     }
 }
 
-/// The thread ends: its waiter is free again.
+/// The thread ends, or the library withdraws: its waiter is free again.
 pub fn thread_ends() {
+    if crate::control::is_withdrawn() {
+        return; // a call to close it may be forbidden
+    }
     inside::thread_ends();
     cover::thread_ends();
     spin::tell();

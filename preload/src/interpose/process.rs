@@ -7,15 +7,18 @@
 
 use super::{guarded, hooks};
 use crate::control;
-use crate::engine::{signals, spin, wait};
-use crate::table::{self, forks, life};
+use crate::engine::signals;
+use crate::family::process::is_vfork_child;
+use crate::ready::leave;
+use crate::sys::filter;
+use crate::table::{self, confine, forks, life};
 use crate::{config, real};
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
     fn fork() -> pid_t {
-        guarded(forks::before_fork);
+        present(forks::before_fork);
         // SAFETY: no arguments.
         let pid = unsafe { real::fork() };
         after_fork(pid);
@@ -23,7 +26,7 @@ hooks! {
     }
 
     fn _Fork() -> pid_t {
-        guarded(forks::before_fork);
+        present(forks::before_fork);
         // SAFETY: no arguments.
         let pid = unsafe { real::_Fork() };
         after_fork(pid);
@@ -31,7 +34,7 @@ hooks! {
     }
 
     fn _exit(status: c_int) {
-        guarded(forks::at_exit);
+        present(forks::at_exit);
         // SAFETY: the program's argument.
         unsafe { real::_exit(status) }
     }
@@ -107,9 +110,13 @@ hooks! {
     }
 
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-        let restricts = option == libc::PR_SET_SECCOMP && b != 0;
+        let how = match (option, a as u32) {
+            (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => Restriction::Strict,
+            (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER) => Restriction::Filter(b as *const c_void),
+            _ => Restriction::None,
+        };
         // SAFETY: the program's arguments.
-        restricting(restricts, || unsafe { real::prctl(option, a, b, c, d) })
+        unsafe { restricting(how, || real::prctl(option, a, b, c, d)) }
     }
 
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
@@ -133,21 +140,53 @@ hooks! {
     }
 }
 
-/// A call after which the process may be killed for system calls that it made before: what sleeping
-/// needs is made now, and nothing is set up afterwards.
-pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R) -> R {
-    if does {
-        guarded(|| {
-            table::apart::leave();
-            spin::is_single_cpu();
-            if table::range(0, u32::MAX).next().is_some() {
-                wait::thread_waiter();
-                control::wake::descriptor();
-            }
-        });
+/// As [`guarded`], unless the library has withdrawn from the process.
+fn present(f: impl FnOnce()) {
+    if !control::is_withdrawn() {
+        guarded(f);
     }
+}
+
+/// What a call does to the system calls of the process.
+pub enum Restriction {
+    /// Nothing.
+    None,
+    /// Read, write and exit are left.
+    Strict,
+    /// A filter, or what the program takes for one.
+    Filter(*const c_void),
+}
+
+/// A call after which the process may be killed for system calls that it made before: either what sleeping needs is made
+/// now, and nothing is set up afterwards, or the library withdraws.
+///
+/// # Safety
+/// A filter must be the program's argument.
+pub unsafe fn restricting<R: PartialEq + From<u8>>(how: Restriction, call: impl FnOnce() -> R) -> R {
+    if control::is_withdrawn() || is_vfork_child() {
+        return call();
+    }
+    let filter = match how {
+        Restriction::None => return call(),
+        Restriction::Strict => None,
+        // SAFETY: by the contract.
+        Restriction::Filter(program) => match unsafe { filter::parse(program) } {
+            None => return call(), // the kernel refuses it
+            filter => filter,
+        },
+    };
+    guarded(|| {
+        table::apart::leave();
+        if confine::is_permitted(filter) {
+            return confine::prepare();
+        }
+        confine::leave_memory();
+        leave::give_back();
+        confine::forget_all();
+        control::withdraw();
+    });
     let r = call();
-    if does && r == R::from(0) {
+    if r == R::from(0) {
         control::restrict();
     }
     r
@@ -155,6 +194,9 @@ pub fn restricting<R: PartialEq + From<u8>>(does: bool, call: impl FnOnce() -> R
 
 /// posix_spawn with what stands around it; `call` gets where the number of the program goes.
 fn spawning(pid: *mut pid_t, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+    if control::is_withdrawn() {
+        return call(pid);
+    }
     let place = crate::sys::caught(forks::before_spawn).flatten();
     let mut own = 0;
     let to = if pid.is_null() { &raw mut own } else { pid };
@@ -178,19 +220,19 @@ fn environment() -> *const *const c_char {
 
 fn before_exec(envp: *const *const c_char) {
     // SAFETY: the environment that the program gives to exec.
-    guarded(|| forks::before_exec(|| unsafe { config::is_in(envp) }));
+    present(|| forks::before_exec(|| unsafe { config::is_in(envp) }));
 }
 
 /// exec came back.
 fn failed(r: c_int) -> c_int {
     let e = crate::sys::errno();
-    guarded(forks::exec_failed);
+    present(forks::exec_failed);
     crate::sys::set_errno(e);
     r
 }
 
 fn after_fork(pid: pid_t) {
-    guarded(|| match pid {
+    present(|| match pid {
         0 => forks::in_child(),
         -1 => forks::fork_failed(),
         child => forks::in_parent(child as u32),

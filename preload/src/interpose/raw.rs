@@ -2,6 +2,7 @@
 //! close sockets take the way of their hooks; all others pass through.
 
 use super::hooks;
+use super::process::Restriction;
 use super::{credentials, data_in, data_out, fds, process, readiness, sockets};
 use crate::real;
 use libc::c_long;
@@ -54,7 +55,14 @@ hooks! {
                 }
                 libc::SYS_prctl => c_long::from(process::prctl(a as i32, b as u64, c as u64, d as u64, e as u64)),
                 // SECCOMP_SET_MODE_STRICT and _FILTER.
-                libc::SYS_seccomp => process::restricting(a == 0 || a == 1 && c != 0, || real::syscall(nr, a, b, c, d, e, f)),
+                libc::SYS_seccomp => {
+                    let how = match a {
+                        0 if b == 0 => Restriction::Strict,
+                        1 => Restriction::Filter(c as *const _),
+                        _ => Restriction::None,
+                    };
+                    process::restricting(how, || real::syscall(nr, a, b, c, d, e, f))
+                }
                 libc::SYS_io_uring_setup => {
                     crate::table::life::on_io_uring();
                     real::syscall(nr, a, b, c, d, e, f)

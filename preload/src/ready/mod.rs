@@ -6,6 +6,7 @@
 //! [`level`] says what is ready now, for all of them.
 
 pub mod ctl;
+pub mod leave;
 pub mod level;
 pub mod look;
 pub mod poll;

@@ -52,13 +52,23 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// # Safety
 /// `mask` must be null or valid.
 pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    // SAFETY: by the contract.
+    unsafe { poll_in_turns(fds, timeout, mask, &mut false) }
+}
+
+/// As [`poll`], and notes when all descriptors were open and none was ready: what is missing later was closed meanwhile.
+///
+/// # Safety
+/// As there.
+pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t, looked: &mut bool) -> i32 {
     let mut deadline = None;
     let mut rounds = Rounds::default();
     loop {
-        let n = scan(fds, timeout != Some(0));
+        let (n, all) = scan(fds, timeout != Some(0));
         if n > 0 || timeout == Some(0) {
             return n;
         }
+        *looked |= all;
         if deadline.is_none() {
             deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
         }
@@ -78,23 +88,23 @@ fn first(fds: &[pollfd]) -> Option<&'static Sock> {
     fds.iter().find_map(|p| table::sock(p.fd).filter(|s| level::is_served(s)))
 }
 
-/// Fills revents; returns how many are ready. `may_skip`: once the kernel had nothing for this thread
+/// Fills revents; returns how many are ready, and whether all were looked at. `may_skip`: once the kernel had nothing for this thread
 /// many times in a row, it is asked only every 50 us, as in an epoll set, and before each sleep.
-fn scan(fds: &mut [pollfd], may_skip: bool) -> i32 {
+fn scan(fds: &mut [pollfd], may_skip: bool) -> (i32, bool) {
     let (n, others) = members(fds);
     if !others {
-        return n;
+        return (n, true);
     }
     thread::with(|t| {
         let now = clock::ticks();
         let recent = now.wrapping_sub(t.polled.get()) < clock::ticks_of_us(50);
         if may_skip && recent && t.in_vain.get() >= IN_VAIN {
-            return n;
+            return (n, false);
         }
         let k = kernel_part(fds);
         t.polled.set(now);
         t.in_vain.set(if k > 0 { 0 } else { t.in_vain.get().saturating_add(1) });
-        n + k
+        (n + k, true)
     })
 }
 
@@ -279,8 +289,8 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             Some(-1)
         }
         0 if left != limit => None,
-        0 => Some(scan(fds, false)), // the time is over
-        _ if left == Some(0) => Some(scan(fds, false)),
+        0 => Some(scan(fds, false).0), // the time is over
+        _ if left == Some(0) => Some(scan(fds, false).0),
         _ => None,
     }
 }

@@ -112,24 +112,26 @@ unsafe fn with_array(
     for (p, (fd, wanted)) in fds.iter_mut().zip(asked(n, sets)) {
         *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
     }
+    let mut looked = false;
     // SAFETY: by the contract.
-    let r = unsafe { poll::poll(fds, timeout, mask) };
-    finish(fds, sets, r)
+    let r = unsafe { poll::poll_in_turns(fds, timeout, mask, &mut looked) };
+    finish(fds, sets, r, looked)
 }
 
-/// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like).
-fn finish(fds: &[pollfd], sets: &[Bits; 3], r: i32) -> i32 {
+/// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like): a descriptor that was closed while
+/// the call waited is ready, one that was never there an error.
+fn finish(fds: &[pollfd], sets: &[Bits; 3], r: i32, were_open: bool) -> i32 {
     if r < 0 {
         return r;
     }
-    if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+    if !were_open && fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
         crate::sys::set_errno(crate::sys::Errno(libc::EBADF));
         return -1;
     }
     let masks = [
-        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
-        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
-        libc::POLLPRI,
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR | libc::POLLNVAL,
+        libc::POLLPRI | libc::POLLNVAL,
     ];
     let mut total = 0;
     for p in fds {

@@ -200,7 +200,8 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
     }
 }
 
-fn refresh_all(epfd: i32, set: &'static Set, inner: &mut Inner) {
+/// Brings every registration in line with the media of its socket.
+pub fn refresh_all(epfd: i32, set: &'static Set, inner: &mut Inner) {
     for m in 0..inner.used() {
         if inner.member(m).fd >= 0 {
             refresh(epfd, set, inner, m);

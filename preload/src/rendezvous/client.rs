@@ -40,7 +40,11 @@ pub fn begin(s: &'static Sock, sock: i32) {
     if !is_time(s) {
         return later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
     }
-    let Some((local, remote)) = learn_names(s, sock) else { return later(s, u32::MAX) };
+    let Some((local, remote)) = learn_names(s, sock) else {
+        // A program may try before it is connected: what it has done so far counts for nothing.
+        s.ops.store(0, Relaxed);
+        return worth::begin_counting(s);
+    };
     if !is_allowed(s) {
         return;
     }

@@ -231,6 +231,11 @@ pub fn start(is_stdio: fn(&Sock) -> bool) {
     mark::set_provider(smc::is_usable);
 }
 
+/// A connection that was announced stays on TCP.
+pub fn stop_announcing(s: &Sock, sock: i32, why: Reason) {
+    server::withdraw(s, sock, why, step::FAILED);
+}
+
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     listener::descriptors(add);

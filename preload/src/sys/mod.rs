@@ -11,6 +11,7 @@ pub mod device;
 pub mod diag;
 pub mod dir;
 pub mod fd;
+pub mod filter;
 pub mod mem;
 pub mod net;
 pub mod pair;

@@ -6,6 +6,7 @@
 //! a page that was unmapped since is not noticed.
 
 use super::{Sysno, call, thread};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Nothing of a program lies below (vm.mmap_min_addr) or above (the canonical half).
 const FIRST: usize = 1 << 16;
@@ -26,9 +27,17 @@ pub fn is_null_or_there<T>(p: *const T) -> bool {
     p.is_null() || is_there(p, 1)
 }
 
+/// The kernel may not be asked any more.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on no memory is said to be there: hooks leave what they would look into to the kernel.
+pub fn ask_no_more() {
+    SILENT.store(true, Relaxed);
+}
+
 #[inline]
 fn page_is_there(at: usize) -> bool {
-    if !(FIRST..LAST).contains(&at) {
+    if !(FIRST..LAST).contains(&at) || SILENT.load(Relaxed) {
         return false;
     }
     let page = (at / PAGE) as u32;

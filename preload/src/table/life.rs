@@ -25,7 +25,7 @@ pub static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP]
 #[cold]
 pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     forget_stale(fd);
-    if !super::has_room(fd) {
+    if !super::has_room(fd) || crate::control::is_restricted() && family::base().is_none() {
         return None;
     }
     let s = family::take_sock().ok()?;

@@ -12,9 +12,11 @@
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`steps`]: the rendezvous goes on in calls that wait;
 //! - [`apart`]: processes that change their privileges;
+//! - [`confine`]: processes that restrict their system calls;
 //! - [`drain`]: connections that the control page wants on TCP.
 
 pub mod apart;
+pub mod confine;
 pub mod drain;
 pub mod index;
 pub mod io;
