@@ -3,9 +3,9 @@ connections are spread over both, and what dies then moves to the new one."""
 import re
 import time
 
-from cases_two_devices import Networks, cut, links, loaded, two_devices, wait_for_links
+from cases_two_devices import Networks, carrying, cut, goes_over_both, links, loaded, two_devices, wait_for_links
 from guests import Failed
-from lab import MEND, add, payload, said
+from lab import MEND, add, said
 
 
 def numbers(lab):
@@ -27,7 +27,7 @@ def again_under_load(lab):
         wait_for_links(lab, 1, 60)
         with Networks(lab) as networks:
             job.expect("busy done", 400)
-            left = [[(r["device"], r["connections"]) for r in g] for g in links(lab.b)]
+            left = carrying(lab.b)
             job.guest.say(id=job.number, input="go\n")
             text = job.done(200)
         if left != [[("rxe1", sum(spread))]]:
@@ -54,16 +54,7 @@ def again_spread(down, up):
             up(lab)
             wait_for_links(lab, 2, 100)
             took = time.monotonic() - began
-            with Networks(lab) as networks:
-                first.guest.say(id=first.number, input="go\n")
-                first.expect("opened", 60)
-                spread = sorted(r["connections"] for r in links(lab.b)[0])
-                first.guest.say(id=first.number, input="go\n")
-                text = first.done(95)
-            total = payload(text)
-            if spread[0] < 9 or min(networks.each) < total // 3 or networks.traffic.tcp > 6000 + 2500 * 21 + total // 100:
-                raise Failed(f"connections {spread}, payload {total:,} B: {networks}")
-            return f"two links again after {took:.0f} s; connections {spread}; payload {total:,} B: {networks}"
+            return f"two links again after {took:.0f} s; {goes_over_both(lab, first, 20)}"
     return run
 
 
@@ -87,7 +78,7 @@ def removed(guest):
             took = time.monotonic() - began
             wait_for_links(lab, 1, 40)
             job.expect("busy done", 300)
-            left = [[(r["device"], r["connections"]) for r in g] for g in links(lab.b)]
+            left = carrying(lab.b)
             if left != [[("rxe0", sum(spread))]]:
                 raise Failed(f"links afterwards: {left}, before {spread}")
             its.run("rdma link add rxe1 type rxe netdev eth1")

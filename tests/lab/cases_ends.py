@@ -40,12 +40,15 @@ def server_killed(client, server, operation, wanted):
 def client_killed(client, server):
     def run(lab):
         to = lab.server(server)
-        job = lab.client(client, to, "hold")
+        name = f"{client}-to-{server}"
+        job = lab.client(client, to, "hold", name)
         job.expect("up", 30)
         kernel = all_smcr(job.out, client)
         began = time.monotonic()
         job.kill()
-        text = lab.client("tcp" if server == "tcp" else server, to, "ends", PATIENCE=60).done(65)
+        text = lab.client("tcp" if server == "tcp" else server, to, "ends", name, PATIENCE=60).done(65)
+        if not re.search("eof|ECONN", said(text)):
+            raise Failed(said(text))
         return f"{said(text)}, {time.monotonic() - began:.0f} s after the kill{kernel}"
     return run
 
@@ -66,7 +69,7 @@ for client, server in OURS:
 def smcrctl_shows_link_groups_sockets_devices_and_EIDs(lab):
     """What smcrctl says on both sides of one connection fits together, and is right."""
     lab.restart()
-    job = lab.client("smcr", lab.server("smcr"), "hold")
+    job = lab.client("smcr", lab.server("smcr"), "hold", "shown")
     job.expect("up", 30)
     try:
         here, there = (json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"] for guest in (lab.b, lab.a))

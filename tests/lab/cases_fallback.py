@@ -1,7 +1,5 @@
 """Where TCP is the right answer: no option, no device, no EID, no memory, no permission. Here a
 connection that goes over RDMA fails its case."""
-import json
-
 from guests import Failed
 from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, modes, payload, said
 

@@ -211,7 +211,7 @@ def forged_at_client(lab):
     while left:
         rows, left = {port + i: row for i, row in enumerate(left[:AT_ONCE])}, left[AT_ONCE:]
         port += AT_ONCE
-        servers = {p: lab.a.start(f"exec {PEER} serve {lab.a.ip} {p}", LD_PRELOAD=FAULTY, SMCR_FORGE=row[1]) for p, row in rows.items()}
+        servers = {p: lab.a.start(f"exec {PEER} serve {lab.a.ip} {p}", LD_PRELOAD=FAULTY, SMCR_FORGE=row[1], **lab.logged()) for p, row in rows.items()}
         try:
             for p, server in servers.items():
                 server.expect("serving", 60)
@@ -225,7 +225,8 @@ def forged_at_client(lab):
                     left.append(row)  # it had no link: not greeted in time, or a link to that host has just failed to come up
                 else:
                     seen[how] = seen.get(how, 0) + 1
-                    wrong += judged(row, how, servers[p])
+                    victim = re.findall(rf"^port {p} .*$", job.out, re.M)
+                    wrong += [f"{text}; the victim: {victim}" for text in judged(row, how, servers[p])]
                 job.guest.say(id=job.number, input=f"-{p}\n")
         finally:
             for server in servers.values():

@@ -45,6 +45,16 @@ add("accept then fork a little later, kernel client", late_fork("kernel"))
 add("accept then fork a little later, smcr client", late_fork("smcr"))
 
 
+def first_use(lab):
+    """The program reads for the first time when the library begins the handshake by itself: neither is in the other's way."""
+    text, traffic = forking(lab, "around", 5533, "smcr", "many", 100, 3000, "''", "burst")
+    again, more = forking(lab, "around", 5534, "kernel", "again", 20, 0)
+    return f"{said(text)}; RoCE {traffic.rdma:,} B; {said(again)}; {more.went_over_rdma(payload(again), 20)}"
+
+
+add("a connection is first used when the library begins by itself", first_use)
+
+
 def silent(guest, port):
     """What a program has said to this port gets lost; the handshake of TCP passes."""
     return guest.run(f"nft add rule inet lab cut tcp dport {port} tcp flags \\& psh == psh drop")

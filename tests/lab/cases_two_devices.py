@@ -46,6 +46,11 @@ def wait_for_links(lab, wanted, seconds=25):
         time.sleep(0.3)
 
 
+def carrying(guest):
+    """Devices and connections of the links that carry data: one that is tried again and does not come up is none."""
+    return [[(row["device"], row["connections"]) for row in group if row["type"] != "NONE"] for group in links(guest)]
+
+
 class Networks:
     """Bytes of RoCE on each of the two networks."""
 
@@ -66,26 +71,31 @@ class Networks:
         return f"RoCE {self.each[0]:,} B on eth0 and {self.each[1]:,} B on eth1, TCP {self.traffic.tcp:,} B"
 
 
+def goes_over_both(lab, first, more):
+    """The client `first` (`spread`) opens so many more connections, one after the other, and uses them: over both links."""
+    with Networks(lab) as networks:
+        first.guest.say(id=first.number, input="go\n")
+        first.expect("opened", 60)
+        each, on_tcp = sorted(r["connections"] for r in links(lab.b)[0]), lab.b.run("smcrctl sock --mode tcp")
+        first.guest.say(id=first.number, input="go\n")
+        text = first.done(95)
+    if each[0] < more // 2 - 1:
+        raise Failed(f"connections on the links: {each}; on TCP: {on_tcp}")
+    total = payload(text)
+    if min(networks.each) < total // 3:
+        raise Failed(f"payload {total:,} B is not on both: {networks}")
+    if networks.traffic.tcp > 6000 + 2500 * (more + 1) + total // 100:
+        raise Failed(f"too much on TCP: {networks}")
+    return f"connections {each}; payload {total:,} B: {networks}"
+
+
 def both_up(lab):
     with two_devices(lab):
         to = lab.server("smcr")
         first = lab.client("smcr", to, "spread", 1, 40, 100_000, PATIENCE=90).expect("up", 40)
         seen = wait_for_links(lab, 2)
-        with Networks(lab) as networks:
-            first.guest.say(id=first.number, input="go\n")
-            first.expect("opened", 60)
-            spread, shown = sorted(r["connections"] for r in links(lab.b)[0]), lab.b.run("smcrctl sock --mode tcp")
-            first.guest.say(id=first.number, input="go\n")
-            text = first.done(95)
-        if spread[0] < 19:
-            raise Failed(f"connections on the links: {spread}; on TCP: {shown}")
-        total = payload(text)
-        if min(networks.each) < total // 3:
-            raise Failed(f"payload {total:,} B is not on both: {networks}")
-        if networks.traffic.tcp > 6000 + 2500 * 41 + total // 100:
-            raise Failed(f"too much on TCP: {networks}")
         names = sorted(f"{r['device']} link {r['link']}" for r in seen[1][0])
-        return f"{', '.join(names)}; connections {spread}; payload {total:,} B: {networks}"
+        return f"{', '.join(names)}; {goes_over_both(lab, first, 40)}"
 
 
 add("two devices: both links up, connections spread", both_up)
@@ -113,7 +123,7 @@ def one_dies(network, happens):
             happens(lab)
             with Networks(lab) as networks:
                 job.expect("busy done", 200)
-                left = [[(r["device"], r["connections"]) for r in g] for g in links(lab.b)]
+                left = carrying(lab.b)
                 job.guest.say(id=job.number, input="go\n")
                 text = job.done(200)
             if left != [[(f"rxe{1 - network}", sum(spread))]]:

@@ -1,15 +1,18 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|dies|system|exec|cat|pass ADDRESS PORT
+    forking.py fork|late|begun|around|dies|system|exec|cat|pass ADDRESS PORT
 """
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
-import peer
+from flow import line, take
+from peer_server import serve_one
 
 what, address, port = sys.argv[1:]
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -30,23 +33,28 @@ while True:
         sock.setblocking(True)
         print("looked", flush=True)
     if what == "dies":                   # the child reads all and says so, and then it is killed
-        peer.line(sock)
+        line(sock)
         sock.sendall(b"r")
         if os.fork() == 0:
-            peer.take(sock, 20000)
+            take(sock, 20000)
             sock.sendall(b"k")
-            peer.time.sleep(0.5)
+            time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         sock.close()
+    elif what == "around":               # first used by a thread when the library begins by itself, 0.3 s after accept()
+        def one(sock):
+            time.sleep(0.3 + random.uniform(-0.005, 0.02))
+            serve_one(sock)
+        threading.Thread(target=one, args=(sock,), daemon=True).start()
     elif what in ("fork", "late", "begun"):
         if os.fork() == 0:
             listener.close()
-            peer.serve_one(sock)
+            serve_one(sock)
             os._exit(0)
         sock.close()
     elif what == "system":
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        peer.line(sock)
+        line(sock)
         left = 300000
         while left:
             data = sock.recv(10000)
@@ -55,13 +63,13 @@ while True:
             left -= len(data)
         sock.close()
     elif what == "cat":                  # the program goes on as another one, which answers
-        peer.line(sock)
+        line(sock)
         sock.sendall(b"r")
         for n in (0, 1):
             os.dup2(sock.fileno(), n)
         os.execve("/bin/cat", ["cat"], {"PATH": "/bin"})
     elif what == "pass":                 # another process without the library gets the descriptor, and answers
-        peer.line(sock)
+        line(sock)
         sock.sendall(b"r")
         ours, theirs = socket.socketpair()
         code = ("import socket,sys; u = socket.socket(fileno=0); fd = socket.recv_fds(u, 1, 1)[1][0]; s = socket.socket(fileno=fd)\n"
@@ -70,7 +78,7 @@ while True:
         socket.send_fds(ours, [b"x"], [sock.fileno()])
         sock.close()
     else:
-        peer.line(sock)
+        line(sock)
         sock.sendall(b"r")
         sock.set_inheritable(True)
         os.execv("/bin/sleep", ["sleep", "5"])

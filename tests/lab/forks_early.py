@@ -7,22 +7,22 @@ import signal
 import sys
 import time
 
-import peer
+from flow import PATIENCE, both, connect, put, take
 
 address, port, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-signal.alarm(peer.PATIENCE)
-sock = peer.connect(address, port, {"op": "echo", "n": n, "rounds": 2})
+signal.alarm(PATIENCE)
+sock = connect(address, port, {"op": "echo", "n": n, "rounds": 2})
 began = time.monotonic()
 child = os.fork()
 if child == 0:
-    peer.both(sock, n)
+    both(sock, n)
     print("child done", flush=True)
     os._exit(0)
 took = time.monotonic() - began
 print("forked", flush=True)
 if os.waitpid(child, 0)[1]:
     sys.exit("the child failed")
-peer.put(sock, n, n)
-peer.take(sock, n, n)
+put(sock, n, n)
+take(sock, n, n)
 print(f"ok {n} bytes there and back in the child and in the parent, fork took {took:.1f} s")
 print("payload", 4 * n)

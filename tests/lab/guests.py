@@ -1,7 +1,6 @@
 """Two guests on one Ethernet, and how to run commands in them. Used by run.py and measure.py."""
 import json
 import os
-import select
 import shutil
 import signal
 import socket

@@ -28,7 +28,7 @@ def add(name, function):
 
 class Lab:
     def __init__(self, guests, log=""):
-        self.guests, self.a, self.b, self.servers, self.log = guests, guests.a, guests.b, {}, log
+        self.guests, self.a, self.b, self.servers, self.log, self.logs = guests, guests.a, guests.b, {}, log, 0
 
     def set_up(self):
         """Both guests at once: the library in its place, the option's programs, one user EID everywhere."""
@@ -42,9 +42,16 @@ class Lab:
 
     def env(self, kind, **more):
         env = {"kernel": {"AF": "43"}, "smcr": {"LD_PRELOAD": LIB}, "tcp": {}}[kind]
-        if self.log and kind == "smcr":
-            env = {**env, "SMCR_LOG": self.log, "SMCR_LOG_FILE": f"/lab/log.{len(self.a.jobs) + len(self.b.jobs)}"}
+        if kind == "smcr":
+            env = {**env, **self.logged()}
         return {**env, **more}
+
+    def logged(self):
+        """What the library is told to log, and where: a file for each process that is started."""
+        if not self.log:
+            return {}
+        self.logs += 1
+        return {"SMCR_LOG": self.log, "SMCR_LOG_FILE": f"/lab/log.{self.logs}"}
 
     def server(self, kind, guest=None):
         """The address words of a server of this kind, which is started where it does not run."""

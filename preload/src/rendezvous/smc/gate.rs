@@ -7,6 +7,7 @@
 
 use super::service;
 use crate::engine::linked;
+use crate::family::process;
 use crate::family::sock::Sock;
 use crate::log;
 use crate::sys::fd;
@@ -58,6 +59,29 @@ pub fn before_fork<I: Iterator<Item = &'static Sock>>(held: impl Fn() -> I) {
     }
 }
 
+/// The thread that begins a handshake; 0 none.
+static BEGINS: AtomicU32 = AtomicU32::new(0);
+
+/// Runs `f` when nobody else begins a handshake. Who uses the connection meanwhile comes here too, and waits: in a call of the
+/// kernel it would be in the way. Not in a signal handler that has interrupted it.
+pub(super) fn alone(f: impl FnOnce()) {
+    struct Last;
+    impl Drop for Last {
+        fn drop(&mut self) {
+            BEGINS.store(0, Release); // pairs with the Acquire below
+        }
+    }
+    let me = process::tid();
+    while let Err(holder) = BEGINS.compare_exchange(0, me, Acquire, Relaxed) {
+        if holder == me {
+            return;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+    let _last = Last;
+    f();
+}
+
 /// In the parent, or fork has failed.
 pub fn after_fork() {
     let _ = GATE.fetch_update(AcqRel, Acquire, |g| g.checked_sub(FORK));
@@ -66,6 +90,7 @@ pub fn after_fork() {
 /// A forked child has one thread.
 pub(super) fn forget_in_child() {
     GATE.store(0, Relaxed);
+    BEGINS.store(0, Relaxed);
 }
 
 /// Waits so long while this is so; false if it still is.

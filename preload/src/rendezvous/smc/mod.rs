@@ -54,11 +54,14 @@ pub fn first_use(s: &'static Sock, sock: i32) {
     }
 }
 
+/// Only one thread begins. Others that are about to use the connection see that nobody has looked yet until it has.
 fn begin_once(s: &'static Sock, sock: i32, peer: Peer) {
-    // Only one thread begins.
-    if s.flags.fetch_and(!flag::UNASKED, AcqRel) & flag::UNASKED != 0 {
-        begin(s, sock, peer);
-    }
+    gate::alone(|| {
+        if s.has(flag::UNASKED) {
+            begin(s, sock, peer);
+            s.clear(flag::UNASKED);
+        }
+    });
 }
 
 /// The same for a connection that nobody has used since it was accepted, if this process alone has it: where several have it,

@@ -1,0 +1,159 @@
+"""The stream that both ends of a case know, and sockets of either family: what `peer.py` and the forking servers use."""
+import ctypes
+import errno
+import json
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+
+FAMILY = int(os.environ.get("AF", "2"))
+LIBC = ctypes.CDLL(None, use_errno=True)
+PERIOD = 65521
+BLOCK = random.Random(7).randbytes(PERIOD) * 34
+PATIENCE = int(os.environ.get("PATIENCE", "60"))
+PAYLOAD = [0, 0]
+
+
+def pattern(at, n):
+    """`n` bytes of the stream from offset `at` on; at most 2 MiB."""
+    at %= PERIOD
+    return memoryview(BLOCK)[at:at + n]
+
+
+def named(call, sock, address, port):
+    raw = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
+    if getattr(LIBC, call)(sock.fileno(), raw, len(raw)) < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def accepted(listener):
+    if FAMILY == socket.AF_INET:
+        return listener.accept()[0]
+    fd = LIBC.accept(listener.fileno(), None, None)
+    if fd < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return socket.socket(FAMILY, socket.SOCK_STREAM, 0, fileno=fd)
+
+
+def local_name(sock):
+    raw, length = ctypes.create_string_buffer(16), ctypes.c_uint(16)
+    LIBC.getsockname(sock.fileno(), raw, ctypes.byref(length))
+    return f"{socket.inet_ntoa(raw.raw[4:8])}:{struct.unpack_from('!H', raw.raw, 2)[0]}"
+
+
+def opened():
+    return socket.socket(FAMILY, socket.SOCK_STREAM, 0)
+
+
+def connect(address, port, request):
+    sock = opened()
+    named("connect", sock, address, port)
+    sock.sendall(json.dumps(request).encode() + b"\n")
+    return sock
+
+
+def put(sock, n, at=0, piece=65536):
+    while n:
+        k = min(n, piece)
+        sock.sendall(pattern(at, k))
+        PAYLOAD[0] += k
+        at, n = at + k, n - k
+
+
+def take(sock, n, at=0, piece=65536, pause=0):
+    while n:
+        data = sock.recv(min(n, piece))
+        if not data:
+            raise EOFError(f"end of the stream with {n} bytes missing")
+        if data != pattern(at, len(data)):
+            wrong = next(i for i, b in enumerate(data) if b != pattern(at + i, 1)[0])
+            raise ValueError(f"wrong byte at offset {at + wrong}")
+        PAYLOAD[1] += len(data)
+        at, n = at + len(data), n - len(data)
+        if pause:
+            time.sleep(pause)
+
+
+def both(sock, n, piece=65536, at=0):
+    """Sends and receives the bytes up to `n` at once, from `at` on."""
+    failure = []
+
+    def sender():
+        try:
+            put(sock, n - at, at, piece=piece)
+        except OSError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=sender, daemon=True)
+    thread.start()
+    take(sock, n - at, at)
+    thread.join(PATIENCE)
+    if failure or thread.is_alive():
+        raise failure[0] if failure else TimeoutError("the sender does not end")
+
+
+def line(sock):
+    text = b""
+    while not text.endswith(b"\n"):
+        byte = sock.recv(1)
+        if not byte:
+            raise EOFError("no request")
+        text += byte
+    return json.loads(text)
+
+
+def until_end(sock):
+    """Reads to the end: ("eof" or the error's name, bytes)."""
+    n = 0
+    try:
+        while data := sock.recv(65536):
+            n += len(data)
+        # AF_SMC shows a reader the end, and the reset only here.
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        return errno.errorcode.get(error, "eof"), n
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error)), n
+
+READER = b"k" if FAMILY == 43 else b"r"
+
+
+def urgent_out(sock, n):
+    """n bytes, one urgent byte, n bytes, to a reader who says first what it is."""
+    # A kernel that has read all before an urgent byte, and then fetches it, never passes over it (docs/wire.md).
+    alone = sock.recv(1) != b"k"
+    put(sock, n if alone else n - 1)
+    sock.send((b"" if alone else bytes(pattern(n - 1, 1))) + b"!", socket.MSG_OOB)
+    PAYLOAD[0] += 0 if alone else 1
+    put(sock, n, at=n)
+
+
+def urgent_in(sock, n, inline=False):
+    before = sock.recv(n, socket.MSG_WAITALL) if not inline else b""
+    poll = select.poll()
+    poll.register(sock, select.POLLPRI)
+    pri = bool(poll.poll(10000))
+    byte = sock.recv(1, socket.MSG_OOB)
+    after = sock.recv(n, socket.MSG_WAITALL)
+    good = before == pattern(0, n) and byte == b"!" and after == pattern(n, n) and pri
+    if not good:
+        print(f"urgent: {len(before)} {byte} {len(after)} pri={pri}", flush=True)
+    return good
+
+
+def show(*socks):
+    """What the kernel's AF_SMC says of these connections while they are open."""
+    if FAMILY == 43:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        import kernel
+        mine = {local_name(sock) for sock in socks}
+        for one_ in kernel.diag():
+            if one_["local"] in mine:
+                print(f"diag mode={one_['mode']} state={one_['state']} reason={one_.get('reason', '-')} "
+                      f"peer_diagnosis={one_.get('peer_diagnosis', '-')}", flush=True)

@@ -1,0 +1,262 @@
+"""What a client of `peer.py` does: streams and how they end. Each operation is named as it is called."""
+import errno
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+from flow import PATIENCE, PAYLOAD, READER, both, connect, line, named, opened, pattern, put, show, take, until_end, urgent_in, urgent_out
+
+
+def echo(address, port, *sizes):
+    for n in map(int, sizes):
+        sock = connect(address, port, {"op": "echo", "n": n})
+        both(sock, n, piece=262144)
+        show(sock)
+        sock.close()
+    return f"{len(sizes)} sizes up to {max(map(int, sizes))}"
+
+
+def one(address, port, n):
+    """All sizes up to n over one connection."""
+    n, at = int(n), 0
+    sizes = [1, 2, 3, 63, 64, 65, 1000, 4096, 16383, 16384, 65535, 65536, 65537, 100001, 131071, 262145, 1 << 20, 3_333_333, 64 << 20]
+    sizes = [s for s in sizes if s <= n]
+    sock = connect(address, port, {"op": "lockstep", "lengths": sizes})
+    for k in sizes:
+        put(sock, k)
+        take(sock, k)
+        at += k
+    show(sock)
+    return f"{len(sizes)} sizes, {2 * at} bytes"
+
+
+def wrap(address, port, total, seed):
+    """Messages of random lengths, so that each place of the ring sees a wrap."""
+    rng, lengths, sum_ = random.Random(int(seed)), [], 0
+    while sum_ < int(total):
+        lengths.append(rng.choice((rng.randint(1, 200), rng.randint(1, 9000), rng.randint(20000, 70000))))
+        sum_ += lengths[-1]
+    sock = connect(address, port, {"op": "lockstep", "lengths": lengths})
+    for k in lengths:
+        put(sock, k)
+        take(sock, k)
+    show(sock)
+    return f"{len(lengths)} messages, {2 * sum_} bytes, seed {seed}"
+
+
+def slow(address, port, n):
+    """The reader sleeps, then takes little at a time."""
+    n = int(n)
+    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5, "piece": 5000, "pause": 0.002})
+    put(sock, n)
+    if sock.recv(1) != b"k":
+        raise EOFError("no answer")
+    show(sock)
+    return f"{n} bytes"
+
+
+def fill(address, port, n):
+    """A sender that does not wait meets a full ring, and its end."""
+    n, sent = int(n), 0
+    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5})
+    sock.setblocking(False)
+    full = 0
+    while sent < n:
+        try:
+            sent += sock.send(pattern(sent, min(n - sent, 65536)))
+            PAYLOAD[0] = sent
+        except BlockingIOError:
+            full += 1
+            if not select.select([], [sock], [], PATIENCE)[1]:
+                raise TimeoutError("never writable again")
+    sock.setblocking(True)
+    if sock.recv(1) != b"k" or not full:
+        raise EOFError(f"full {full} times")
+    show(sock)
+    return f"{n} bytes, found full {full} times"
+
+
+def stream(address, port, n):
+    n = int(n)
+    sock = connect(address, port, {"op": "source", "n": n})
+    take(sock, n)
+    show(sock)
+    return f"{n} bytes"
+
+
+def stopped(address, port, n, seconds):
+    """The process stands still right after connect(), for longer than the server waits for it."""
+    subprocess.Popen(["/bin/sh", "-c", f"sleep {float(seconds)}; kill -CONT {os.getpid()}"], env={})
+    sock = opened()
+    named("connect", sock, address, port)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sock.sendall(json.dumps({"op": "echo", "n": int(n)}).encode() + b"\n")
+    both(sock, int(n))
+    show(sock)
+    return f"{n} bytes there and back"
+
+
+def half(address, port, n):
+    n = int(n)
+    sock = connect(address, port, {"op": "half", "n": n})
+    put(sock, n)
+    show(sock)
+    sock.shutdown(socket.SHUT_WR)
+    take(sock, n)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+    return f"{n} bytes each way, end seen twice"
+
+
+def abort(address, port):
+    """The client ends with LINGER 0: the server sees a reset."""
+    sock = connect(address, port, {"op": "report", "name": OWN})
+    sock.recv(1)
+    show(sock)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))
+    sock.close()
+    return ends(address, port, OWN)
+
+
+def orderly(address, port):
+    sock = connect(address, port, {"op": "report", "name": OWN})
+    sock.recv(1)
+    put(sock, 100)
+    show(sock)
+    sock.close()
+    return ends(address, port, OWN)
+
+
+# The name of the connection whose end the server is asked for.
+OWN = f"{os.getpid()} {time.time()}"
+
+
+def ends(address, port, name):
+    """How the server saw the end of the connection with this name."""
+    end = time.monotonic() + 50
+    while time.monotonic() < end:
+        sock = connect(address, port, {"op": "ends", "name": name})
+        how = line(sock)
+        sock.close()
+        if how:
+            return f"server saw {' '.join(map(str, how))}"
+        time.sleep(0.3)
+    raise TimeoutError("the server does not see the end")
+
+
+def unread(address, port):
+    """The server ends with bytes unread: the client sees a reset."""
+    sock = connect(address, port, {"op": "unread"})
+    sock.recv(1)
+    put(sock, 1000)
+    show(sock)
+    how, _ = until_end(sock)
+    return f"client saw {how}"
+
+
+def urgent(address, port):
+    sock = connect(address, port, {"op": "urgent", "n": 100})
+    urgent_out(sock, 100)
+    answer = sock.recv(1)
+    show(sock)
+    if answer != b"y":
+        raise ValueError("the server read something else")
+    return "1 urgent byte between 100 and 100"
+
+
+def urgent_back(address, port):
+    sock = connect(address, port, {"op": "urgent back", "n": 100})
+    sock.sendall(READER)
+    good = urgent_in(sock, 100)
+    PAYLOAD[1] += 200
+    show(sock)
+    sock.sendall(b"y")
+    if not good:
+        raise ValueError("it was read otherwise")
+    return "1 urgent byte between 100 and 100, from the server"
+
+
+def left(address, port):
+    """The client ends with bytes unread: the server sees a reset."""
+    sock = connect(address, port, {"op": "left", "n": 1000, "name": OWN})
+    sock.recv(1)
+    time.sleep(0.5)
+    show(sock)
+    sock.close()
+    return ends(address, port, OWN)
+
+
+def many(address, port, n, size, hold="", burst=""):
+    """n connections, each used once before the next one is opened (unless they all come in one burst), and then all at once."""
+    n, size, socks = int(n), int(size), []
+    for _ in range(n):
+        socks.append(connect(address, port, {"op": "echo", "n": size, "rounds": 2}))
+        if not burst:
+            put(socks[-1], size)
+            take(socks[-1], size)
+    for at in (0, size) if burst else (size,):
+        for sock in socks:
+            put(sock, size, at)
+        for sock in socks:
+            take(sock, size, at)
+    if hold:
+        print("open", flush=True)
+        sys.stdin.readline()
+    show(*socks)
+    for sock in socks:
+        sock.close()
+    return f"{n} connections, {4 * size * n} bytes"
+
+
+def again(address, port, n, pause):
+    for i in range(int(n)):
+        if i:
+            time.sleep(float(pause))
+        sock = connect(address, port, {"op": "echo", "n": 30000})
+        both(sock, 30000)
+        show(sock)
+        sock.close()
+    return f"{n} connections one after the other"
+
+
+def killed(address, port):
+    """Says "up", and then how the connection ends when the server is killed."""
+    sock = connect(address, port, {"op": "hold"})
+    sock.recv(1)
+    show(sock)
+    print("up", flush=True)
+    began = time.monotonic()
+    how, _ = until_end(sock)
+    return f"saw {how} after {time.monotonic() - began:.1f} s"
+
+
+def writer(address, port):
+    """As `killed`, for an end that writes."""
+    sock = connect(address, port, {"op": "sink", "n": 1 << 40})
+    put(sock, 100000)
+    show(sock)
+    print("up", flush=True)
+    began, at = time.monotonic(), 100000
+    try:
+        while True:
+            put(sock, 1000, at)
+            at += 1000
+            time.sleep(0.01)
+    except OSError as error:
+        return f"saw {errno.errorcode.get(error.errno, error)} after {time.monotonic() - began:.1f} s"
+
+
+def hold(address, port, name):
+    sock = connect(address, port, {"op": "report", "name": name})
+    sock.recv(1)
+    put(sock, 100)
+    show(sock)
+    print("up", flush=True)
+    time.sleep(600)

@@ -1,0 +1,96 @@
+"""What a server of `peer.py` does: on each connection what the client's first line says."""
+import json
+import socket
+import threading
+import time
+
+from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, until_end, urgent_in, urgent_out
+
+
+def serve_one(sock):
+    r = line(sock)
+    op, n = r["op"], r.get("n", 0)
+    if op == "echo":                     # n bytes at a time, as often as they come
+        at, rounds = 0, r.get("rounds", 1)
+        for _ in range(rounds):
+            left = n
+            while left:
+                data = sock.recv(min(left, 262144))
+                if not data:
+                    raise EOFError("the client ended")
+                if data != pattern(at, len(data)):
+                    raise ValueError(f"wrong byte after offset {at}")
+                sock.sendall(data)
+                at, left = (at + len(data)) % PERIOD, left - len(data)
+    elif op == "lockstep":               # messages of the lengths in the list, one answered at a time
+        for k in r["lengths"]:
+            take(sock, k)
+            put(sock, k)
+    elif op == "sink":                   # n bytes, slowly; then one byte back
+        time.sleep(r.get("wait", 0))
+        take(sock, n, piece=r.get("piece", 65536), pause=r.get("pause", 0))
+        sock.sendall(b"k")
+    elif op == "source":
+        put(sock, n)
+    elif op == "both":                   # n bytes each way at once
+        both(sock, n)
+        line(sock)
+    elif op == "half":                   # to the client's end, then n bytes back
+        at = 0
+        while data := sock.recv(65536):
+            if data != pattern(at, len(data)):
+                raise ValueError(f"wrong byte after offset {at}")
+            at += len(data)
+        if at != n:
+            raise EOFError(f"{at} bytes of {n}")
+        put(sock, n)
+    elif op == "report":                 # how the connection ends, told to a client that asks for it by its name
+        sock.sendall(b"r")
+        ENDS[r["name"]] = until_end(sock)
+    elif op == "late":                   # to the client's end, a pause, then n bytes
+        while sock.recv(65536):
+            pass
+        time.sleep(12)
+        put(sock, n)
+    elif op == "ends":
+        sock.sendall(json.dumps(ENDS.get(r["name"])).encode() + b"\n")
+    elif op == "unread":                 # ends with bytes unread: a reset, for TCP
+        sock.sendall(b"r")
+        time.sleep(r.get("wait", 1))
+    elif op == "urgent":
+        sock.sendall(READER)
+        good = urgent_in(sock, n, r.get("inline"))
+        sock.sendall(b"y" if good else b"n")
+    elif op == "urgent back":
+        urgent_out(sock, n)
+        sock.recv(1)
+    elif op == "left":                   # n bytes that the client does not read; how that ends for this end
+        put(sock, n)
+        ENDS[r["name"]] = until_end(sock)
+    elif op == "hold":                   # stays open until the client ends it
+        sock.sendall(b"r")
+        until_end(sock)
+    sock.close()
+
+# How connections have ended, by the names that clients gave them.
+ENDS = {}
+
+
+def serve(address, port, asleep=0):
+    listener = opened()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    named("bind", listener, address, int(port))
+    listener.listen(256)
+    print("serving", flush=True)
+    time.sleep(float(asleep))
+
+    def one(sock):
+        try:
+            serve_one(sock)
+        except (OSError, EOFError, ValueError) as error:
+            print(f"server: {type(error).__name__}: {error}", flush=True)
+            sock.close()
+
+    while True:
+        sock = accepted(listener)
+        threading.Thread(target=one, args=(sock,), daemon=True).start()
