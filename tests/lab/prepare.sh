@@ -50,8 +50,8 @@ if [ ! -f "$initrd" ] || [ "$here/init" -nt "$initrd" ]; then
         case $file in *.xz) xz -dc "$file" >"$tree/mods/$name" ;; *) cp "$file" "$tree/mods/$name" ;; esac
         echo "$name" >>"$tree/mods/order"
     done
-    (cd "$tree" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$initrd.new"
-    mv "$initrd.new" "$initrd"
+    (cd "$tree" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$initrd.$$"
+    mv "$initrd.$$" "$initrd"
     rm -rf "$tree"
 fi
 echo "$version $cache"
