@@ -1,5 +1,7 @@
 """Where TCP is the right answer: no option, no device, no EID, no memory, no permission. Here a
 connection that goes over RDMA fails its case."""
+import time
+
 from guests import Failed
 from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, modes, payload, said
 
@@ -180,6 +182,23 @@ def fallback_a_server_that_is_slow_to_accept(lab):
             text = lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env("kernel", PATIENCE=40)).done(45)
         return f"4 clients, {traffic}; {' '.join(kernel)}; then {later.went_over_rdma(payload(text))}"
     finally:
+        job.kill()
+
+
+@case
+def fallback_a_greeting_that_comes_late_and_a_writer_that_does_not_wait(lab):
+    """The server's greeting is lost for longer than a client waits, and its program says nothing until it has read all."""
+    to, job = started(lab, "")
+    try:
+        lab.b.run("nft add rule inet lab cut tcp sport 5010 tcp flags \\& psh == psh drop")
+        with lab.traffic() as traffic:
+            client = lab.b.start(f"exec {PEER} fill {to} {8 << 20}", **lab.env("smcr", PATIENCE=60))
+            time.sleep(6)
+            lab.b.run(MEND)
+            text = client.done(65)
+        return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
+    finally:
+        lab.b.run(MEND)
         job.kill()
 
 

@@ -234,9 +234,14 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     with_copy(fds.len() + 3 + ears, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
-            let events = ours.map_or(p.events, |s| kernel_events(s, p));
-            // What TCP shows of a connection over a link is not the program's.
-            let fd = if ours.is_some_and(Sock::is_linked) { -1 } else { p.fd };
+            let mut events = ours.map_or(p.events, |s| kernel_events(s, p));
+            let mut fd = p.fd;
+            if let Some(s) = ours.filter(|s| s.is_linked()) {
+                // What TCP shows of a connection over a link is not the program's, but for room where its handshake has ended on
+                // TCP, and nothing has come yet that says so to the receiving side.
+                events = if s.tx_in_memory() { 0 } else { events & (libc::POLLOUT | libc::POLLWRNORM) };
+                fd = if events == 0 { -1 } else { fd };
+            }
             *c = pollfd { fd, events, revents: 0 };
         }
         let last = fds.len();
