@@ -99,7 +99,7 @@ pub mod fin {
     pub const LEFT: u32 = 16;
 }
 
-/// Bits of [`Dir::ctl`], set by the consumer, except the two of the producer.
+/// Bits of [`Dir::ctl`], set by the consumer, except where the producer is named.
 pub mod ctl {
     /// Reads are careful: the producer may switch to memory.
     pub const READY: u32 = 1;
@@ -111,6 +111,9 @@ pub mod ctl {
     pub const TAKEN: u32 = 8;
     /// The producer is about to mark a switch to memory; a wish that comes now is behind it.
     pub const MARKING: u32 = 16;
+    /// The consumer asks the producer, which has gone to TCP by itself, to switch to memory: what it has read ahead meanwhile
+    /// is to be sent again (`engine::take_up`). Each of them clears it.
+    pub const COME: u32 = 32;
 }
 
 /// Bits of [`Dir::oob`] above the byte.
@@ -159,6 +162,8 @@ pub mod setup {
     pub const REFUSED: u32 = 3;
     /// The connecting side is about to put the nonce into the stream.
     pub const COMMITTED: u32 = 4;
+    /// No connection of two: what one program has left to the next (`rendezvous::rest`).
+    pub const REST: u32 = 5;
 }
 
 const _: () = assert!(size_of::<Dir>() == 512);

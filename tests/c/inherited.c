@@ -186,7 +186,7 @@ static void comes_back_a(enum how how) {
     close(turn[1]);
     for (int i = 0; i < 2; i++)
         wait_for(child[i]);
-    for (int i = 0; i < 60; i++, usleep(1000))
+    for (int i = 0; i < 200; i++, usleep(1000))
         put(fd, buf, get(fd, buf, 100));
     meet();
     put_stream(fd, BACK, 3);
@@ -200,7 +200,7 @@ static void comes_back_b(void) {
     meet();
     for (int i = 0; i < 20; i++)
         before_b(fd);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 200; i++) {
         put(fd, buf, 100);
         get(fd, buf, 100);
     }

@@ -35,6 +35,7 @@ const PROGRAMS: &[&str] = &[
     "passing",
     "execs",
     "inherited",
+    "unread",
     "stdio",
     "threads",
     "withdrawn",

@@ -189,11 +189,17 @@ fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
 /// or not: the peer has nothing to do then, and a doorbell that it never takes off would make a reset of its death,
 /// which destroys what it has sent.
 pub fn call_peer(s: &Sock, sock: i32) {
+    let Some(from) = s.rx.dir() else { return };
+    fence(SeqCst);
+    if !from.switch.load(Acquire).is_multiple_of(2) {
+        call(s, sock);
+    }
+}
+
+/// As [`call_peer`], wherever its direction is: there is something for it to do.
+pub fn call(s: &Sock, sock: i32) {
     let (Some(to), Some(from)) = (s.tx.dir(), s.rx.dir()) else { return };
     fence(SeqCst);
-    if from.switch.load(Acquire).is_multiple_of(2) {
-        return;
-    }
     let word = to.bell.load(Relaxed);
     if word != 0 && word != RUNG {
         ring(s, to, sock, word);

@@ -52,7 +52,8 @@ pub fn before_close(s: &Sock, sock: i32) {
     let in_memory = s.rx_in_memory();
     if in_memory {
         let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed);
-        if unread && !s.has(flag::SHUT_RD) {
+        // What a program that was started with it may have read is not known.
+        if unread && !s.has(flag::SHUT_RD) && !s.is_aside() {
             marks |= fin::RESET;
         }
         // Set before the doorbells go: a last one may come after them, and then the reset that the

@@ -164,7 +164,7 @@ pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
     n.min(dir.at_ring(passed.wrapping_add(1)).load(Relaxed).saturating_sub(tail))
 }
 
-/// Whether the peer wants our sending direction on TCP.
+/// Whether the peer wants our sending direction on the other medium.
 #[inline]
 pub fn is_asked(s: &Sock) -> bool {
     let asks = |d: &Dir| {
@@ -172,7 +172,7 @@ pub fn is_asked(s: &Sock) -> bool {
         // Behind our FIN nothing can be sent again.
         wishes & ctl::PINNED != 0 || wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR)
     };
-    s.tx_in_memory() && s.tx.dir().is_some_and(asks)
+    s.tx.dir().is_some_and(|d| if s.tx_in_memory() { asks(d) } else { d.ctl.load(Acquire) & ctl::COME != 0 })
 }
 
 /// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
@@ -323,7 +323,9 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
         bell::is_unshared(dir);
     }
     s.clear(flag::FROZEN);
-    dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel);
+    if dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel) & ctl::TAKEN != 0 {
+        dir.annex.store(0, Relaxed); // it comes again
+    }
     // Whoever sleeps on this side next must hear of the next switch.
     bell::arm(s, dir);
     fence(SeqCst);

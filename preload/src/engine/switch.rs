@@ -48,6 +48,11 @@ pub enum Spill {
 
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
+    // A peer that has said its last word can't be woken any more.
+    s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) == 0) && try_to(s, sock)
+}
+
+fn try_to(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
     if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
         return false;
@@ -62,7 +67,7 @@ pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
         return false;
     }
     let made = s.tx.switches.load(Relaxed);
-    if dir.passed.load(Acquire) != made || s.rx.dir().is_none_or(|d| d.fin.load(Relaxed) != 0) {
+    if dir.passed.load(Acquire) != made {
         return false;
     }
     let marker = Marker::new();
@@ -292,6 +297,9 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         return false;
     }
     let Some(back) = s.rx.dir() else { return !s.tx_in_memory() };
+    if !s.tx_in_memory() {
+        come(s, sock);
+    }
     if follow::is_asked(s) {
         if !s.has(flag::PINNED) {
             s.note(Reason::PeerPinned);
@@ -302,6 +310,15 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         spill(s, sock, Spill::HalfClosed);
     }
     !s.tx_in_memory()
+}
+
+/// The peer wants us in memory. It asks again if that could not be done now: who waits must not be called for ever.
+fn come(s: &Sock, sock: i32) {
+    let Some(dir) = s.tx.dir() else { return };
+    if dir.ctl.fetch_and(!ctl::COME, AcqRel) & ctl::COME != 0 && !s.is_linked() {
+        s.tx.hold.store(0, Relaxed);
+        try_to(s, sock);
+    }
 }
 
 /// The peer froze its side of the ring and can't read it any more: what it has not taken is sent

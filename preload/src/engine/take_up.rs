@@ -1,4 +1,5 @@
-//! Payload that lies unread in TCP before a switch to memory when the descriptor goes to another program.
+//! Payload that lies unread in TCP before a switch to memory, or in the ring before one to TCP, when the descriptor goes to
+//! another program.
 //!
 //! That program would read on into the proof and the doorbells behind it, and never see the ring. So the consumer takes
 //! the payload off the kernel's stream, up to the switch, puts it into the direction's annex ([`Annex`]) and asks for its return:
@@ -6,31 +7,51 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{count, debt, end, proof, switch};
+use super::{bell, count, debt, end, kernel, proof, rx, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::Sock;
-use crate::sys::{clock, fd, net};
+use crate::sys::{clock, fd, net, proc};
 use crate::transport::annex::{self, Annex};
-use crate::transport::region::Dir;
+use crate::transport::region::{self, Dir, ctl, fin};
+use crate::transport::ring::Ring;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// Consumer: takes up what lies before a switch that the peer has marked, or is about to mark, and follows it. False: some of
 /// it was taken, and the switch was not reached until `until`.
+///
+/// A peer that has gone to TCP by itself has left bytes in the ring, and what is behind them in TCP can't wait for their
+/// return. So both are taken up, and the peer is called to memory meanwhile, which makes the place up to where they go.
 pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return true };
-    follow::close_door(dir, until);
-    let mut taken = Taken { annex: None, bytes: 0 };
-    while !s.rx_in_memory() && (is_marked(s, dir) || !proof::refuse(s)) {
+    // Not nothing where the peer has gone to TCP by itself once more before it heard of the last request.
+    let before = dir.annex.load(Relaxed).min(annex::LEN as u64);
+    let mut taken = Taken { annex: None, bytes: before as usize };
+    if s.rx_in_memory() && is_marked(s, dir) && !has_ended(s, sock, dir) {
+        while s.rx_in_memory() && taken.of_ring(s, sock, dir) && clock::now_ns() < until {
+            proc::yield_now(); // doorbells on their way stand before the switch
+        }
+    }
+    let calls = taken.bytes > 0;
+    if !calls {
+        follow::close_door(dir, until);
+    }
+    while !s.rx_in_memory() && (calls || is_marked(s, dir) || !proof::refuse(s)) {
         if !taken.more(s, sock, dir) {
-            if clock::now_ns() > until {
+            if clock::now_ns() > until || calls && s.rx.end.load(Relaxed) != 0 {
                 break;
+            }
+            if calls && !is_marked(s, dir) {
+                dir.ctl.fetch_or(ctl::COME | ctl::READY, AcqRel);
+                bell::call(s, sock);
             }
             let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
         }
     }
+    dir.ctl.fetch_and(!ctl::COME, AcqRel);
+    follow::close_door(dir, until);
     dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
     if s.rx_in_memory() {
         switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
@@ -42,6 +63,12 @@ fn is_marked(s: &Sock, dir: &Dir) -> bool {
     dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
+/// Whether the peer sends nothing more, and nothing again.
+fn has_ended(s: &Sock, sock: i32, dir: &Dir) -> bool {
+    kernel::look_at_kernel_for_sender(s, sock);
+    s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0
+}
+
 /// What was taken up.
 struct Taken {
     annex: Option<Annex>,
@@ -49,12 +76,46 @@ struct Taken {
 }
 
 impl Taken {
+    /// Takes what the ring holds before a switch to TCP, or follows it; false if nothing can be taken.
+    fn of_ring(&mut self, s: &Sock, sock: i32, dir: &Dir) -> bool {
+        let marker = Marker::new();
+        let Some(_held) = s.rx.lock.try_take(&marker) else { return true };
+        let n = match follow::follow(s, sock, dir) {
+            Source::Ring(n) => n,
+            Source::Tcp(_) => return true,
+            Source::Broken => {
+                end::hostile(s, sock);
+                return false;
+            }
+        };
+        let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else { return false };
+        // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap); the claimed base only
+        // moves the masked offset.
+        let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
+        let from = s.rx.cursor.load(Relaxed);
+        let n = n.min(size);
+        let Some(room) = self.room(s, dir, n) else { return false };
+        if room.len() < n {
+            return false;
+        }
+        // SAFETY: the annex has room for as many bytes.
+        unsafe { ring.get(from, room.as_mut_ptr(), n) };
+        self.bytes += n;
+        rx::give_back(s, dir, size, from + n as u64);
+        true
+    }
+
     /// Takes what is there, or follows; false if there is nothing now.
     fn more(&mut self, s: &Sock, sock: i32, dir: &Dir) -> bool {
         let marker = Marker::new();
         let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
+        // Counted first: a switch is marked before the first byte that is not payload is sent.
+        let there = fd::unread(sock).unwrap_or(0) as u64;
         match follow::follow(s, sock, dir) {
-            Source::Tcp(n) if n > 0 && is_marked(s, dir) => self.read(s, sock, dir, n),
+            Source::Tcp(n) if n.min(there) > 0 && (is_marked(s, dir) || self.bytes > 0) => {
+                let n = if is_marked(s, dir) { n.min(follow::payload_left(s, dir).unwrap_or(0)) } else { n };
+                self.read(s, sock, dir, n.min(there))
+            }
             Source::Broken if proof::is_due(s) => {
                 follow::abandon(s, Reason::StreamProofFailed);
                 true
@@ -63,19 +124,18 @@ impl Taken {
                 end::hostile(s, sock);
                 true
             }
-            _ => false,
+            _ => {
+                if self.bytes > 0 && !s.rx_in_memory() && fd::poll_now(sock, libc::POLLRDHUP) != 0 && fd::unread(sock) == Ok(0) {
+                    end::found(s, end::FIN);
+                }
+                false
+            }
         }
     }
 
     fn read(&mut self, s: &Sock, sock: i32, dir: &Dir, n: u64) -> bool {
-        if self.annex.is_none() {
-            self.annex = s.region().and_then(|r| Annex::map(r, dir).ok());
-        }
-        let Some(annex) = &mut self.annex else { return false };
-        let memory = config::max_memory().saturating_sub(process::memory());
-        let room = annex::LEN.min(memory as usize).saturating_sub(self.bytes);
-        let n = room.min(n as usize);
-        match net::recv_slice(sock, &mut annex.bytes()[self.bytes..][..n], libc::MSG_DONTWAIT) {
+        let Some(room) = self.room(s, dir, n as usize) else { return false };
+        match net::recv_slice(sock, room, libc::MSG_DONTWAIT) {
             Ok(n) if n > 0 => {
                 count::took(s, n as u64);
                 self.bytes += n;
@@ -87,6 +147,17 @@ impl Taken {
             }
             Ok(_) => false,
         }
+    }
+
+    /// Room for `n` bytes, as far as there is some.
+    fn room(&mut self, s: &Sock, dir: &Dir, n: usize) -> Option<&mut [u8]> {
+        if self.annex.is_none() {
+            self.annex = s.region().and_then(|r| Annex::map(r, dir).ok());
+        }
+        let memory = config::max_memory().saturating_sub(process::memory());
+        let room = annex::LEN.min(memory as usize).saturating_sub(self.bytes);
+        let bytes = self.annex.as_mut()?.bytes();
+        Some(&mut bytes[self.bytes..][..room.min(n)])
     }
 }
 

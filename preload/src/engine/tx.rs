@@ -320,9 +320,12 @@ pub fn through_kernel(s: &Sock, real: impl FnOnce() -> isize) -> Option<isize> {
     Some(n)
 }
 
-/// Sends the rest of the buffers through the kernel, blocking as the socket does.
+/// Most of one call that goes to the kernel at once when it has left memory: in between the peer may ask for something.
+pub const PART: usize = 1 << 20;
+
+/// Sends the rest of the buffers, or a [`PART`] of it, through the kernel, blocking as the socket does.
 pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res {
-    let left = bufs.len() - from;
+    let left = (bufs.len() - from).min(PART);
     bufs.with_parts(from, left, |part| {
         let moved = through_kernel(s, || {
             // SAFETY: an all-zero msghdr is valid.

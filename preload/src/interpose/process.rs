@@ -84,7 +84,7 @@ hooks! {
         envp: *const *const c_char
     ) -> c_int {
         // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
+        spawning(pid, envp, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
     }
 
     fn posix_spawnp(
@@ -96,7 +96,7 @@ hooks! {
         envp: *const *const c_char
     ) -> c_int {
         // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
+        spawning(pid, envp, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
@@ -193,14 +193,17 @@ pub unsafe fn restricting<R: PartialEq + From<u8>>(how: Restriction, call: impl 
 }
 
 /// posix_spawn with what stands around it; `call` gets where the number of the program goes.
-fn spawning(pid: *mut pid_t, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+fn spawning(pid: *mut pid_t, envp: *const *const c_char, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
     if control::is_withdrawn() {
         return call(pid);
     }
-    let place = crate::sys::caught(forks::before_spawn).flatten();
+    // SAFETY: the environment that the program gives to posix_spawn.
+    let has_library = || unsafe { config::is_in(envp) };
+    let place = crate::sys::caught(|| forks::before_spawn(has_library)).flatten();
     let mut own = 0;
     let to = if pid.is_null() { &raw mut own } else { pid };
     let r = call(to);
+    guarded(forks::after_spawn);
     if let Some(place) = place {
         // SAFETY: the program's variable, or our own.
         place.started(if r == 0 { unsafe { *to }.cast_unsigned() } else { 0 });

@@ -7,7 +7,7 @@
 //!
 //! Called by `table` before a program is started, and by the steps of the rendezvous.
 
-use super::handover::{Back, PATIENCE_MS, follow_back, late};
+use super::handover::{Back, PATIENCE_MS, has_ended, late, wait_for};
 use super::{SHARED_US, is_due};
 use crate::engine::{bell, count, follow, inside, switch, take_up};
 use crate::family::holders;
@@ -55,14 +55,14 @@ pub fn set(
         }
     }
     for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & (who | aside::LATE) == who) {
-        while follow_back(s, fd) == Back::NotYet {
-            if clock::now_ns() > until {
-                s.aside.fetch_or(aside::LATE, Relaxed);
-                late(s, fd);
-                break;
-            }
-            bell::call_peer(s, fd);
-            let _ = fd::poll(&mut [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }], 1);
+        let mut back = wait_for(s, fd, until);
+        while back == Back::Left && s.rx_in_memory() && !has_ended(s) && clock::now_ns() < until {
+            ask(s, fd, until); // it was on its way to TCP by itself
+            back = wait_for(s, fd, until);
+        }
+        if back == Back::NotYet {
+            s.aside.fetch_or(aside::LATE, Relaxed);
+            late(s, fd);
         }
     }
     any

@@ -23,22 +23,43 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         return super::smc::hand_over(s, sock, why);
     }
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
-    if !take_up::take_up(s, sock, until) {
-        return late(s, sock);
-    }
-    if !ask_back(s, sock, why) {
-        debt::settle(s, sock);
-        return true;
-    }
-    while follow_back(s, sock) == Back::NotYet {
-        if clock::now_ns() > until {
+    loop {
+        if !take_up::take_up(s, sock, until) {
+            return late(s, sock);
+        }
+        if !ask_back(s, sock, why) {
+            debt::settle(s, sock);
+            return true;
+        }
+        let back = wait_for(s, sock, until);
+        if back == Back::Done {
+            return true;
+        }
+        if !s.is_linked() && has_ended(s) {
+            return false; // what is in the ring comes to a next program by `rest` alone
+        }
+        // The peer's own way back and our request have crossed: what that has left in the ring is taken up as well.
+        if back == Back::NotYet || s.is_linked() || clock::now_ns() > until {
             return too_late(s, sock, why);
         }
-        bell::call_peer(s, sock);
-        let mut p = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
-        let _ = fd::poll(&mut p, 1);
     }
-    !s.rx_in_memory() || too_late(s, sock, why)
+}
+
+/// Waits for the peer.
+pub fn wait_for(s: &'static Sock, sock: i32, until: u64) -> Back {
+    loop {
+        let back = follow_back(s, sock);
+        if back != Back::NotYet || clock::now_ns() > until {
+            return back;
+        }
+        bell::call_peer(s, sock);
+        let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
+    }
+}
+
+/// Whether the peer has said its last word: it sends nothing again.
+pub fn has_ended(s: &Sock) -> bool {
+    s.rx.end.load(Relaxed) != 0 || s.rx.dir().is_some_and(|dir| dir.fin.load(Acquire) & fin::WRITE != 0)
 }
 
 /// As [`late`]; a connection over a link does not survive an exec then.
@@ -124,9 +145,8 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     }
     // The peer's own way back and our request have crossed (`engine::follow`).
     let crossed = !s.has(flag::FROZEN);
-    // An end that has said its last word sends nothing again: the ring is ours to read.
-    let ended = s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
-    if crossed || (ended && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
+    // Of one that has ended the ring is ours to read.
+    if crossed || (has_ended(s) && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
 }
 
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.

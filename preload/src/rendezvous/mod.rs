@@ -15,6 +15,7 @@ pub mod legacy;
 mod listener;
 pub mod mark;
 pub mod pending;
+pub mod rest;
 mod server;
 pub mod smc;
 mod strict;

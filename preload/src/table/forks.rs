@@ -3,11 +3,12 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, passing, range, take};
+use super::{Entry, connections, passing, range, take};
 use crate::engine::{bell, close, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::aside::Place;
+use crate::rendezvous::rest::{self, NAMES};
 use crate::rendezvous::{self, legacy, mark};
 use crate::sys::proc;
 use crate::table::set;
@@ -122,7 +123,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
     if process::is_vfork_child() {
         // The memory is the parent's, which goes on.
         let _ = passing::before_start(Some(proc::pid()));
-        return;
+        return leave_rests(has_library);
     }
     let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
     passing::before_exec(is_own);
@@ -149,10 +150,23 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             closes_unseen(s, fd);
         }
     }
+    leave_rests(has_library);
+}
+
+/// What can't be sent again is left to the next program in memory.
+fn leave_rests(has_library: impl Fn() -> bool) {
+    for (fd, s) in connections().filter(|(fd, s)| s.rx_in_memory() && passing::survives_exec(*fd)) {
+        let mut names = connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
+        let names: [i32; NAMES] = std::array::from_fn(|_| names.next().unwrap_or(-1));
+        if names[0] == fd && has_library() {
+            rest::leave(s, fd, names.map(|fd| u16::try_from(fd).unwrap_or(u16::MAX)));
+        }
+    }
 }
 
 /// exec failed: this process goes on with what it had.
 pub fn exec_failed() {
+    rest::take_back();
     if process::is_vfork_child() {
         return;
     }
@@ -176,9 +190,16 @@ pub fn exec_failed() {
 }
 
 /// Before a program is started by posix_spawn.
-pub fn before_spawn() -> Option<Place> {
+pub fn before_spawn(has_library: impl Fn() -> bool) -> Option<Place> {
     unmark_listeners();
-    passing::before_start(None)
+    let place = passing::before_start(None);
+    leave_rests(has_library);
+    place
+}
+
+/// It was, or was not.
+pub fn after_spawn() {
+    rest::take_back();
 }
 
 /// Listeners that a program inherits show the SMC option no more. Does nothing but system calls in a vfork

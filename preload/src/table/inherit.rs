@@ -9,6 +9,7 @@ use crate::config;
 use crate::engine::{count, shadow};
 use crate::family::sock::{Sock, role};
 use crate::family::{self, process};
+use crate::rendezvous::rest::{self, Rest};
 use crate::rendezvous::{legacy, worth};
 use crate::sys::{fd, net, proc};
 use smcr_proto::reason::Reason;
@@ -25,12 +26,33 @@ pub fn look() {
     if !config::enabled() {
         return;
     }
+    rest::found().for_each(take_rest);
     for sock in 0..LOWEST {
         let is_socket = fd::stat(sock).is_ok_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFSOCK);
         if is_socket && fd::ioctl_int(sock, SIOCOUTQNSD).is_ok() {
             take_over(sock);
         }
     }
+}
+
+/// A connection of which the last program has left what nobody can send again.
+fn take_rest(rest: Rest) {
+    let cookie = rest.cookie;
+    let mut names = rest.names.into_iter().filter(|sock| net::cookie(*sock) == Ok(cookie));
+    let Some(first) = names.next() else { return rest.drop() };
+    life::on_inherited(first, |s| {
+        rest.take_over(s, first);
+        true
+    });
+    if let Some(Entry::Sock(s)) = super::get(first) {
+        names.for_each(|sock| also(s, sock));
+    }
+}
+
+/// It is the same connection.
+fn also(s: &'static Sock, sock: i32) {
+    REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
+    put(sock, Entry::Sock(s));
 }
 
 fn take_over(sock: i32) {
@@ -42,9 +64,7 @@ fn take_over(sock: i32) {
         _ => None,
     });
     if let Some(s) = known {
-        REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
-        put(sock, Entry::Sock(s));
-        return;
+        return also(s, sock);
     }
     let first = if legacy.connected { role::CLIENT } else { role::SERVER };
     life::on_inherited(sock, |s| {

@@ -6,7 +6,7 @@
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{beside, debt, end, fast, from_tcp, kernel, rx, switch, tx, urgent};
+use crate::engine::{beside, debt, end, fast, follow, from_tcp, kernel, rx, switch, tx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::table::life;
@@ -85,13 +85,19 @@ pub unsafe fn send_slowly(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {
             return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
         }
+        if follow::is_asked(s) {
+            switch::attend(s, fd); // to memory, if it can be done now
+            if s.tx_in_memory() {
+                continue;
+            }
+        }
         if source.done > 0 {
             if end::has_died(s, fd) {
                 return source.done as isize; // the next call is told
             }
             match rest(fd, s, bufs, source.done, flags) {
-                // It is in memory again: the rest goes there.
-                n if s.tx_in_memory() && source.done + n < bufs.len() => source.done += n,
+                // It is in memory again, and the rest goes there; or this was a part.
+                n if (s.tx_in_memory() || n == tx::PART) && source.done + n < bufs.len() => source.done += n,
                 n => return (source.done + n) as isize,
             }
             continue;

@@ -210,8 +210,10 @@ impl Peer {
 
     /// Drops a reference; the last one closes the channel.
     pub fn release(&self) {
-        if self.refs.fetch_sub(1, AcqRel) != 1 {
-            return;
+        match self.refs.fetch_sub(1, AcqRel) {
+            1 => {}
+            2 => return self.bury(),
+            _ => return,
         }
         // Nobody else finds the slot any more, but `add` may take it as soon as refs is 0: hold it
         // at 1 while it is emptied.
@@ -227,6 +229,17 @@ impl Peer {
             mem::unmap(page, waiters::LEN);
         }
         self.refs.store(0, Release);
+    }
+
+    /// Nothing uses it but what keeps a peer that connected to us: if that has ended, what it gave us goes now. Otherwise
+    /// it would stay until somebody listens for the next one.
+    fn bury(&self) {
+        if self.base.load(Relaxed) == 1
+            && sys::fd::poll_now(self.channel(), libc::POLLIN) & libc::POLLHUP != 0
+            && self.start_reading()
+        {
+            self.lost(); // stays marked as being read: nobody reads a channel that has ended
+        }
     }
 
     /// The channel has ended: the peer is not found any more, and the slot goes with the last user.

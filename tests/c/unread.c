@@ -1,0 +1,202 @@
+/* Owns: what lies unread when a connection goes to another program or process, where its sender can't just send it again:
+ * it has gone back to TCP by itself behind it, or has said its last word. */
+#include "given.h"
+#include <spawn.h>
+
+static char buf[64 * KIB];
+
+enum { AT = 10 }; /* where the next program finds the connection */
+/* Ahead of a reader: it fits into the buffers of TCP, so that its sender waits for the answer when it is asked for it; or it
+ * does not, and the sender is in send. */
+enum { SOME = 700 * KIB, MORE = 12 * MIB };
+
+static void executed(void) {
+    const char *role = getenv("EXEC_ROLE");
+    if (!role)
+        return;
+    if (!strcmp(role, "some") || !strcmp(role, "more")) {
+        get_stream(AT, role[0] == 's' ? SOME : MORE, 5);
+        echo(AT, "executed", 7);
+    } else if (!strcmp(role, "last")) {
+        say("%d there", now_in(AT) > 0);
+        got(AT, buf, 10000, 0, 5);
+        say("poll: %s", poll_text(events(AT, POLLIN | POLLOUT, 2000)));
+        got(AT, buf, 20000, 10000, 5);
+        R(recv(AT, buf, 1, 0));
+        fill(buf, 20000, 0, 6);
+        put(AT, buf, 20000);
+    } else if (!strcmp(role, "again")) {
+        exec_self("last", environ);
+    } else if (!strcmp(role, "all")) {
+        get_stream(AT, SOME, 5);
+        R(recv(AT, buf, 1, 0));
+        fill(buf, 20000, 0, 6);
+        put(AT, buf, 20000);
+    } else if (!strcmp(role, "mute")) {
+        meet();
+        got(AT, buf, 40000, 0, 5);
+        R(recv(AT, buf, 1, 0));
+    }
+    exit(0);
+}
+static void go_on(int fd, const char *role, char **env) {
+    MUST(dup2(fd, AT));
+    close(fd);
+    exec_self(role, env);
+}
+static void inherited(int fd, const char *role, char **env) {
+    MUST(dup2(fd, AT));
+    close(fd);
+    pid_t child = MUST(fork());
+    if (child == 0)
+        exec_self(role, env);
+    close(AT);
+    wait_for(child);
+}
+
+/* Comes while nobody reads: the ring is full, and the rest is in TCP. */
+static int ahead(void) {
+    int fd = conn(), there = 0;
+    meet();
+    while (there < 1000) { /* by calls that the library does not see: a doorbell is one byte */
+        usleep(20000);
+        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
+    }
+    settle();
+    return fd;
+}
+static void some_with_a(void) { go_on(ahead(), "some", environ); }
+static void some_without_a(void) { go_on(ahead(), "some", without()); }
+static void some_inherited_a(void) { inherited(ahead(), "some", environ); }
+static void more_with_a(void) { go_on(ahead(), "more", environ); }
+static void more_without_a(void) { go_on(ahead(), "more", without()); }
+static void more_passed_a(void) {
+    int unix_pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = passed_one(unix_pair[1]);
+        get_stream(fd, MORE, 5);
+        echo(fd, "receiver", 7);
+        _exit(0);
+    }
+    int fd = ahead();
+    pass(unix_pair[0], &fd, 1);
+    close(fd);
+    wait_for(child);
+}
+static void ahead_b(size_t n) {
+    int fd = conn();
+    static char all[MORE];
+    fill(all, n, 0, 5);
+    meet();
+    put(fd, all, n);
+    echo_until_end(fd);
+}
+static void some_b(void) { ahead_b(SOME); }
+static void more_b(void) { ahead_b(MORE); }
+
+/* All that the sender will ever send lies unread, and it waits for the answer. The program reads it where it has the
+ * library; it may become another one first. */
+static int said_all(void) {
+    int fd = conn();
+    meet_settled();
+    return fd;
+}
+static void last_a(void) { go_on(said_all(), "last", environ); }
+static void last_inherited_a(void) { inherited(said_all(), "last", environ); }
+static void last_twice_a(void) { go_on(said_all(), "again", environ); }
+static void last_vfork_a(void) {
+    int fd = said_all();
+    MUST(dup2(fd, AT));
+    close(fd);
+    pid_t child = vfork();
+    if (child == 0)
+        exec_self("last", environ);
+    close(AT);
+    wait_for(child);
+}
+static void last_spawn_a(void) {
+    int fd = said_all();
+    char self[200], *args[] = {self, "executed", "a", NULL};
+    self[MUST(readlink("/proc/self/exe", self, sizeof self - 1))] = 0;
+    MUST(dup2(fd, AT));
+    close(fd);
+    setenv("EXEC_ROLE", "last", 1);
+    pid_t child;
+    if (posix_spawn(&child, self, NULL, NULL, args, environ) != 0)
+        die("posix_spawn");
+    close(AT);
+    wait_for(child);
+    R(fcntl(1000, F_GETFD)); /* what it was left in is not here */
+}
+/* It has gone back to TCP before: a part is in the ring, then comes a part in TCP, then the end. */
+static void last_ahead_a(void) { go_on(ahead(), "all", environ); }
+static void last_fails_a(void) {
+    int fd = said_all();
+    R(execv("/nowhere", (char *[]){"nowhere", NULL}));
+    R(fcntl(1000, F_GETFD));
+    got(fd, buf, 30000, 0, 5);
+    fill(buf, 20000, 0, 6);
+    put(fd, buf, 20000);
+    close(fd);
+}
+static void last_b(void) {
+    int fd = conn();
+    fill(buf, 30000, 0, 5);
+    put(fd, buf, 30000);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+    got(fd, buf, 20000, 0, 6);
+    R(recv(fd, buf, 1, 0));
+}
+static void last_ahead_b(void) {
+    int fd = conn();
+    static char all[SOME];
+    fill(all, sizeof all, 0, 5);
+    meet();
+    put(fd, all, sizeof all);
+    R(shutdown(fd, SHUT_WR));
+    got(fd, buf, 20000, 0, 6);
+    R(recv(fd, buf, 1, 0));
+}
+/* The one that goes has said its last word: it can't call its peer any more. */
+static void mute_a(char **env) {
+    int fd = conn();
+    meet_settled();
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    go_on(fd, "mute", env);
+}
+static void mute_with_a(void) { mute_a(environ); }
+static void mute_without_a(void) { mute_a(without()); }
+static void mute_b(void) {
+    int fd = conn();
+    fill(buf, 40000, 0, 5);
+    put(fd, buf, 30000);
+    meet();
+    R(recv(fd, buf + sizeof buf - 1, 1, 0));
+    meet();
+    events(fd, 0, 300); /* here it can do what it is asked for; later as well */
+    meet();
+    put(fd, buf + 30000, 10000);
+    R(close(fd));
+}
+
+const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
+                             {"ahead_without", some_without_a, some_b, 0},
+                             {"ahead_inherited", some_inherited_a, some_b, 0},
+                             {"far_ahead_with", more_with_a, more_b, 0},
+                             {"far_ahead_without", more_without_a, more_b, 0},
+                             {"far_ahead_passed", more_passed_a, more_b, 0},
+                             {"half_closed", last_a, last_b, 0},
+                             {"half_closed_inherited", last_inherited_a, last_b, 0},
+                             {"half_closed_twice", last_twice_a, last_b, 0},
+                             {"half_closed_vfork", last_vfork_a, last_b, 0},
+                             {"half_closed_spawn", last_spawn_a, last_b, 0},
+                             {"half_closed_ahead", last_ahead_a, last_ahead_b, 0},
+                             {"half_closed_fails", last_fails_a, last_b, 0},
+                             {"mute_with", mute_with_a, mute_b, 0},
+                             {"mute_without", mute_without_a, mute_b, 0},
+                             {"executed", executed, executed, COLD},
+                             {0}};
