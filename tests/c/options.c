@@ -375,6 +375,20 @@ static void ulp_nonblocking_b(void) {
     nonblocking(fd, 1);
     ulp_served(fd);
 }
+/* Tried by a library that makes do without, as OpenSSL does: where the kernel has none, what is in memory stays there. */
+static void ulp_refused(void) {
+    int fd = conn();
+    if (is_a) {
+        int r = setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", 3);
+        say("tls: %d %s", r, r < 0 ? err_name(errno) : "");
+        tell(r < 0 ? 'n' : 'y');
+        if (r == 0)
+            return;
+    } else if (hear() == 'y') {
+        return;
+    }
+    warm(fd);
+}
 /* Before anything is in memory; what follows would take it there. */
 static void ulp_cold_a(void) {
     int fd = conn_cold();
@@ -445,6 +459,7 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"names", names_a, names_b, 0},
                              {"ulp", ulp_a, ulp_b, 0},
                              {"ulp_nonblocking", ulp_nonblocking_a, ulp_nonblocking_b, 0},
+                             {"ulp_refused", ulp_refused, ulp_refused, 0},
                              {"ulp_cold", ulp_cold_a, ulp_cold_b, COLD},
                              {"inq", inq_a, inq_b, 0},
                              {0}};

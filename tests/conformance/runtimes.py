@@ -15,7 +15,8 @@ PERL = ["cpan/IO-Socket-IP", "dist/IO", "cpan/libnet", "cpan/Socket"]
 RUBY = ["test/socket", "test/net", "test/io", "test/drb"]
 PHP = ["ext/sockets/tests", "ext/standard/tests/streams", "ext/standard/tests/http", "ext/standard/tests/network",
        "sapi/cli/tests"]
-PACKAGES = ["libevent", "apr", "zeromq3", "nng", "perl", "ruby3.1", "php8.2"]
+RUST = ["mio", "async-io"]
+PACKAGES = ["libevent", "apr", "zeromq3", "nng", "perl", "ruby3.1", "php8.2", *RUST]
 
 
 def libevent(bed, _):
@@ -83,6 +84,22 @@ def go(bed, cgo):
                  r"^--- PASS: (\S+)", r"^--- FAIL: (\S+)")
 
 
+def rust(bed, package):
+    """The test programs of a crate, as cargo has built them. What a crate calls by rustix it calls past libc."""
+    tree = tree_of(package)
+    names = {test.stem for test in (tree / "tests").glob("*.rs")} | {package.replace("-", "_")}
+    passed, failed = [], []
+    for program in sorted((tree / "out/debug/deps").iterdir()):
+        stem, _, number = program.name.rpartition("-")
+        if stem not in names or not re.fullmatch("[0-9a-f]{16}", number):
+            continue
+        result = words(output(bed, ["timeout", "-k", "2", "120", str(program)], tree), r"^test (\S+) +\.\.\. ok$",
+                       r"^test (\S+) +\.\.\. FAILED$")
+        passed += [f"{stem} {name}" for name in result["passed"]]
+        failed += [f"{stem} {name}" for name in result["failed"]]
+    return {"passed": passed, "failed": failed}
+
+
 def programs(bed, all_of_them, cwd):
     """Test programs that say by their exit status how it went."""
     passed, failed = [], []
@@ -122,6 +139,7 @@ def jobs():
     yield "tornado", tornado, ""
     yield from ((f"perl {part.split('/')[1]}", perl, part) for part in PERL)
     yield "ruby socket, net, io, drb", ruby, ""
+    yield from ((f"Rust {package}", rust, package) for package in RUST)
     yield "PHP sockets, streams, http", php, ""
     yield "Go net, dynamic", go, "1"
     yield "Go net, static", go, "0"

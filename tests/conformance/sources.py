@@ -28,13 +28,16 @@ BUILD = {
     "libmicrohttpd": [["./configure", "-q", "--disable-https", "--disable-doc", "--disable-examples"], ["make", "-s", "-j2"],
                       ["make", "-s", "-j2", "-C", "src/microhttpd", "check", "TESTS="],
                       ["make", "-s", "-j2", "-C", "src/testcurl", "check", "TESTS="]],
+    "mio": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "os-poll,os-ext,net", "--target-dir", "out"]],
+    "async-io": [["cargo", "test", "-q", "--no-run", "--tests", "--target-dir", "out"]],
     "ltp": [["make", "-s", "autotools"], ["./configure", "-q"], ["make", "-s", "-j2", "-C", "lib"],
             *(["make", "-s", "-k", "-j2", "-C", f"testcases/kernel/syscalls/{part}"] for part in LTP)],
 }
 # Of the Python Package Index: Debian's package has no tests.
 PIP = {"gevent": "gevent==24.11.1"}
 # What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
-UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp"}
+UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
+            "async-io": "https://github.com/smol-rs/async-io"}
 
 
 def prepare(cache, packages):
@@ -50,7 +53,7 @@ def folder(package):
 
 
 def variable(package):
-    return f"SMCR_SOURCE_{package.upper()}"
+    return f"SMCR_SOURCE_{package.upper().replace('-', '_')}"
 
 
 def built(cache, package):

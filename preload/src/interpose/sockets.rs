@@ -108,7 +108,11 @@ hooks! {
             // SAFETY: the program gave `len` bytes.
             let int = (len >= 4 && is_there(value.cast::<i32>(), 1)).then(|| unsafe { value.cast::<i32>().read_unaligned() });
             let mut set = options::Set::Kernel;
-            guarded(|| set = options::before_set(s, fd, level, name, int));
+            // SAFETY: as above.
+            let ulp = unsafe { options::is_tls(level, name, value.cast(), len as usize) };
+            if !ulp || s.is_linked() {
+                guarded(|| set = options::before_set(s, fd, level, name, int));
+            }
             match set {
                 options::Set::Kernel => {}
                 options::Set::Done => return 0,
@@ -121,6 +125,9 @@ hooks! {
             let r = unsafe { real::setsockopt(fd, level, name, value, len) };
             if r == 0 {
                 options::after_set(s, fd, level, name);
+                if ulp {
+                    guarded(|| options::after_tls(s, fd));
+                }
             }
             return r;
         }

@@ -3,7 +3,7 @@
 
 use crate::engine::{end, follow, shadow, switch, urgent};
 use crate::family::sock::{Sock, flag};
-use crate::sys::{fd, net, net::TCP_INQ};
+use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use smcr_proto::reason::Reason;
@@ -76,6 +76,28 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         }
         (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) => home(Reason::TcpSpecial),
         _ => Set::Kernel,
+    }
+}
+
+/// Whether a program wants the kernel's TLS above TCP. Libraries try it on every connection that they make, and most kernels have none: then
+/// nothing has changed. Where there is one it passes everything through until it is given keys, so the way back can follow.
+///
+/// # Safety
+/// As for setsockopt(2): `len` bytes at `value`, or no memory at all.
+pub unsafe fn is_tls(level: c_int, name: c_int, value: *const u8, len: usize) -> bool {
+    const TLS: &[u8] = b"tls";
+    if (level, name) != (IPPROTO_TCP, TCP_ULP) || len < TLS.len() || !is_there(value, len.min(4)) {
+        return false;
+    }
+    // SAFETY: by the contract, and it is there.
+    let said = unsafe { std::slice::from_raw_parts(value, len.min(4)) };
+    said.strip_suffix(b"\0").unwrap_or(said) == TLS
+}
+
+/// The kernel has it.
+pub fn after_tls(s: &'static Sock, sock: i32) {
+    if !s.is_linked() && !s.has(flag::PINNED) {
+        crate::table::life::hand_over(s, sock, Reason::Ulp);
     }
 }
 
