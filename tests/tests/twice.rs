@@ -18,6 +18,7 @@ const PROGRAMS: &[&str] = &[
     "flow",
     "buffers",
     "close",
+    "closes",
     "options",
     "signals",
     "waits",

@@ -53,13 +53,18 @@ pub fn found(s: &Sock, what: u32) {
 /// A call of ours took the error of the kernel's socket, which tells it once: the program gets it from
 /// its next call.
 pub fn took(s: &Sock, e: Errno) {
-    if matches!(e.0, libc::EAGAIN | libc::EINTR | libc::EPIPE) {
+    if matches!(e.0, libc::EAGAIN | libc::EINTR | libc::EPIPE) || is_of_another_file(e) {
         return; // none, or one that stays
     }
     found(s, RST);
     if !s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir)) {
         let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
     }
+}
+
+/// What the kernel says of a number that names the connection no longer: another thread has closed it.
+pub fn is_of_another_file(e: Errno) -> bool {
+    matches!(e.0, libc::EBADF | libc::ENOTSOCK | libc::ENOTTY)
 }
 
 /// The reset is the kernel's answer to a doorbell that a dead peer left unread: TCP would have shown

@@ -6,6 +6,7 @@
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
 use super::bufs::is_nowhere;
+use super::inside;
 use super::{kernel, rx, spin, tx, wait};
 use crate::config;
 use crate::family::lock::{Held, Marker};
@@ -91,10 +92,14 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
         return Err(0);
     };
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    let marker = Marker::new();
+    let visit = inside::visit(s, &marker);
     if !wait::poll_first(s, dir) {
+        if let Some(visit) = visit {
+            visit.is_continued();
+        }
         return Err(POLLED);
     }
-    let marker = Marker::new();
     let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or(POLLED)?;
     // As before the wait, or the general code looks.
     let is_same = s.flags.load(Relaxed) == known && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);

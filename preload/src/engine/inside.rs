@@ -1,4 +1,4 @@
-//! Which threads of this process are in a call on a connection, asleep and without a lock: while one is,
+//! Which threads of this process are in a call on a connection, polling or asleep and without a lock: while one is,
 //! the region stays mapped, and close() leaves the socket open for it, as the kernel does.
 //!
 //! A thread may leave such a call without returning: cancelled, or by siglongjmp out of a handler. So
@@ -6,14 +6,14 @@
 //! on an alternate signal stack nobody can tell, and it is looked at again at the next call. The end of
 //! the thread ends them all.
 
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP};
-use crate::sys::thread;
+use crate::sys::thread::{self, full_fence};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Calls of one thread that can be told apart: one, and those of handlers that interrupted it.
-const DEPTH: usize = 4;
+const DEPTH: usize = 8;
 
 /// Threads of this process in calls on a record.
 static USERS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
@@ -31,6 +31,37 @@ thread_local! {
     static CALLS: [Call; DEPTH] = const {
         [const { Call { sock: Cell::new(0), generation: Cell::new(0), at: Cell::new(0) } }; DEPTH]
     };
+}
+
+/// A call that waits: the socket is not taken away from under it. When it is over, and the socket was closed
+/// meanwhile, its end comes.
+pub struct Visit<'a>(&'a Sock);
+
+/// Before the calling thread looks for something without a lock. None where no other thread can close the socket.
+/// `frame`: something on its stack that lives as long as the call.
+#[inline]
+pub fn visit<'a, T>(s: &'a Sock, frame: &T) -> Option<Visit<'a>> {
+    (!thread::is_only()).then(|| {
+        enter(s, frame);
+        Visit(s)
+    })
+}
+
+impl Visit<'_> {
+    /// The call goes on elsewhere, which sees to it that the socket ends.
+    pub fn is_continued(self) {
+        leave(self.0);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        leave(self.0);
+        if self.0.has(flag::ENDED) {
+            tell_left(self.0);
+        }
+    }
 }
 
 /// The calling thread is about to sleep on a connection. `frame`: something on its stack that lives as
@@ -91,22 +122,32 @@ fn forget(c: &Call) {
     one_less(index);
     let Some(base) = family::base() else { return };
     let s = family::sock(base, index);
+    if s.generation.load(Relaxed) == c.generation.get() {
+        tell_left(s);
+    }
+}
+
+#[cold]
+fn tell_left(s: &Sock) {
     let f = LEFT.load(Acquire);
-    if s.generation.load(Relaxed) == c.generation.get() && !f.is_null() {
+    if !f.is_null() {
         // SAFETY: only `on_left` stores here, and only functions of this type.
-        let f = unsafe { std::mem::transmute::<*mut (), fn(&'static Sock)>(f) };
+        let f = unsafe { std::mem::transmute::<*mut (), fn(&Sock)>(f) };
         f(s);
     }
 }
 
 fn one_less(index: u32) {
     let _ = USERS[index as usize].fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
+    // Pairs with the fence in `table::late`: either we see that the socket was closed, or who closed it sees that
+    // nobody is in it.
+    full_fence();
 }
 
 static LEFT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Who is told that a call was left that way. Called by the constructor.
-pub fn on_left(f: fn(&'static Sock)) {
+pub fn on_left(f: fn(&Sock)) {
     LEFT.store(f as *mut (), Release);
 }
 

@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, end, fast, from_tcp, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -54,8 +54,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
     // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
-    let mut polled = flags & POLLED != 0
-        || !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS) && wait::has_polled(s);
+    let polls = flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS);
+    let mut visit = if polls || flags & POLLED != 0 { inside::visit(s, &timer) } else { None };
+    let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -71,6 +72,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if peek {
             got = 0;
         }
+        sock = wait::descriptor_now(s, sock);
         match attempt(s, sock, &bufs, got, flags) {
             // The stream goes on elsewhere. What a peer claims may say so without end.
             Step::Moved(0) if bufs.len() != 0 => {
@@ -112,13 +114,15 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if bufs.len() == 0 && s.rx.dir().is_none() {
             return Ok(0);
         }
+        if visit.is_none() {
+            visit = inside::visit(s, &timer);
+        }
         let begun = got > 0;
         let mut waited = wait::for_data(s, sock, &mut timer, wait::Asks { more: peek && begun, begun, polled });
         polled = false;
         if waited.is_ok() && rounds.are_too_fast() {
             waited = wait::a_moment(sock, &mut timer);
         }
-        sock = wait::descriptor_now(s, sock);
         match waited {
             Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}

@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, debt, end, kernel, linked, spin, switch, urgent, wait};
+use super::{bell, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -94,8 +94,11 @@ impl Source for FromBufs<'_> {
 pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -> (usize, Step) {
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
+    // Closed meanwhile, the call goes on to its end, as in the kernel.
+    let _visit = if nonblock { None } else { inside::visit(s, &nonblock) };
     loop {
         let first = done == 0;
+        sock = wait::descriptor_now(s, sock);
         match sys::caught(|| attempt(s, sock, source, first)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
             Step::Moved(n) => {
                 done += n;
@@ -120,10 +123,11 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
                 }
                 return (done, Step::Full);
             }
-            Step::Full => match wait::for_space(s, sock, &mut timer, done > 0) {
-                Ok(()) => sock = wait::descriptor_now(s, sock),
-                Err(e) => return (done, Step::Failed(e)),
-            },
+            Step::Full => {
+                if let Err(e) = wait::for_space(s, sock, &mut timer, done > 0) {
+                    return (done, Step::Failed(e));
+                }
+            }
             other => return (done, other),
         }
     }

@@ -54,6 +54,18 @@ pub fn dup_from(fd: c_int, min: c_int) -> Res<c_int> {
     fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as c_int)
 }
 
+/// A duplicate in a process with several threads, out of the program's way as far as that costs nothing.
+pub fn another(fd: c_int) -> Res<c_int> {
+    dup_from(fd, PARK_LOW).or_else(|_| dup_from(fd, 3))
+}
+
+/// A descriptor that answers EBADF to whatever is done with it but closing (O_PATH, open(2)).
+pub fn open_nothing() -> Res<c_int> {
+    let (at, flags) = (libc::AT_FDCWD as usize, (libc::O_PATH | libc::O_CLOEXEC) as usize);
+    // SAFETY: a NUL-terminated path.
+    unsafe { call(Sysno::openat, [at, c"/".as_ptr() as usize, flags, 0, 0, 0]) }.map(|fd| fd as c_int)
+}
+
 /// `dup3`: `new` becomes a duplicate of `old`; what it was is closed.
 pub fn dup3(old: c_int, new: c_int, flags: c_int) -> Res {
     // SAFETY: no pointers.

@@ -3,7 +3,7 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, connections, passing, range, take};
+use super::{Entry, connections, late, passing, range, take};
 use crate::engine::{bell, close, inside, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -67,6 +67,7 @@ pub fn in_child() {
     rendezvous::forget_in_child();
     set::forget_in_child();
     inside::forget_in_child();
+    late::forget_in_child();
     if let Some(base) = family::base() {
         process::register(base);
         for s in held() {

@@ -6,10 +6,10 @@
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{beside, debt, end, fast, follow, from_tcp, kernel, rx, switch, tx, urgent};
+use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::table::life;
+use crate::table::{self, late, life};
 use crate::sys::{Errno, Res, errno, set_errno};
 use smcr_proto::reason::Reason;
 
@@ -64,7 +64,11 @@ pub unsafe fn send_slowly(
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
+    // Closed meanwhile, the call goes on to its end, as in the kernel.
+    let _visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
+    let mut fd = fd;
     loop {
+        fd = wait::descriptor_now(s, fd);
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
         if s.tx_in_memory() {
             if flags & TCP_ONLY != 0 && source.done == 0 && !s.is_linked() {
@@ -79,7 +83,7 @@ pub unsafe fn send_slowly(
             match in_memory(fd, s, &mut source, flags) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
-                None => {}
+                None => fd = wait::descriptor_now(s, fd),
             }
         }
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {
@@ -157,12 +161,10 @@ fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) ->
     }
     let (n, step) = tx::send(s, fd, source, nonblock);
     if s.has(flag::ENDED) {
-        life::leave(s);
-        if n == 0 && matches!(step, Step::Kernel) {
-            return Some(to_c(Err(Errno(libc::EPIPE)))); // closed meanwhile, and nowhere to go on
-        }
-        if matches!(step, Step::Kernel) {
-            return Some(n as isize);
+        late::leave(s);
+        // Closed meanwhile, and nowhere to go on.
+        if matches!(step, Step::Kernel) && !late::is_alive(s) {
+            return Some(if n == 0 { to_c(Err(Errno(libc::EBADF))) } else { n as isize });
         }
     }
     match step {
@@ -293,14 +295,19 @@ unsafe fn recv_carefully(
 ) -> isize {
     // SAFETY: by the contract.
     let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
-    if s.has(flag::ENDED) {
-        life::leave(s);
-        return to_c(r);
+    let was_closed = s.has(flag::ENDED);
+    if was_closed {
+        late::leave(s);
     }
-    if matches!(r, Err(Errno(libc::ENOTSOCK | libc::EBADF))) {
-        // The descriptor is another file now: its close was not seen.
-        life::forget_stale(fd);
+    if r.is_err_and(end::is_of_another_file) {
+        // The descriptor is another file now, or none. If its close was not seen, it is now.
+        if !was_closed && table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) {
+            life::forget_stale(fd);
+        }
         return real();
+    }
+    if was_closed {
+        return to_c(r);
     }
     if !(s.tx_in_memory() && s.rx_in_memory()) {
         rendezvous::after_op(s, fd);

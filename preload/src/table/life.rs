@@ -5,7 +5,7 @@
 //! a number that comes back from the kernel while its slot is filled is such a case, and the old
 //! entry is dropped.
 
-use super::{Entry, get, passing, put, range, take};
+use super::{Entry, get, late, passing, put, range, take};
 use crate::engine::{close, inside, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
@@ -159,7 +159,7 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
 pub fn forget_stale(fd: i32) {
     if get(fd).is_some() && !process::is_vfork_child() {
         match take(fd) {
-            Some(Entry::Sock(s)) => release(s, None),
+            Some(Entry::Sock(s)) => drop(release(s, None, false)),
             Some(Entry::Set(s)) => set::release(s),
             None => {}
         }
@@ -206,13 +206,20 @@ pub fn before_close(fd: i32) {
         _ => None,
     };
     set::forget_fd(fd, twin);
+    let ours = match get(fd) {
+        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) == 1 => late::withdraw(s, fd),
+        _ => None,
+    };
     match take(fd) {
         Some(Entry::Sock(s)) => {
             steps::let_finish(s);
-            release(s, Some(fd));
+            let lives_on = release(s, Some(ours.unwrap_or(fd)), ours.is_some());
+            if let Some(n) = ours.filter(|_| !lives_on) {
+                sys::fd::close(n);
+            }
         }
         Some(Entry::Set(s)) => set::release(s),
-        None => {}
+        None => ours.into_iter().for_each(sys::fd::close),
     }
 }
 
@@ -224,11 +231,12 @@ fn twin_of(fd: i32, s: &Sock) -> Option<i32> {
     })
 }
 
-/// One descriptor of a record is gone; `fd` is given while the kernel still has it open.
-fn release(s: &'static Sock, fd: Option<i32>) {
+/// One descriptor of a record is gone; `fd` is given while the kernel still has it open. Whether the socket lives on, under
+/// that number if it `is_ours`.
+fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     let index = family::index_of(s) as usize;
     if REFS[index].fetch_sub(1, AcqRel) != 1 {
-        return;
+        return false;
     }
     process::count(Counter::Tracked, -1);
     let last = holders::leave(s);
@@ -244,21 +252,22 @@ fn release(s: &'static Sock, fd: Option<i32>) {
     }
     rendezvous::forget(s);
     if !region {
-        return finish(s, last);
+        finish(s, last);
+        return false;
     }
     if last && let Some(fd) = fd {
-        if inside::count(s) != 0 && keep_open(s, fd) {
-            return; // a thread is in a call on it, which goes on as in the kernel
+        if late::lives_on(s, fd, is_ours) {
+            return true; // a thread is in a call on it, which goes on as in the kernel
         }
         close::before_close(s, fd);
     }
     if unmap_soon(s, last) {
         finish(s, last);
     } else if last {
-        // A thread is inside: the record is given up (it stays mapped), never reused.
-        s.set_state(State::Closed);
-        s.set(flag::ENDED);
+        late::give_up(s);
     }
+    late::settle();
+    false
 }
 
 /// Whoever walks over all sockets (a drain, a message of a channel) has the locks of each for a moment.
@@ -281,34 +290,8 @@ fn unmap_soon(s: &Sock, last: bool) -> bool {
     false
 }
 
-/// The socket lives on under a number of ours until the threads that are in calls on it have left.
-fn keep_open(s: &Sock, fd: i32) -> bool {
-    let Ok(new) = sys::fd::dup_from(fd, 1024).or_else(|_| sys::fd::dup_from(fd, 3)) else {
-        return false;
-    };
-    s.set(flag::ENDED);
-    s.after_close.store(new + 1, Release);
-    true
-}
-
-/// A call on a socket that was closed meanwhile is over: the last one closes it.
-#[cold]
-pub fn leave(s: &'static Sock) {
-    if !s.has(flag::ENDED) || inside::count(s) != 0 {
-        return;
-    }
-    let fd = s.after_close.swap(0, AcqRel) - 1;
-    if fd < 0 {
-        return;
-    }
-    close::before_close(s, fd);
-    if close::unmap(s, true) {
-        finish(s, true);
-    }
-    sys::fd::close(fd);
-}
-
-fn finish(s: &'static Sock, last: bool) {
+/// The record is free again, for this process or for all.
+pub fn finish(s: &'static Sock, last: bool) {
     if last {
         worth::learn(s);
         family::ended::count(s);

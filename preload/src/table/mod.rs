@@ -6,6 +6,7 @@
 //! forked child has a copy.
 //!
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
+//! - [`late`]: sockets that were closed while threads are in calls on them;
 //! - [`inherit`]: connections that were there before the program was;
 //! - [`io`]: sending and receiving on a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
@@ -22,6 +23,7 @@ pub mod index;
 pub mod io;
 pub mod forks;
 pub mod inherit;
+pub mod late;
 pub mod life;
 pub mod members;
 pub mod options;

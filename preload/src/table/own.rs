@@ -2,6 +2,7 @@
 //!
 //! Called by the hooks that close, duplicate or list descriptors.
 
+use super::late;
 use crate::family::process;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
@@ -22,6 +23,7 @@ fn is_among_own(fd: i32) -> bool {
             || waiters::owns(fd)
             || peers::owns(fd)
             || rendezvous::owns(fd)
+            || late::owns(fd)
             || control::wake::owns(fd))
 }
 
@@ -45,6 +47,7 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     rendezvous::descriptors(&mut add);
     waiters::descriptors(&mut add);
     peers::descriptors(&mut add);
+    late::descriptors(&mut add);
     n
 }
 
@@ -59,7 +62,7 @@ pub fn move_own(fd: i32) {
     if family::descriptor() == fd {
         family::set_descriptor(new);
     } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
-        || control::wake::moved(fd, new))
+        || control::wake::moved(fd, new) || late::moved(fd, new))
     {
         sys::fd::close(new);
     }

@@ -6,10 +6,11 @@
 
 use super::annex;
 use crate::config;
+use crate::control;
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, Errno, Res, mem};
-use std::sync::atomic::Ordering::*;
+use crate::sys::{self, Errno, Res, mem, thread};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
 pub use crate::layout::{Dir, HEADER, RegionHeader, ctl, fin, setup};
 
@@ -94,11 +95,22 @@ fn check_and_map(fd: i32) -> Res<*mut RegionHeader> {
     Ok(p)
 }
 
-/// Unmaps a region that no thread of this process uses any more.
+/// Unmaps a region that no thread of this process uses any more. Where there are other threads, one may just be about to look
+/// into it without a lock (a hint, before it asks who it is for): it finds zeros there, until some more have gone.
 pub fn drop_mapping(p: *mut RegionHeader) {
-    mem::unmap(p.cast(), LEN);
     process::note_memory(-(LEN as i64));
+    let mut over = p;
+    if !thread::is_only() && !control::is_restricted() && mem::empty(p.cast(), LEN).is_ok() {
+        over = GONE[NEXT_GONE.fetch_add(1, Relaxed) % GONE.len()].swap(p, AcqRel);
+    }
+    if !over.is_null() {
+        mem::unmap(over.cast(), LEN);
+    }
 }
+
+/// Where the last regions were.
+static GONE: [AtomicPtr<RegionHeader>; 32] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 32];
+static NEXT_GONE: AtomicUsize = AtomicUsize::new(0);
 
 /// First byte of the ring of direction `dir`.
 pub fn ring_of(p: *mut RegionHeader, dir: usize) -> *mut u8 {

@@ -1,0 +1,121 @@
+/* Owns: a descriptor that is closed, or made another file, while another thread is in a call on it, at whatever moment of
+ * the call: many connections, each closed a random moment after it has begun to exchange messages. */
+#include "case.h"
+
+enum { CONNECTIONS = 150, STREAMS = 40, ROUNDS = 300, SIZE = 4 * KIB, MOST = 20000 };
+
+static int the_fd;
+static volatile long rounds;
+static char out[64 * KIB], in[SIZE];
+/* One exchange, or a part of one; false when the call says that the descriptor is gone, which errno tells. */
+static int (*step)(void);
+
+static int receive(int flags) {
+    ssize_t n = recv(the_fd, in, SIZE, flags);
+    if (n >= 0 && n != SIZE)
+        errno = n ? ENODATA : ESTALE;
+    return n == SIZE;
+}
+static int send_all(size_t n) {
+    ssize_t sent = send(the_fd, out, n, MSG_NOSIGNAL);
+    if (sent >= 0 && sent != (ssize_t)n)
+        errno = ENOBUFS;
+    return sent == (ssize_t)n;
+}
+
+static int blocking(void) { return send_all(SIZE) && receive(MSG_WAITALL); }
+static int polled(void) {
+    struct pollfd p = {the_fd, POLLIN, 0};
+    if (!send_all(SIZE) || poll(&p, 1, 5000) != 1)
+        return 0;
+    errno = EBADF;
+    return !(p.revents & POLLNVAL) && receive(MSG_WAITALL);
+}
+static int selected(void) {
+    fd_set s;
+    FD_ZERO(&s);
+    FD_SET(the_fd, &s);
+    struct timeval five = {5, 0};
+    return send_all(SIZE) && select(the_fd + 1, &s, NULL, NULL, &five) == 1 && receive(MSG_WAITALL);
+}
+/* A mebibyte without an answer: the ring is full most of the time. */
+static int sending(void) { return send_all(sizeof out); }
+
+static void *exchange(void *said) {
+    while (errno = 0, step())
+        rounds = rounds + 1;
+    *(int *)said = errno;
+    return NULL;
+}
+
+/* How a call may end: the number was closed, or is another file, before it began. What had begun goes on to its end. */
+static int is_gone(int e) { return e == EBADF || e == ENOTSOCK; }
+
+static void b(int (*how)(void), int over) {
+    step = how;
+    int streams = how == sending, connections = streams ? STREAMS : CONNECTIONS;
+    unsigned state = 7;
+    long before = lo_bytes(), gone = 0;
+    meet();
+    for (int i = 0; i < connections; i++) {
+        pthread_t t;
+        int said = 0;
+        the_fd = dial(PORT + 1);
+        if (streams)
+            warm(the_fd);
+        rounds = 0;
+        pthread_create(&t, NULL, exchange, &said);
+        while (rounds < ROUNDS)
+            usleep(20);
+        for (volatile unsigned n = rnd(&state) % MOST; n > 0; n--) {
+        }
+        int other = open("/dev/null", O_RDWR);
+        if (over)
+            MUST(dup2(other, the_fd));
+        else
+            MUST(close(the_fd));
+        close(other);
+        pthread_join(t, NULL);
+        if (over)
+            close(the_fd);
+        gone += is_gone(said);
+        if (!is_gone(said))
+            dprintf(2, "%s\n", err_name(said));
+    }
+    if (!streams)
+        warmed((long)connections * ROUNDS * 2 * SIZE, lo_bytes() - before);
+    say("%ld of %d", gone, connections);
+}
+
+/* The other end of all of them: answers each message, or takes what comes, until the end. */
+static void a(int answers) {
+    int l = listen_on(PORT + 1);
+    meet();
+    long torn = 0;
+    for (int i = 0; i < (answers ? CONNECTIONS : STREAMS); i++) {
+        int fd = accept_from(l);
+        if (!answers)
+            warm(fd);
+        ssize_t n;
+        /* A reset is an end here: the other end was closed before it had read all answers. */
+        while ((n = recv(fd, in, SIZE, answers ? MSG_WAITALL : 0)) > 0)
+            if (answers && send(fd, in, n, MSG_NOSIGNAL) != n)
+                break;
+        torn += n > 0 && n != SIZE;
+        close(fd);
+    }
+    close(l);
+    say("torn %ld", torn);
+}
+
+static void echo_a(void) { a(1); }
+static void sink_a(void) { a(0); }
+static void recv_b(void) { b(blocking, 0); }
+static void recv_over_b(void) { b(blocking, 1); }
+static void poll_b(void) { b(polled, 0); }
+static void select_b(void) { b(selected, 0); }
+static void send_b(void) { b(sending, 0); }
+
+const struct test tests[] = {{"in_recv", echo_a, recv_b, 0},       {"in_recv_over", echo_a, recv_over_b, 0},
+                             {"in_poll", echo_a, poll_b, 0},       {"in_select", echo_a, select_b, 0},
+                             {"in_send", sink_a, send_b, 0},       {NULL, NULL, NULL, 0}};
