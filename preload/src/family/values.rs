@@ -132,4 +132,6 @@ pub mod step {
     pub const PROVED: u32 = 4;
     /// Given up.
     pub const FAILED: u32 = 5;
+    /// Accepting side: an offer is just being taken.
+    pub const TAKING: u32 = 6;
 }

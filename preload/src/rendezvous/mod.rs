@@ -105,6 +105,7 @@ fn one_step(s: &'static Sock, sock: i32) {
         step::IDLE if is_client => client::begin(s, sock),
         step::IDLE => server::announce(s, sock),
         step::ANNOUNCED => server::listen(s),
+        step::TAKING => {}
         step::OFFERED => client::await_nonce(s, sock),
         step::NONCE if is_client => client::verify(s, sock),
         step::NONCE => server::await_proof(s, sock),
@@ -209,9 +210,7 @@ fn is_due(s: &Sock, us: u64) -> bool {
 
 /// The record ends: nothing of it may stay in the tables here.
 pub fn forget(s: &'static Sock) {
-    if s.step.load(Relaxed) == step::ANNOUNCED {
-        server::forget(s);
-    }
+    server::end(s);
     mark::forget(s);
 }
 

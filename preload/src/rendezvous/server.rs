@@ -101,22 +101,43 @@ pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
         fd::close(region_fd);
         return answer(0, Reason::PeerSilent);
     };
-    match accept(s, peer, &o, region_fd) {
+    // Another thread may close the socket now, and its record become another socket's: it waits (`end`).
+    if s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Relaxed).is_err() {
+        fd::close(region_fd);
+        // One that a child has taken over by exec is asked again: it announces itself there.
+        let is_left = s.heir.load(Relaxed) != 0;
+        return answer(0, if is_left { Reason::SharedByFork } else { Reason::PeerPinned });
+    }
+    let accepted = accept(s, peer, &o, region_fd);
+    let _ = s.step.compare_exchange(step::TAKING, step::ANNOUNCED, AcqRel, Relaxed);
+    match accepted {
         Ok(()) => answer(version, Reason::None),
         Err(reason) => answer(0, reason),
     }
 }
 
+/// The record ends: no offer is taken for it any more, and one that is just being taken is waited for, unless by the
+/// thread that takes it.
+pub fn end(s: &Sock) {
+    const YIELDS: u32 = 64;
+    const TRIES: u32 = 264;
+    for n in 0..TRIES {
+        match s.step.compare_exchange(step::ANNOUNCED, step::FAILED, AcqRel, Acquire) {
+            Ok(_) => return forget(s),
+            Err(step::TAKING) if n < YIELDS => proc::yield_now(),
+            Err(step::TAKING) => drop(fd::poll(&mut [], 1)),
+            Err(_) => return,
+        }
+    }
+    forget(s);
+}
+
+/// What came of an offer is noted in the step; nothing, where it stays as it is.
 fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<(), Reason> {
     let sock = s.fd.load(Relaxed);
-    if s.has(flag::PINNED) || net::cookie(sock) != Ok(o.cookie) {
+    if s.has(flag::PINNED) || s.cookie.load(Relaxed) != o.cookie || net::cookie(sock) != Ok(o.cookie) {
         fd::close(region_fd);
         return Err(Reason::PeerPinned);
-    }
-    if s.step.load(Acquire) != step::ANNOUNCED {
-        fd::close(region_fd);
-        // One that a child has taken over by exec is asked again: it announces itself there.
-        return Err(if s.heir.load(Relaxed) != 0 { Reason::SharedByFork } else { Reason::PeerPinned });
     }
     if holders::is_shared(s) || super::is_stdio(s) {
         // Memory that only this process maps: not while a forked child has the connection too.

@@ -246,12 +246,13 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     if let Some(fd) = fd {
         rendezvous::legacy::give_up(s, fd);
     }
-    let region = !s.region.load(Acquire).is_null() || s.link.load(Acquire) != 0;
+    let is_linked = s.link.load(Acquire) != 0;
     if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
     }
     rendezvous::forget(s);
-    if !region {
+    // From here on no memory comes to it.
+    if s.region.load(Acquire).is_null() && !is_linked {
         finish(s, last);
         return false;
     }
