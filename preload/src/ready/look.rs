@@ -106,11 +106,14 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         }
     }
     let out = mb.events & (level::OUT | level::NORMS.1) != 0;
+    let head_of = || s.rx.dir().map_or(0, |d| d.head.load(Acquire));
+    let before = head_of();
     let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
     let bits = level::with_norms(bits);
     let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
     let report = if mb.events & ET != 0 {
-        let head = s.rx.dir().map_or(0, |d| d.head.load(Acquire));
+        // What comes just after a look that finds nothing is told by the next one.
+        let head = if bits & level::IN != 0 { head_of() } else { before };
         let full = s.tx.looked.load(Relaxed);
         let edge = mb.fresh
             || (head != mb.seen_in && bits & level::IN != 0)
