@@ -72,7 +72,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if peek {
             got = 0;
         }
-        sock = wait::descriptor_now(s, sock);
+        if visit.is_some() {
+            sock = wait::descriptor_now(s, sock);
+        }
         match attempt(s, sock, &bufs, got, flags) {
             // The stream goes on elsewhere. What a peer claims may say so without end.
             Step::Moved(0) if bufs.len() != 0 => {

@@ -95,10 +95,12 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     // Closed meanwhile, the call goes on to its end, as in the kernel.
-    let _visit = if nonblock { None } else { inside::visit(s, &nonblock) };
+    let visit = if nonblock { None } else { inside::visit(s, &nonblock) };
     loop {
         let first = done == 0;
-        sock = wait::descriptor_now(s, sock);
+        if visit.is_some() {
+            sock = wait::descriptor_now(s, sock);
+        }
         match sys::caught(|| attempt(s, sock, source, first)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
             Step::Moved(n) => {
                 done += n;

@@ -65,10 +65,9 @@ pub unsafe fn send_slowly(
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
     // Closed meanwhile, the call goes on to its end, as in the kernel.
-    let _visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
+    let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
     let mut fd = fd;
     loop {
-        fd = wait::descriptor_now(s, fd);
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
         if s.tx_in_memory() {
             if flags & TCP_ONLY != 0 && source.done == 0 && !s.is_linked() {
@@ -83,7 +82,8 @@ pub unsafe fn send_slowly(
             match in_memory(fd, s, &mut source, flags) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
-                None => fd = wait::descriptor_now(s, fd),
+                None if visit.is_some() => fd = wait::descriptor_now(s, fd),
+                None => {}
             }
         }
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {

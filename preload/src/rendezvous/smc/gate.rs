@@ -48,7 +48,7 @@ pub(super) fn enter() -> Entered {
 /// Before fork: the connections that the child will have get their memory first.
 pub fn before_fork<I: Iterator<Item = &'static Sock>>(held: impl Fn() -> I) {
     GATE.fetch_add(FORK, AcqRel);
-    wait(PATIENCE_MS, || GATE.load(Acquire) % FORK != 0);
+    wait(PATIENCE_MS, || !GATE.load(Acquire).is_multiple_of(FORK));
     if !service::is_running() || wait(PATIENCE_MS, || held().any(linked::is_pending)) {
         return;
     }
