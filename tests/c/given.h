@@ -3,6 +3,7 @@
 #ifndef GIVEN_H
 #define GIVEN_H
 #include "case.h"
+#include <spawn.h>
 
 extern char **environ;
 
@@ -18,17 +19,42 @@ static inline char **without(void) {
 }
 
 /* This program again, in the role that EXEC_ROLE says: its case "executed", at the same side. */
-static inline void exec_self(const char *role, char **env) {
-    char self[200], set[100];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n] = 0;
-    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
-    char *e[501] = {set};
+struct again {
+    char self[200], set[100], *args[4], *env[502];
+};
+static inline const struct again *again(const char *role, char **env) {
+    static struct again a;
+    memset(&a, 0, sizeof a);
+    MUST(readlink("/proc/self/exe", a.self, sizeof a.self - 1));
+    snprintf(a.set, sizeof a.set, "EXEC_ROLE=%s", role);
+    memcpy(a.args, (char *[]){a.self, "executed", is_a ? "a" : "b", NULL}, sizeof a.args);
+    a.env[0] = a.set;
     for (int from = 0, to = 1; env[from] && to < 500; from++)
         if (strncmp(env[from], "EXEC_ROLE=", 10))
-            e[to++] = env[from];
-    execve(self, (char *[]){self, "executed", is_a ? "a" : "b", NULL}, e);
+            a.env[to++] = env[from];
+    return &a;
+}
+static inline void exec_self(const char *role, char **env) {
+    const struct again *a = again(role, env);
+    execve(a->self, a->args, a->env);
     die("execve");
+}
+/* The same beside this one. */
+enum how { FORK, VFORK, SPAWN };
+static inline pid_t start(enum how how, const char *role, char **env) {
+    const struct again *a = again(role, env);
+    pid_t child;
+    if (how == SPAWN) {
+        if (posix_spawn(&child, a->self, NULL, NULL, a->args, a->env) != 0)
+            die("posix_spawn");
+        return child;
+    }
+    child = how == FORK ? fork() : vfork();
+    if (child == 0) {
+        execve(a->self, a->args, a->env);
+        _exit(127);
+    }
+    return MUST(child);
 }
 
 /* One message with so many descriptors, at most 8. */

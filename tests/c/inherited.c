@@ -2,40 +2,10 @@
  * never touched: by fork, vfork and posix_spawn, with the library and without, and what the one that started them does
  * with the connection meanwhile and afterwards. */
 #include "given.h"
-#include <spawn.h>
 
 static char buf[64 * KIB];
 
 enum { AT = 10 /* the connection */, TURN = 12 /* a pipe that says when */, OVER = 13 /* whose end says that all is over */ };
-enum how { FORK, VFORK, SPAWN };
-
-static pid_t start(enum how how, const char *role, char **env) {
-    static char set[100], *e[501], *args[] = {NULL, "executed", NULL, NULL};
-    char self[200];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n] = 0;
-    args[0] = self;
-    args[2] = is_a ? "a" : "b";
-    snprintf(set, sizeof set, "EXEC_ROLE=%s", role);
-    int to = 0;
-    e[to++] = set;
-    for (int from = 0; env[from] && to < 500; from++)
-        e[to++] = env[from];
-    e[to] = NULL;
-    pid_t child = -1;
-    if (how == SPAWN) {
-        if (posix_spawn(&child, self, NULL, NULL, args, e) != 0)
-            die("posix_spawn");
-        return child;
-    }
-    child = how == FORK ? fork() : vfork();
-    if (child == 0) {
-        execve(self, args, e);
-        _exit(127);
-    }
-    return MUST(child);
-}
-
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
     if (!role)

@@ -1,7 +1,6 @@
 /* Owns: what lies unread when a connection goes to another program or process, where its sender can't just send it again:
  * it has gone back to TCP by itself behind it, or has said its last word. */
 #include "given.h"
-#include <spawn.h>
 
 static char buf[64 * KIB];
 
@@ -44,12 +43,10 @@ static void go_on(int fd, const char *role, char **env) {
     close(fd);
     exec_self(role, env);
 }
-static void inherited(int fd, const char *role, char **env) {
+static void inherited(enum how how, int fd, const char *role) {
     MUST(dup2(fd, AT));
     close(fd);
-    pid_t child = MUST(fork());
-    if (child == 0)
-        exec_self(role, env);
+    pid_t child = start(how, role, environ);
     close(AT);
     wait_for(child);
 }
@@ -67,7 +64,7 @@ static int ahead(void) {
 }
 static void some_with_a(void) { go_on(ahead(), "some", environ); }
 static void some_without_a(void) { go_on(ahead(), "some", without()); }
-static void some_inherited_a(void) { inherited(ahead(), "some", environ); }
+static void some_inherited_a(void) { inherited(FORK, ahead(), "some"); }
 static void more_with_a(void) { go_on(ahead(), "more", environ); }
 static void more_without_a(void) { go_on(ahead(), "more", without()); }
 static void more_passed_a(void) {
@@ -104,30 +101,11 @@ static int said_all(void) {
     return fd;
 }
 static void last_a(void) { go_on(said_all(), "last", environ); }
-static void last_inherited_a(void) { inherited(said_all(), "last", environ); }
+static void last_inherited_a(void) { inherited(FORK, said_all(), "last"); }
 static void last_twice_a(void) { go_on(said_all(), "again", environ); }
-static void last_vfork_a(void) {
-    int fd = said_all();
-    MUST(dup2(fd, AT));
-    close(fd);
-    pid_t child = vfork();
-    if (child == 0)
-        exec_self("last", environ);
-    close(AT);
-    wait_for(child);
-}
+static void last_vfork_a(void) { inherited(VFORK, said_all(), "last"); }
 static void last_spawn_a(void) {
-    int fd = said_all();
-    char self[200], *args[] = {self, "executed", "a", NULL};
-    self[MUST(readlink("/proc/self/exe", self, sizeof self - 1))] = 0;
-    MUST(dup2(fd, AT));
-    close(fd);
-    setenv("EXEC_ROLE", "last", 1);
-    pid_t child;
-    if (posix_spawn(&child, self, NULL, NULL, args, environ) != 0)
-        die("posix_spawn");
-    close(AT);
-    wait_for(child);
+    inherited(SPAWN, said_all(), "last");
     R(fcntl(1000, F_GETFD)); /* what it was left in is not here */
 }
 /* It has gone back to TCP before: a part is in the ring, then comes a part in TCP, then the end. */
