@@ -251,8 +251,18 @@ impl Case {
     }
 
     /// The same; `prepare` changes how each end is started.
-    pub fn check_with(&self, prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>) -> Result<()> {
-        let native = self.run_with(Ends::Neither, prepare).context("natively")?;
+    pub fn check_with(&self, prepare: &(dyn for<'a> Fn(Program<'a>) -> Program<'a> + Sync)) -> Result<()> {
+        // Those that take long do so asleep: all of their runs go at once.
+        let mut at_once = Vec::new();
+        if self.slow {
+            at_once = std::thread::scope(|scope| {
+                let all = [Ends::Neither, Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly];
+                let runs = all.map(|ends| scope.spawn(move || self.run_with(ends, prepare)));
+                runs.into_iter().map(|run| run.join().unwrap_or_else(|_| bail!("it panicked"))).rev().collect()
+            });
+        }
+        let mut run = |ends| at_once.pop().unwrap_or_else(|| self.run_with(ends, prepare));
+        let native = run(Ends::Neither).context("natively")?;
         self.ensure_sound(&native)?;
         let combinations: &[Ends] = if flipping() {
             &[Ends::Both]
@@ -260,9 +270,7 @@ impl Case {
             &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly]
         };
         for &ends in combinations {
-            let got = self
-                .run_with(ends, prepare)
-                .with_context(|| format!("library: {ends:?}"))?;
+            let got = run(ends).with_context(|| format!("library: {ends:?}"))?;
             if got.transcript != native.transcript {
                 bail!(
                     "library: {ends:?}: another transcript\n{}{}",
