@@ -42,7 +42,7 @@ pub enum Spill {
     Flip,
     /// Pinned by the program's use of the socket.
     Pinned,
-    /// Another program may use it for now, at this end or the other.
+    /// It is set aside at this end or the other: a program without our state may use it next.
     Aside,
 }
 
