@@ -206,6 +206,11 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
+        if is_plain(inner, e.u64) {
+            out[n] = e;
+            n += 1;
+            continue;
+        }
         if e.u64 == BELL || ear::is_heard(e.u64, set.waiter()) {
             // Taken by this thread; those that sleep need a ring of their own for what comes next.
             if set.sleepers.load(Relaxed) > 0
@@ -281,6 +286,14 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
         n += 1;
     }
     n
+}
+
+/// Events with this data are of one member, which is on TCP, and nothing else has to be known of it.
+fn is_plain(inner: &Inner, data: u64) -> bool {
+    let mut members = inner.by_data.all(data);
+    let (Some(m), None) = (members.next(), members.next()) else { return false };
+    let mb = inner.member(m);
+    !mb.ours && !mb.ghost && table::sock(mb.fd).is_none_or(|s| !s.has(flag::UNASKED | flag::CAREFUL))
 }
 
 /// The kernel calls a socket readable for the proof in its stream: not for the program.

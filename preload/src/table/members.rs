@@ -97,6 +97,8 @@ pub struct Inner {
     pub changes: u64,
     /// Members served by the library.
     pub ours: u32,
+    /// Members that are orphans: they alone have to be searched for.
+    orphans: u32,
     /// The eventfd is registered in the kernel's set.
     pub bell_registered: bool,
     /// Which ears of the waiter are as well (`engine::ear::join`).
@@ -135,6 +137,7 @@ impl Inner {
             turn: 0,
             changes: 0,
             ours: 0,
+            orphans: 0,
             bell_registered: false,
             ears: 0,
             channel_registered: false,
@@ -191,7 +194,9 @@ impl Inner {
     /// Takes a member out.
     pub fn drop_member(&mut self, m: u32) {
         let mb = *self.member(m);
-        if !mb.orphan {
+        if mb.orphan {
+            self.orphans -= 1;
+        } else {
             self.by_fd.remove(mb.fd as u64, m);
         }
         self.by_data.remove(mb.data, m);
@@ -201,6 +206,22 @@ impl Inner {
             self.ours -= 1;
         }
         self.free_member(m);
+    }
+
+    /// The member's descriptor is closed, and another one of its socket, `twin`, is open.
+    pub fn orphan(&mut self, m: u32, twin: i32) {
+        let fd = self.member(m).fd;
+        self.by_fd.remove(fd as u64, m);
+        self.orphans += 1;
+        let mb = self.member_mut(m);
+        mb.fd = twin;
+        mb.orphan = true;
+    }
+
+    /// An orphan whose socket is open by this descriptor.
+    pub fn orphan_of(&self, fd: i32) -> Option<u32> {
+        let entries = if self.orphans == 0 { 0 } else { self.used };
+        (0..entries).find(|m| self.member(*m).orphan && self.member(*m).fd == fd)
     }
 
     fn free_member(&mut self, m: u32) {

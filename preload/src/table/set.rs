@@ -117,21 +117,14 @@ pub fn forget_fd(fd: i32, twin: Option<i32>) {
         let i = locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
             match twin.filter(|_| !i.member(m).ghost) {
-                Some(twin) => {
-                    i.by_fd.remove(fd as u64, m);
-                    let mb = i.member_mut(m);
-                    mb.fd = twin;
-                    mb.orphan = true;
-                }
+                Some(twin) => i.orphan(m, twin),
                 None => i.drop_member(m),
             }
         }
-        while let Some(m) = (0..if twin.is_none() { i.used() } else { 0 })
-            .find(|m| i.member(*m).orphan && i.member(*m).fd == fd)
-        {
+        while let Some(m) = i.orphan_of(fd).filter(|_| twin.is_none()) {
             i.drop_member(m);
-            s.ours.store(i.ours, Relaxed);
         }
+        s.ours.store(i.ours, Relaxed);
     }
 }
 
