@@ -53,8 +53,22 @@ def client_killed(client, server):
     return run
 
 
+def said_and_gone(client, server):
+    """A program that says what it has to say and ends at once, while the handshake has not even begun."""
+    def run(lab):
+        to, n, name = lab.server(server), 40_000, f"parting {client} {server}"
+        with lab.traffic() as traffic:
+            lab.client(client, to, "parting", n, f"'{name}'", PATIENCE=40).done(45)
+            text = lab.client("tcp" if server == "tcp" else server, to, "ends", f"'{name}'", PATIENCE=60).done(65)
+        if not re.search(rf"\b{n}$", said(text)):
+            raise Failed(f"{said(text)} instead of {n} bytes")
+        return f"{said(text)}; {traffic}"
+    return run
+
+
 add("kernel -> kernel: closed with bytes unread", ending("kernel", "kernel", "unread", "ECONNRESET"))
 for client, server in OURS:
+    add(f"{client} -> {server}: all is said, and the process ends at once", said_and_gone(client, server))
     add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))
     add(f"{client} -> {server}: closed with bytes unread", ending(client, server, "unread", "ECONNRESET"))
     add(f"{client} -> {server}: the client closes with bytes unread", ending(client, server, "left", "ECONNRESET"))

@@ -45,7 +45,8 @@ def serve_one(sock):
             raise EOFError(f"{at} bytes of {n}")
         put(sock, n)
     elif op == "report":                 # how the connection ends, told to a client that asks for it by its name
-        sock.sendall(b"r")
+        if not r.get("quiet"):
+            sock.sendall(b"r")
         ENDS[r["name"]] = until_end(sock)
     elif op == "late":                   # to the client's end, a pause, then n bytes
         while sock.recv(65536):

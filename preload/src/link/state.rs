@@ -296,6 +296,15 @@ impl State {
         }
     }
 
+    /// Whether bytes wait in the ring of a connection whose handshake is on its way.
+    pub fn owes_handshake(&self) -> bool {
+        let owes = |s: &Slot| {
+            let out = s.tx_dir();
+            !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
+        };
+        self.slots.iter().flatten().any(|s| owes(s))
+    }
+
     /// Closes the connections that the program has left open; whether all have said so, and a kernel that is the peer as well.
     pub fn close_all(&mut self, first: bool) -> bool {
         let mut quiet = true;

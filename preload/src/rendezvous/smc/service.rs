@@ -302,6 +302,10 @@ pub fn at_exit() {
     if !lock::is_used() && RUNNING.load(Relaxed) == 0 {
         return;
     }
+    // What has been sent before its handshake is over: TCP would carry it after the end of the process as well.
+    if !super::gate::wait(super::PATIENCE_BARE_MS, || lock::with(|all| all.owes_handshake()) == Some(true)) {
+        log::warn!(target: "smcr::link", "the process ends in a handshake: what it has sent is lost");
+    }
     let mut first = true;
     for _ in 0..PATIENCE_MS {
         let quiet = lock::with(|all| {

@@ -2,6 +2,7 @@
 
 use super::about::names;
 use super::{Machine, Shake};
+use crate::link::lock;
 use crate::sys::{Errno, net};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
@@ -22,15 +23,22 @@ impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
     pub(super) fn hear_in_between(&mut self) {
         let mut first = [0];
-        match (net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT), &mut self.machine) {
-            (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => {}
-            (Ok(n), _) if n > 0 => {
+        match net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
+            Ok(n) if n > 0 => {
                 self.awaits_link = false;
                 self.come_back();
             }
-            (_, Machine::Client(m)) => m.handle_eof(),
-            (_, Machine::Server(m)) => m.handle_eof(),
-            _ => {}
+            _ => {
+                // What has come by the link counts: a peer that has said all by it may be gone by now.
+                lock::with(|all| all.poll());
+                self.look_at_link();
+                match &mut self.machine {
+                    Machine::Client(m) if self.awaits_link => m.handle_eof(),
+                    Machine::Server(m) if self.awaits_link => m.handle_eof(),
+                    _ => {}
+                }
+            }
         }
     }
 

@@ -181,9 +181,10 @@ impl Shake {
             (group.is_some_and(|g| g.is_ready), group.is_none_or(|g| g.over.is_some()))
         })
         .unwrap_or((false, true));
-        if over {
+        if over && !ready {
             self.link_failed(Diagnosis::TIMEOUT_CONFIRM_LINK);
         } else if ready {
+            // It may be over by now: `link` sees to what had come by it.
             self.awaits_link = false;
             self.tried = Some(true);
             match &mut self.machine {
