@@ -5,7 +5,7 @@ import json
 import re
 import time
 
-from guests import Failed
+from guests import SECOND, Failed
 from lab import LIB, MEND, add, all_smcr, payload, said
 
 def cut(network):
@@ -99,6 +99,21 @@ def both_up(lab):
 
 
 add("two devices: both links up, connections spread", both_up)
+
+
+def several_addresses(lab):
+    """The interface below the second device has another address before the one that both networks have in common."""
+    def give(*addresses):
+        for guest, number in ((lab.a, 1), (lab.b, 2)):
+            guest.run("ip addr flush dev eth1; " + "; ".join(f"ip addr add {a.format(number, SECOND[guest.role])}/24 dev eth1" for a in addresses))
+    give("192.168.6{0}.1", "{1}")
+    try:
+        return both_up(lab)
+    finally:
+        give("{1}")
+
+
+add("two devices: the second has several addresses", several_addresses)
 
 
 def loaded(lab, n, idle, patience):

@@ -3,7 +3,7 @@ Counts the answers that are not what was asked for."""
 import sys
 import time
 
-import peer
+import flow
 
 address, port, seconds = sys.argv[1:]
 good = wrong = 0
@@ -11,8 +11,8 @@ kinds = {}
 end = time.monotonic() + float(seconds)
 while time.monotonic() < end:
     try:
-        sock = peer.opened()
-        peer.named("connect", sock, address, int(port))
+        sock = flow.opened()
+        flow.named("connect", sock, address, int(port))
         sock.sendall(b"GET /a HTTP/1.0\r\n\r\n")
         data = b""
         while part := sock.recv(65536):

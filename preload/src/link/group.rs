@@ -55,6 +55,8 @@ pub struct Group {
     pub withdrawn: Vec<(usize, Rkey)>,
     /// What the service thread is to do for a second link.
     pub(super) second: Option<Second>,
+    /// Server: GIDs by which it has been offered in this attempt.
+    pub(super) tried: Vec<Gid>,
     /// Memories that the peer is to hear of.
     pub(super) announce: VecDeque<[OwnKey; LINKS]>,
 }
@@ -103,6 +105,7 @@ impl Group {
             eid: [0; 32],
             withdrawn: Vec::new(),
             second: None,
+            tried: Vec::new(),
             announce: VecDeque::new(),
         }
     }
@@ -330,7 +333,10 @@ impl Group {
             Event::Ready => self.confirmed(0),
             Event::LinkReady { link } => self.confirmed(link),
             Event::ConfirmFailed => self.over = Some(now),
-            Event::SecondLinkDue if self.ours => self.call_for(Second::Offer),
+            Event::SecondLinkDue if self.ours => {
+                self.tried.clear();
+                self.call_for(Second::Offer);
+            }
             // Where the kernel is the peer there is one link.
             Event::SecondLinkDue => self.with_machine(machine::Group::forgo_link),
             Event::LinkOffered(offer) if self.ours => self.call_for(Second::Answer(Box::new(offer))),
@@ -370,7 +376,7 @@ impl Group {
         }
     }
 
-    fn call_for(&mut self, what: Second) {
+    pub(super) fn call_for(&mut self, what: Second) {
         self.second = Some(what);
         let _ = fd::event_set(lock::service());
     }

@@ -125,12 +125,14 @@ pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
             return None;
         }
         rounds += 1;
-        match rounds {
-            ..=SPINS => std::hint::spin_loop(),
-            ..=YIELDS => proc::yield_now(),
+        if rounds <= SPINS {
+            std::hint::spin_loop();
+        } else if rounds <= YIELDS {
+            proc::yield_now();
+        } else {
             // Memory is being registered, or a device opened: many who yield to each other would leave little of the
             // processors to the one that does it.
-            _ => drop(fd::poll(&mut [], 1)),
+            let _ = fd::poll(&mut [], 1);
         }
     }
     let result = run(|state| {

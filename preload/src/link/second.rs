@@ -17,6 +17,7 @@ use crate::verbs::device::Device;
 use crate::verbs::port;
 use crate::verbs::qp::Remote;
 use smcr_proto::smc::Time;
+use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::Mtu;
 use smcr_proto::smc::link::NewLink;
 use smcr_proto::smc::list::List;
@@ -60,7 +61,7 @@ impl State {
             Second::Offer => None,
             Second::Answer(m) => Some(m.gid.ipv4().ok_or(Errno(libc::EAFNOSUPPORT))?),
         };
-        let port = port::another(&first, near).ok_or(Errno(libc::ENODEV))?;
+        let port = port::another(&first, near, &group.tried).ok_or(Errno(libc::ENODEV))?;
         let mut link = self.new_link(&port)?;
         let own = match self.describe((place, left), &mut link, what) {
             Ok(own) => own,
@@ -71,6 +72,9 @@ impl State {
         };
         let now = now();
         let group = self.groups[place].as_mut().ok_or(Errno(libc::ENOENT))?;
+        if let Second::Offer = what {
+            group.tried.push(port.gid);
+        }
         let mut agreed = None;
         group.with_machine(|m| {
             let said = match what {
@@ -150,10 +154,14 @@ impl Group {
         }
     }
 
-    /// It did not come up.
+    /// It did not come up. A server offers its other addresses, one after the other: which of them the client is near to it cannot
+    /// know.
     pub(super) fn drop_second(&mut self, devices: &[Device], link: usize) {
         self.put_down(devices, link);
         log::info!(target: "smcr::link", "the second link did not come up");
+        if self.ours && self.role == Role::Server {
+            self.call_for(Second::Offer);
+        }
     }
 
     /// The peer has to know what each ring is called on both links, before the one that it uses fails.

@@ -4,6 +4,7 @@
 //! modules call these wrappers; this folder and `transport` are the only ones with pointers into
 //! mapped memory. Errors are errno values ([`Errno`]), never the C variable `errno`.
 
+pub mod addresses;
 pub mod cgroup;
 pub mod clock;
 pub mod creds;

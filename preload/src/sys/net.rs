@@ -206,30 +206,6 @@ pub fn is_own_address(addr: &Addr) -> bool {
     own.is_ok()
 }
 
-/// Whether the first IPv4 address of a network device lies in one subnet with `addr`; any IPv4 socket
-/// serves to ask.
-pub fn same_subnet(sock: c_int, netdev: &str, addr: [u8; 4]) -> bool {
-    // struct ifreq: 16 bytes name, then a sockaddr with the address at its byte 4.
-    let mut req = [0u8; 40];
-    if netdev.len() >= 16 {
-        return false;
-    }
-    req[..netdev.len()].copy_from_slice(netdev.as_bytes());
-    let ask = |request: u64| {
-        let mut r = req;
-        // SAFETY: the kernel reads and writes the 40 bytes of a struct ifreq.
-        unsafe { call(Sysno::ioctl, [sock as usize, request as usize, r.as_mut_ptr() as usize, 0, 0, 0]) }
-            .ok()
-            .map(|_| u32::from_be_bytes([r[20], r[21], r[22], r[23]]))
-    };
-    const SIOCGIFADDR: u64 = 0x8915;
-    const SIOCGIFNETMASK: u64 = 0x891b;
-    match (ask(SIOCGIFADDR), ask(SIOCGIFNETMASK)) {
-        (Some(own), Some(mask)) => mask != 0 && (own ^ u32::from_be_bytes(addr)) & mask == 0,
-        _ => false,
-    }
-}
-
 /// recv(2) into memory.
 ///
 /// # Safety

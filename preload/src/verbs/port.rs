@@ -1,11 +1,12 @@
 //! Which RoCE device, port and GID belong to an IPv4 address: as the kernel's SMC chooses for
 //! version 2, from what /sys shows.
 //!
-//! A GID of type RoCE v2 that is v4-mapped and whose network device has an address in the subnet of the
-//! TCP connection's source address; the GID of that very address before all others. Asked by the
+//! A GID of type RoCE v2 that is v4-mapped and whose address has the TCP connection's source address in its
+//! subnet; the GID of that very address before all others. Asked by the
 //! drivers of the handshake.
 
-use crate::sys::{dir, fd, net};
+use crate::sys::addresses::Addresses;
+use crate::sys::{dir, fd};
 use smcr_proto::smc::id::{Gid, Mac};
 use std::ffi::CString;
 
@@ -50,14 +51,14 @@ pub fn can_be_opened(device: &str) -> bool {
     its || !seen && names(ROOT).is_empty()
 }
 
-/// The port for connections from `source`; `sock` is any socket, asked for masks.
-pub fn find(source: [u8; 4], sock: i32) -> Option<Port> {
-    let mut near = None;
-    each(|port, netdev, address| {
+/// The port for connections from `source`.
+pub fn find(source: [u8; 4]) -> Option<Port> {
+    let (mut near, all) = (None, Addresses::now());
+    each(|port, address| {
         if address == source {
             return Some(port);
         }
-        if near.is_none() && net::same_subnet(sock, netdev, source) {
+        if near.is_none() && all.share_subnet(address, source) {
             near = Some(port);
         }
         None
@@ -66,13 +67,12 @@ pub fn find(source: [u8; 4], sock: i32) -> Option<Port> {
 }
 
 /// A port of another device than this one's, or another one of it, for a second link: in the subnet of `near`, if that is
-/// known.
-pub fn another(first: &Port, near: Option<[u8; 4]>) -> Option<Port> {
-    let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).ok()?;
-    let mut same_device = None;
-    let found = each(|port, netdev, _| {
-        let other = (&port.device, port.port) != (&first.device, first.port);
-        if !other || near.is_some_and(|near| !net::same_subnet(sock, netdev, near)) || !is_up(&port) {
+/// known, and by none of the GIDs in `tried`.
+pub fn another(first: &Port, near: Option<[u8; 4]>, tried: &[Gid]) -> Option<Port> {
+    let (mut same_device, all) = (None, Addresses::now());
+    let found = each(|port, address| {
+        let other = (&port.device, port.port) != (&first.device, first.port) && !tried.contains(&port.gid);
+        if !other || near.is_some_and(|near| !all.share_subnet(address, near)) || !is_up(&port) {
             return None;
         }
         if port.device != first.device {
@@ -81,19 +81,18 @@ pub fn another(first: &Port, near: Option<[u8; 4]>) -> Option<Port> {
         same_device.get_or_insert(port);
         None
     });
-    fd::close(sock);
     found.or(same_device)
 }
 
 /// Goes through all ports and their GIDs of RoCE v2 with an IPv4 address until one is what is looked for.
-fn each(mut look: impl FnMut(Port, &str, [u8; 4]) -> Option<Port>) -> Option<Port> {
+fn each(mut look: impl FnMut(Port, [u8; 4]) -> Option<Port>) -> Option<Port> {
     for device in names(ROOT) {
         for port in names(&format!("{ROOT}/{device}/ports")).iter().filter_map(|p| p.parse().ok()) {
             for index in 0..GIDS {
                 let Some((gid, netdev)) = gid(&device, port, index) else { continue };
                 let (Some(address), Some(mac)) = (gid.ipv4(), mac(&netdev)) else { continue };
                 let this = Port { device: device.clone(), port, index, gid, mac };
-                if let Some(found) = look(this, &netdev, address) {
+                if let Some(found) = look(this, address) {
                     return Some(found);
                 }
             }
@@ -159,20 +158,9 @@ mod tests {
 
     #[test]
     fn a_machine_without_devices_has_no_port() {
-        let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
         // An address of the documentation range is nobody's, with or without devices.
-        assert_eq!(find([192, 0, 2, 77], sock), None);
+        assert_eq!(find([192, 0, 2, 77]), None);
         let first = Port { device: "none".into(), port: 1, index: 0, gid: Gid::default(), mac: Mac::default() };
-        assert_eq!(another(&first, Some([192, 0, 2, 77])), None);
-        fd::close(sock);
-    }
-
-    #[test]
-    fn subnets_are_asked_of_the_kernel() {
-        let sock = net::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0).unwrap();
-        assert!(net::same_subnet(sock, "lo", [127, 1, 2, 3]));
-        assert!(!net::same_subnet(sock, "lo", [10, 1, 2, 3]));
-        assert!(!net::same_subnet(sock, "no-such-device-at-all", [127, 0, 0, 1]));
-        fd::close(sock);
+        assert_eq!(another(&first, Some([192, 0, 2, 77]), &[]), None);
     }
 }

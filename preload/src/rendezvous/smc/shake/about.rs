@@ -36,5 +36,5 @@ pub(super) fn find_port(sock: i32) -> Option<Port> {
     if i32::from(local.family) != libc::AF_INET {
         return None;
     }
-    port::find([local.ip[0], local.ip[1], local.ip[2], local.ip[3]], sock)
+    port::find([local.ip[0], local.ip[1], local.ip[2], local.ip[3]])
 }
