@@ -147,7 +147,10 @@ pub struct RegionHeader {
     _pad: AtomicU32,
     /// Nonce that the connecting side must put into the stream.
     pub nonce: [AtomicU64; 2],
-    _gap: [AtomicU64; 12],
+    /// Of a connection over a link, in its handshake: how far that is, for a forked child that has to go on with it
+    /// (`rendezvous::smc::shake::will`).
+    pub will: [AtomicU64; 2],
+    _gap: [AtomicU64; 10],
     /// 0: connecting side to accepting side; 1: back.
     pub dirs: [Dir; 2],
 }

@@ -60,39 +60,47 @@ def silent(guest, port):
     return guest.run(f"nft add rule inet lab cut tcp dport {port} tcp flags \\& psh == psh drop")
 
 
-def client_forks_in_its_handshake(lab):
-    """The server does not answer the Proposal for longer than a client would wait with a fork: TCP, and nothing is reset."""
-    to, port = f"{lab.a.ip} 5530", 5530
-    server = lab.a.start(f"exec {PEER} serve {to}", **lab.env("smcr")).expect("serving", 30)
-    try:
-        with lab.traffic() as traffic:
-            silent(lab.a, port)
-            client = lab.b.start(f"exec /usr/bin/python3 {HERE}/forks_early.py {to} 200000", **lab.env("smcr", PATIENCE=60))
-            time.sleep(1.5)
-            server.guest.say(id=server.number, kill=int(signal.SIGSTOP))
+def client_forks_in_its_handshake(ends, stands):
+    """The server does not answer the Proposal for longer than a client would wait with a fork: TCP, and nothing is reset. Nor where the
+    parent ends meanwhile."""
+    def run(lab):
+        to, port = f"{lab.a.ip} 5530", 5530
+        server = lab.a.start(f"exec {PEER} serve {to}", **lab.env("smcr")).expect("serving", 30)
+        try:
+            with lab.traffic() as traffic:
+                silent(lab.a, port)
+                client = lab.b.start(f"exec /usr/bin/python3 {HERE}/forks_early.py {to} 200000 {ends}", **lab.env("smcr", PATIENCE=60))
+                time.sleep(1.5)
+                server.guest.say(id=server.number, kill=int(signal.SIGSTOP))
+                lab.a.run(MEND)
+                client.expect("forked", 20)
+                time.sleep(stands)
+                server.guest.say(id=server.number, kill=int(signal.SIGCONT))
+                client.expect("payload", 65)
+                text = client.out
+            if ends and "has ended: True" not in text:
+                raise Failed(f"the parent was there: {client.tail()}")
+            return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
+        finally:
             lab.a.run(MEND)
-            time.sleep(11)
-            server.guest.say(id=server.number, kill=int(signal.SIGCONT))
-            text = client.done(65)
-        return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
-    finally:
-        lab.a.run(MEND)
-        server.kill()
+            server.kill()
+    return run
 
 
-add("a client forks in its handshake with a silent server", client_forks_in_its_handshake)
+add("a client forks in its handshake with a silent server", client_forks_in_its_handshake("", 9))
+add("a client forks in its handshake, and its parent exits", client_forks_in_its_handshake("exits", 9))
+add("a client forks in its handshake, and its parent is killed", client_forks_in_its_handshake("killed", 2))
 
 
-def server_forks_in_its_handshake(client):
+def server_forks_in_its_handshake(what, client):
     """The client's Proposal comes when the server has forked: the child serves it over TCP."""
     def run(lab):
-        job = lab.a.start(f"exec {FORKING} begun {lab.a.ip} 5531", **lab.env("smcr")).expect("serving", 30)
+        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} 5531", **lab.env("smcr")).expect("serving", 30)
         try:
             with lab.traffic() as traffic:
                 silent(lab.a, 5531)
                 asks = lab.client(client, f"{lab.a.ip} 5531", "again", 1, 0, PATIENCE=60)
-                job.expect("looked", 20)
-                time.sleep(1.5)
+                job.expect("forked", 20)
                 lab.a.run(MEND)
                 text = asks.done(65)
             return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
@@ -102,8 +110,9 @@ def server_forks_in_its_handshake(client):
     return run
 
 
-add("a server forks in its handshake, kernel client", server_forks_in_its_handshake("kernel"))
-add("a server forks in its handshake, smcr client", server_forks_in_its_handshake("smcr"))
+for client in ("kernel", "smcr"):
+    add(f"a server forks in its handshake, {client} client", server_forks_in_its_handshake("begun", client))
+    add(f"a server forks in its handshake and ends, {client} client", server_forks_in_its_handshake("heir", client))
 
 
 @case

@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|around|dies|system|exec|cat|pass ADDRESS PORT
+    forking.py fork|late|begun|heir|around|dies|system|exec|cat|pass ADDRESS PORT
 """
 import os
 import random
@@ -24,14 +24,13 @@ while True:
     if what == "late":                   # when its handshake is about to begin, under way, or over
         time.sleep(0.28 + accepted % 12 * 0.02)
         accepted += 1
-    if what == "begun":                  # it has been looked at: the handshake is this process's
+    if what in ("begun", "heir"):        # it has been looked at: the handshake is this process's
         sock.setblocking(False)
         try:
             sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             pass
         sock.setblocking(True)
-        print("looked", flush=True)
     if what == "dies":                   # the child reads all and says so, and then it is killed
         line(sock)
         sock.sendall(b"r")
@@ -48,10 +47,18 @@ while True:
         threading.Thread(target=one, args=(sock,), daemon=True).start()
     elif what in ("fork", "late", "begun"):
         if os.fork() == 0:
+            print("forked", flush=True)
             listener.close()
             serve_one(sock)
             os._exit(0)
         sock.close()
+    elif what == "heir":                 # the child serves it, and the parent ends at once
+        if os.fork():
+            os._exit(0)
+        print("forked", flush=True)
+        listener.close()
+        serve_one(sock)
+        os._exit(0)
     elif what == "system":
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         line(sock)

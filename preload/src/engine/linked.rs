@@ -318,11 +318,16 @@ pub fn leave(s: &Sock) {
         kick(s);
     } else if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
         // On TCP since its handshake; the link keeps the page until now.
-        if lock::is_inherited() {
-            s.link.store(0, Release);
+        s.link.store(0, Release);
+        let own = lock::with(|all| {
+            let own = all.slot(index).is_some_and(|slot| slot.is_of(s));
+            if own {
+                all.release(index);
+            }
+            own
+        });
+        if own != Some(true) && lock::is_inherited() {
             lock::kick_parent();
-        } else {
-            lock::with(|all| all.release(index));
         }
     }
     s.link.store(0, Release);

@@ -22,6 +22,9 @@ hooks! {
         // SAFETY: no arguments.
         let pid = unsafe { real::fork() };
         after_fork(pid);
+        if pid == 0 {
+            present(forks::inherit);
+        }
         pid
     }
 

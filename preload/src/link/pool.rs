@@ -64,6 +64,18 @@ pub struct Element {
     pub start: *mut u8,
 }
 
+impl Element {
+    /// Memory that a forked child has from its parent: of none of its own pools.
+    pub fn inherited(start: *mut u8) -> Element {
+        Element { slab: usize::MAX, place: 0, start }
+    }
+
+    /// Whether it is that.
+    pub fn is_inherited(&self) -> bool {
+        self.slab == usize::MAX
+    }
+}
+
 /// How an element is named to a network card and to the peer.
 #[derive(Clone, Copy)]
 pub struct Keys {
@@ -118,7 +130,7 @@ impl Pool {
         Ok(Element { slab, place, start })
     }
 
-    /// Gives an element back: nobody reads or writes it any more.
+    /// Gives an element back: nobody reads or writes it any more. What is inherited stays mapped, and is not used again.
     pub fn give_back(&mut self, e: Element) {
         if let Some(s) = self.slabs.get_mut(e.slab) {
             s.free.push(e.place);

@@ -127,6 +127,11 @@ impl Slot {
         same.then_some(s)
     }
 
+    /// Whether it was made for this record.
+    pub fn is_of(&self, s: &Sock) -> bool {
+        std::ptr::eq(self.record.0, s)
+    }
+
     /// What the program has done, as its direction is marked.
     fn closing(&self) -> Closing {
         let marks = self.tx_dir().fin.load(Acquire);

@@ -6,10 +6,11 @@ use super::group::Group;
 use super::leave::{Leaving, Unseen};
 use super::lock::{SLOTS, STALLED, USED, mark, now};
 use super::one::Link;
-use super::pool::{Headers, Pool};
+use super::pool::{Element, Headers, Pool};
 use super::slot::{Closing, Slot, token};
 use super::wake;
 use crate::family::sock::Sock;
+use crate::layout::RegionHeader;
 use crate::sys::{Errno, Res, proc};
 use crate::verbs::device::Device;
 use crate::verbs::port::Port;
@@ -72,14 +73,7 @@ impl State {
 
     /// A new connection for a record, with a sending ring of `size` bytes.
     pub fn reserve(&mut self, sock: &'static Sock, size: u32) -> Res<&mut Slot> {
-        let index = match self.slots.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.slots.len() < SLOTS => {
-                self.slots.push(None);
-                self.slots.len() - 1
-            }
-            None => return Err(Errno(libc::ENOBUFS)),
-        };
+        let index = self.free_place()?;
         let header = self.headers.take()?;
         if self.send_rings.iter().all(|p| p.element() != size as usize) {
             self.send_rings.push(Pool::new(size as usize, false));
@@ -95,6 +89,32 @@ impl State {
         self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
         let slot = Slot::new(index as u32, self.serial, sock, header, (ring, size));
         Ok(self.slots[index].insert(Box::new(slot)))
+    }
+
+    /// A connection of a parent that has ended, in the middle of its handshake, gets a number of this process. It will be on TCP:
+    /// of its memory what there is serves until then. None: there is no number.
+    pub fn adopt(&mut self, sock: &'static Sock) -> Option<u32> {
+        let header: *const RegionHeader = sock.region()?;
+        let ring = (Element::inherited(sock.tx.ring.load(Relaxed)), sock.tx.size.load(Relaxed));
+        let index = self.free_place().ok()?;
+        USED.fetch_add(1, Relaxed);
+        self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
+        let mut slot = Slot::new(index as u32, self.serial, sock, header.cast_mut(), ring);
+        (slot.cookie, slot.for_tcp) = (sock.cookie.load(Relaxed), true);
+        self.slots[index] = Some(Box::new(slot));
+        sock.link.store(index as u32 + 1, Release);
+        Some(index as u32)
+    }
+
+    fn free_place(&mut self) -> Res<usize> {
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => Ok(free),
+            None if self.slots.len() < SLOTS => {
+                self.slots.push(None);
+                Ok(self.slots.len() - 1)
+            }
+            None => Err(Errno(libc::ENOBUFS)),
+        }
     }
 
     /// The connection with this number.
@@ -218,10 +238,12 @@ impl State {
         }
         slot.let_tcp_go();
         self.part(&mut slot);
-        if let Ok(pool) = pool_of(&mut self.send_rings, slot.tx.1) {
-            pool.give_back(slot.tx.0);
+        if !slot.tx.0.is_inherited() {
+            if let Ok(pool) = pool_of(&mut self.send_rings, slot.tx.1) {
+                pool.give_back(slot.tx.0);
+            }
+            self.headers.give_back(slot.header);
         }
-        self.headers.give_back(slot.header);
         USED.fetch_sub(1, Relaxed);
     }
 
@@ -300,7 +322,9 @@ impl State {
     pub fn owes_handshake(&self) -> bool {
         let owes = |s: &Slot| {
             let out = s.tx_dir();
-            !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
+            // Those that others hold go on without this process.
+            let alone = s.sock().is_none_or(|s| s.holders.load(Relaxed) <= 1);
+            alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
         };
         self.slots.iter().flatten().any(|s| owes(s))
     }

@@ -80,6 +80,13 @@ pub fn in_child() {
     }
 }
 
+/// In the child of fork(3), behind [`in_child`]: after _Fork(3) no thread can be made.
+pub fn inherit() {
+    if linked::is_foreign() {
+        rendezvous::smc::inherit(held());
+    }
+}
+
 /// The process ends: connections over links are closed while they can be, for the kernel does it for
 /// TCP only.
 pub fn at_exit() {

@@ -3,14 +3,16 @@
 //! A connection's record is in memory that a process shares with its forked children; what the record names, pages and rings of a
 //! link, a child has only if it was mapped before the fork. So no handshake begins while a fork is under way, and a fork
 //! waits for those that have begun. One that has no receiving ring even then gets none: it ends on TCP, where all who have the
-//! connection can go on. Used by [`super::first_use`], the service thread, and `table::forks`.
+//! connection can go on, also when the process that began it has ended ([`super::heir`]). Used by [`super::first_use`], the service thread, and `table::forks`.
 
 use super::service;
 use crate::engine::linked;
 use crate::family::process;
 use crate::family::sock::Sock;
+use crate::link::lock::now;
 use crate::log;
 use crate::sys::fd;
+use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Threads that begin a handshake, and from [`FORK`] on those that fork.
@@ -95,13 +97,14 @@ pub(super) fn forget_in_child() {
 
 /// Waits so long while this is so; false if it still is.
 pub(super) fn wait(ms: u32, is_so: impl Fn() -> bool) -> bool {
-    for _ in 0..ms {
-        if !is_so() {
-            return true;
+    let end = now() + Time::from_millis(ms.into());
+    while is_so() {
+        if now() >= end {
+            return false;
         }
         let _ = fd::poll(&mut [], 1);
     }
-    !is_so()
+    true
 }
 
 #[cfg(test)]

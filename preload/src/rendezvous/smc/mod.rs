@@ -8,6 +8,7 @@
 pub mod backlog;
 mod blocked;
 mod gate;
+mod heir;
 mod relatives;
 mod service;
 mod shake;
@@ -31,7 +32,7 @@ use smcr_proto::smc::id::{PeerId, RmbeSize};
 use std::sync::atomic::Ordering::*;
 
 pub use gate::{after_fork, before_fork};
-pub use service::{at_exit, descriptors, moved, owns, watch_listener};
+pub use service::{at_exit, descriptors, inherit, moved, owns, watch_listener};
 
 /// Whether RDMA can be used at all: asked before anything is marked.
 pub fn is_usable() -> bool {

@@ -4,6 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::backlog::{self, Listener};
+use super::heir::Heir;
 use super::relatives;
 use super::blocked::Blocked;
 use super::shake::Shake;
@@ -30,6 +31,7 @@ enum Job {
     Later(Later),
     Leave(Leaver),
     Listen(Listener),
+    Inherit(Heir),
 }
 
 /// An accepted connection that nobody has used yet.
@@ -66,6 +68,11 @@ pub fn watch_listener(s: &'static Sock, fd: i32) {
 /// A connection goes back to TCP.
 pub fn leave(leaver: Leaver) {
     enqueue(Job::Leave(leaver));
+}
+
+/// A forked child: where the handshake of a connection is its parent's, it goes on here when that ends.
+pub fn inherit(held: impl Iterator<Item = &'static Sock>) {
+    held.filter_map(Heir::new).for_each(|heir| enqueue(Job::Inherit(heir)));
 }
 
 /// The connection was accepted; if nobody uses it soon, its handshake begins all the same.
@@ -117,6 +124,7 @@ struct Work {
     leavers: Vec<Leaver>,
     later: Vec<Later>,
     listeners: Vec<Listener>,
+    heirs: Vec<Heir>,
     blocked: Blocked,
 }
 
@@ -132,7 +140,7 @@ fn serve() {
 }
 
 fn round(work: &mut Work) {
-    let Work { shakes, leavers, later, listeners, blocked } = work;
+    let Work { shakes, leavers, later, listeners, heirs, blocked } = work;
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -142,6 +150,7 @@ fn round(work: &mut Work) {
             Job::Shake(shake) => shakes.push(shake),
             Job::Later(l) => later.push(l),
             Job::Leave(l) => leavers.push(l),
+            Job::Inherit(heir) => heirs.push(heir),
             Job::Listen(l) => {
                 hear(l.fd, libc::EPOLL_CTL_ADD);
                 listeners.push(l);
@@ -156,6 +165,7 @@ fn round(work: &mut Work) {
         l.at = now() + SOON;
         net::cookie(l.fd) == Ok(l.cookie) && !super::begin_unused(l.s, l.fd)
     });
+    heirs.retain_mut(|heir| !heir.look(|shake| shakes.push(shake)));
     let next = lock::with(|all| {
         all.poll();
         all.tick()
@@ -167,7 +177,7 @@ fn round(work: &mut Work) {
         }
         there
     });
-    let first_later = later.iter().map(|l| l.at).chain(listeners.iter().filter_map(Listener::timeout)).min();
+    let first_later = later.iter().map(|l| l.at).chain(listeners.iter().filter_map(Listener::timeout)).chain(heirs.iter().map(|h| h.at)).min();
     let mut at = [next.flatten(), first_later].into_iter().flatten().min();
     let (mut i, time) = (0, now());
     while i < shakes.len() {

@@ -232,7 +232,7 @@ impl Leaver {
 }
 
 /// A descriptor of our own of the TCP connection with this cookie.
-fn descriptor(hint: Option<i32>, cookie: u64) -> Option<i32> {
+pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Option<i32> {
     // The number may be another's at any moment: what was duplicated is asked.
     let take = |n: i32| {
         let own = fd::dup_from(n, 3).ok()?;

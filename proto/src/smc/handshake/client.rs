@@ -86,6 +86,26 @@ impl Client {
         }
     }
 
+    /// Goes on where another process has sent a Proposal and waits for Accept until then: to decline what comes.
+    pub fn proposed(until: Time, peer_id: PeerId, code: Diagnosis, host: Host) -> Client {
+        let mut wire = Wire::new(peer_id);
+        wire.deadline = Some(until);
+        Client {
+            wire,
+            proposal: None,
+            host,
+            state: State::AwaitAccept,
+            event: None,
+            refusal: Some(code),
+        }
+    }
+
+    /// Until when Accept is awaited, if its first byte is: another process may go on from here.
+    pub fn awaits_accept(&self) -> Option<Time> {
+        let waits = matches!(self.state, State::AwaitAccept) && !self.wire.is_over() && !self.wire.is_inside();
+        self.wire.deadline.filter(|_| waits)
+    }
+
     /// Bytes that may be read from TCP now; reading more could take what is the program's.
     pub fn want(&self) -> usize {
         if matches!(self.state, State::Deciding(_) | State::Over) {

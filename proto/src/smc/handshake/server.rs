@@ -88,6 +88,19 @@ impl Server {
         }
     }
 
+    /// Goes on where another process waits for a Proposal until then: to decline it.
+    pub fn greeted(until: Time, peer_id: PeerId, code: Diagnosis, host: Host) -> Server {
+        let mut server = Server::new(until, peer_id, Err(code), host);
+        server.wire.deadline = Some(until);
+        server
+    }
+
+    /// Until when a Proposal is awaited, if its first byte is: another process may go on from here.
+    pub fn awaits_proposal(&self) -> Option<Time> {
+        let waits = matches!(self.state, State::AwaitProposal) && !self.wire.is_over() && !self.wire.is_inside();
+        self.wire.deadline.filter(|_| waits)
+    }
+
     /// Bytes that may be read from TCP now; reading more could take what is the program's.
     pub fn want(&self) -> usize {
         if matches!(self.state, State::Deciding(..) | State::Over) {

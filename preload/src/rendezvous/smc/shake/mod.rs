@@ -1,5 +1,5 @@
 //! One CLC handshake: feeds the sans-IO machine of `proto` from the TCP descriptor, and does what it asks
-//! for with devices, groups and rings ([`join`], [`back`]).
+//! for with devices, groups and rings ([`join`], [`back`]); a forked child may go on with it ([`will`]).
 //!
 //! Runs in the service thread; nothing here waits. Towards libsmcr the server speaks first: a greeting
 //! ([`smcr_proto::handshake::HELLO`]) that no client answers unasked. When it ends without a link, what the program has sent
@@ -10,6 +10,7 @@ mod back;
 mod begin;
 mod greet;
 mod join;
+mod will;
 
 use self::greet::Late;
 use crate::family::sock::{Sock, role};
@@ -103,7 +104,7 @@ impl Shake {
         peer: Peer,
         refusal: Option<(Reason, Diagnosis)>,
     ) -> Shake {
-        Shake {
+        let shake = Shake {
             s,
             generation: s.generation.load(Relaxed),
             fd,
@@ -128,11 +129,14 @@ impl Shake {
             is_signalled: true,
             late: Late::Nothing,
             gone: false,
-        }
+        };
+        shake.bequeath();
+        shake
     }
 
     /// Goes on as far as it can; true when it is over.
     pub fn step(&mut self, blocked: &mut Blocked) -> bool {
+        self.revoke();
         self.heed(blocked);
         if matches!(self.machine, Machine::Fresh) {
             self.start();
@@ -155,6 +159,9 @@ impl Shake {
         self.write();
         let over = self.gone || self.finish();
         self.note(blocked);
+        if !over {
+            self.bequeath();
+        }
         over
     }
 

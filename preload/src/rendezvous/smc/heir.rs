@@ -1,0 +1,96 @@
+//! A forked child whose parent had not ended the handshake of a connection that both have: it goes on with it when the parent ends.
+//!
+//! While the parent lives its service thread does all. The child's own begins with the fork and looks now and then whether the parent
+//! has ended (no descriptor says so: a program may close it); of several children that have the connection the first takes it, and
+//! the others wait for that one's end. Used by the service thread; [`super::shake::Shake::inherited`] is how it goes on.
+
+use super::shake::Shake;
+use super::way_back;
+use crate::engine::linked;
+use crate::family::process;
+use crate::family::sock::Sock;
+use crate::link::lock::{self, now};
+use crate::log;
+use crate::rendezvous::mark::{self, Shown};
+use crate::sys::{fd, proc};
+use smcr_proto::smc::Time;
+use std::sync::atomic::Ordering::*;
+
+/// A connection, and the process whose handshake it has.
+pub struct Heir {
+    s: &'static Sock,
+    generation: u32,
+    owner: u32,
+    /// When to look again.
+    pub at: Time,
+}
+
+/// How often it looks.
+const LOOK: Time = Time::from_millis(50);
+
+impl Heir {
+    /// After a fork, in the child. None: there is nothing to go on with.
+    pub fn new(s: &'static Sock) -> Option<Heir> {
+        let owner = s.region().filter(|_| linked::is_bare(s))?.server.load(Relaxed);
+        Some(Heir { s, generation: s.generation.load(Relaxed), owner, at: now() + LOOK })
+    }
+
+    /// Whether it is over: the handshake has ended, or goes on here.
+    pub fn look(&mut self, begin: impl FnOnce(Shake)) -> bool {
+        if self.at > now() {
+            return false;
+        }
+        self.at = now() + LOOK;
+        if self.s.generation.load(Relaxed) != self.generation || !linked::is_bare(self.s) {
+            return true;
+        }
+        if !proc::is_gone(self.owner) {
+            return false;
+        }
+        match self.take() {
+            Taken::Not => {}
+            Taken::By(owner) => {
+                self.owner = owner;
+                return false;
+            }
+            Taken::Here(shake) => begin(*shake),
+        }
+        true
+    }
+
+    fn take(&self) -> Taken {
+        let s = self.s;
+        let Some(page) = s.region() else { return Taken::Not };
+        let Some(own) = way_back::descriptor(Some(s.fd.load(Relaxed)), s.cookie.load(Relaxed)) else { return Taken::Not };
+        let Shown::Peer(peer) = mark::ask(s, own) else {
+            fd::close(own);
+            return Taken::Not;
+        };
+        let index = lock::with(|all| {
+            // Acquire: what the one before has said of it; pairs with the Release here, and with the end of a process.
+            page.server.compare_exchange(self.owner, process::pid(), AcqRel, Acquire)?;
+            Ok(all.adopt(s))
+        });
+        match index {
+            Some(Ok(Some(index))) => {
+                log::info!(target: "smcr::link", fd = own, "a handshake goes on in a forked child");
+                Taken::Here(Box::new(Shake::inherited(s, page, own, index, peer)))
+            }
+            Some(Err(owner)) => {
+                fd::close(own);
+                Taken::By(owner)
+            }
+            _ => {
+                fd::close(own);
+                Taken::Not
+            }
+        }
+    }
+}
+
+enum Taken {
+    Not,
+    /// A relative was first.
+    By(u32),
+    Here(Box<Shake>),
+}
