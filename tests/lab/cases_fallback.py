@@ -27,7 +27,11 @@ def started(lab, wrap, kind="smcr", **env):
     """A server of its own, started in a special way; its address words and job."""
     port = 5010
     job = lab.a.start(f"exec {wrap} {PEER} serve {lab.a.ip} {port}", **lab.env(kind, **env))
-    job.expect("serving", 30)
+    try:
+        job.expect("serving", 60)
+    except Failed:
+        job.kill()  # its port is the next case's
+        raise
     return f"{lab.a.ip} {port}", job
 
 
