@@ -3,7 +3,7 @@ connections are spread over both, and what dies then moves to the new one."""
 import re
 import time
 
-from cases_two_devices import Networks, carrying, cut, goes_over_both, links, loaded, two_devices, wait_for_links
+from cases_two_devices import Networks, carrying, cut, goes_over_both, links, loaded, on_tcp, two_devices, wait_for_links
 from guests import Failed
 from lab import MEND, add, said
 
@@ -80,7 +80,7 @@ def removed(guest):
             job.expect("busy done", 300)
             left = carrying(lab.b)
             if left != [[("rxe0", sum(spread))]]:
-                raise Failed(f"links afterwards: {left}, before {spread}")
+                raise Failed(f"links afterwards: {left}, before {spread}; on TCP: {on_tcp(lab.b)}")
             its.run("rdma link add rxe1 type rxe netdev eth1")
             began = time.monotonic()
             wait_for_links(lab, 2, 100)

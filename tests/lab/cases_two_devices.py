@@ -51,6 +51,11 @@ def carrying(guest):
     return [[(row["device"], row["connections"]) for row in group if row["type"] != "NONE"] for group in links(guest)]
 
 
+def on_tcp(guest):
+    """Why connections have left their links altogether, where they have."""
+    return guest.run("smcrctl sock --mode tcp | tail -3")
+
+
 class Networks:
     """Bytes of RoCE on each of the two networks."""
 
@@ -76,11 +81,11 @@ def goes_over_both(lab, first, more):
     with Networks(lab) as networks:
         first.guest.say(id=first.number, input="go\n")
         first.expect("opened", 60)
-        each, on_tcp = sorted(r["connections"] for r in links(lab.b)[0]), lab.b.run("smcrctl sock --mode tcp")
+        each, why = sorted(r["connections"] for r in links(lab.b)[0]), on_tcp(lab.b)
         first.guest.say(id=first.number, input="go\n")
         text = first.done(95)
     if each[0] < more // 2 - 1:
-        raise Failed(f"connections on the links: {each}; on TCP: {on_tcp}")
+        raise Failed(f"connections on the links: {each}; on TCP: {why}")
     total = payload(text)
     if min(networks.each) < total // 3:
         raise Failed(f"payload {total:,} B is not on both: {networks}")
@@ -138,11 +143,11 @@ def one_dies(network, happens):
             happens(lab)
             with Networks(lab) as networks:
                 job.expect("busy done", 200)
-                left = carrying(lab.b)
+                left, why = carrying(lab.b), on_tcp(lab.b)
                 job.guest.say(id=job.number, input="go\n")
                 text = job.done(200)
             if left != [[(f"rxe{1 - network}", sum(spread))]]:
-                raise Failed(f"links afterwards: {left}, before {spread}")
+                raise Failed(f"links afterwards: {left}, before {spread}; on TCP: {why}")
             if networks.each[1 - network] < n // 2 or networks.traffic.tcp > 20000:
                 raise Failed(f"not over the other link: {networks}")
             busy = re.findall(r"busy done after [\d.]+ s", text)[0]
