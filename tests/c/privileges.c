@@ -187,6 +187,34 @@ static void bystander_a(void) {
     close(l);
     meet();
 }
+/* The process itself becomes another user than its peer, which was of the same one and sleeps until there is room; then both
+ * wait for each other, for bytes and for room. */
+static void itself_a(void) {
+    int fd = conn();
+    usleep(20000); /* the ring is full */
+    drop();
+    long before = lo_bytes();
+    get_stream(fd, 4 * 1024 * KIB, 3);
+    exchange(fd, 100);
+    put_stream(fd, 4 * 1024 * KIB, 4);
+    exchange(fd, 100);
+    warmed(8 * 1024 * KIB + 200 * 8000, lo_bytes() - before);
+    close(fd);
+    meet();
+}
+static void itself_b(void) {
+    int fd = conn();
+    put_stream(fd, 4 * 1024 * KIB, 3);
+    for (int n = 0; n < 100 * 4000;) {
+        ssize_t more = MUST(recv(fd, buf, sizeof buf, 0));
+        put(fd, buf, more);
+        n += more;
+    }
+    usleep(20000); /* as above */
+    get_stream(fd, 4 * 1024 * KIB, 4);
+    echo_until_end(fd);
+    meet();
+}
 const struct test tests[] = {{"each", each_a, warm_b, COLD},
                              {"by_syscall", by_syscall_a, warm_b, COLD},
                              {"capabilities", capabilities_a, warm_b, 0},
@@ -197,4 +225,5 @@ const struct test tests[] = {{"each", each_a, warm_b, COLD},
                              {"in_memory", in_memory_a, warm_b, 0},
                              {"filtered", filtered_a, warm_b, 0},
                              {"bystander", bystander_a, warm_b, 0},
+                             {"itself", itself_a, itself_b, 0},
                              {0}};

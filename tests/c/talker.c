@@ -2,9 +2,11 @@
  *   talker ADDRESS PORT [LOCAL-PORT]
  * For each line on standard input, a number, it exchanges so many bytes in pieces of 1 to 4096 and
  * prints "whole"; "DIFFERENT" or an error ends it. Ends with 0 at the end of the input. TALKER_USER: the number of
- * the user that it becomes before it connects. */
+ * the user that it becomes before it connects. Of other lines: "user N", it becomes that one; "eat MS", it reads whatever
+ * wakes anybody out of each descriptor that it has; both print "done", with how many bytes it has read. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdint.h>
@@ -12,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static uint32_t state = 12345;
@@ -32,6 +35,43 @@ static int open_to(const char *address, int port, int local) {
         if (!connect(fd, six ? (void *)&a6 : (void *)&a4, six ? sizeof a6 : sizeof a4))
             return fd;
     return -1;
+}
+
+static long now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static long eat(long ms) {
+    long eaten = 0, end = now_ms() + ms;
+    while (now_ms() < end)
+        for (int fd = 3; fd < 2048; fd++) {
+            char path[64], to[64] = {0}, bytes[8];
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            if (readlink(path, to, sizeof to - 1) <= 0 || !strstr(to, "eventfd"))
+                continue;
+            fcntl(fd, F_SETFL, O_NONBLOCK);
+            ssize_t n = read(fd, bytes, sizeof bytes);
+            eaten += n > 0 ? n : 0;
+        }
+    return eaten;
+}
+
+/* A line that is no number; -1: it is one. */
+static int other(const char *line) {
+    long n, eaten = 0;
+    if (sscanf(line, "user %ld", &n) == 1) {
+        if (setresuid(n, n, n))
+            return perror("setresuid"), 1;
+    } else if (sscanf(line, "eat %ld", &n) == 1) {
+        eaten = eat(n);
+    } else {
+        return -1;
+    }
+    printf("done %ld\n", eaten);
+    fflush(stdout);
+    return 0;
 }
 
 static int exchange(int fd, long bytes) {
@@ -70,8 +110,10 @@ int main(int argc, char **argv) {
     if (fd < 0)
         return perror("connect"), 3;
     char line[64];
-    while (fgets(line, sizeof line, stdin))
-        if (exchange(fd, atol(line)))
+    while (fgets(line, sizeof line, stdin)) {
+        int done = other(line);
+        if (done > 0 || (done < 0 && exchange(fd, atol(line))))
             return 4;
+    }
     return 0;
 }

@@ -1,11 +1,13 @@
 //! A child that has given its privileges up and is taken over does what it can to the process that it was forked from:
 //! it writes into all that it has from the library, and reads what wakes others. That process must not crash, must not
-//! hang, and has every byte right on the connections that are its own, which stay in memory.
+//! hang, and has every byte right on the connections that are its own, which stay in memory. And a peer that becomes another
+//! user: it has nothing more that wakes those of its former user, nor they what wakes it.
 
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::is_root;
+use hostile_common::{Talker, is_root, server_with};
+use std::collections::BTreeSet;
 use smcr_tests::apps::PORT;
 use smcr_tests::dice;
 use smcr_tests::net::Net;
@@ -73,4 +75,50 @@ fn chosen_values() -> Result<()> {
 #[test]
 fn wakes_that_are_eaten() -> Result<()> {
     attacked("eat")
+}
+
+/// The eventfds of a process, by the numbers that the kernel gives them.
+fn events(pid: i32) -> Result<BTreeSet<u64>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        // One may be closed meanwhile.
+        let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+        let number = text.lines().find_map(|l| l.strip_prefix("eventfd-id:"));
+        found.extend(number.map(|n| n.trim().parse::<u64>()).transpose()?);
+    }
+    Ok(found)
+}
+
+/// A client of root's becomes another user while it has a connection in memory; then it reads away what it can, while
+/// another client of root's talks to the same server.
+#[test]
+fn a_peer_that_becomes_another_user() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    for mode in ["epoll", "poll", "threads"] {
+        let net = Net::new()?;
+        let server = server_with(&net, Load::Library, mode, &[], &[("SMCR_SPIN_US", "0")])?;
+        let port = PORT.to_string();
+        let talk = || Talker::start_through(&net, Load::Library, &["env", "SMCR_SPIN_US=0"], &["127.0.0.1", &port]);
+        let (mut leaver, mut friend) = (talk()?, talk()?);
+        leaver.ensure_accelerated()?;
+        friend.ensure_accelerated()?;
+        let shared = events(leaver.pid())?.intersection(&events(server.pid())?).count();
+        ensure!(shared > 0, "{mode}: the test shows nothing");
+        leaver.told("user 65534")?;
+        friend.begin(500_000)?;
+        let eaten = leaver.told("eat 1500")?;
+        println!("{mode}: {eaten} bytes read away");
+        friend.finish().with_context(|| format!("{mode}: a friend"))?;
+        // Its own connection stays in memory, and nobody sleeps for ever; what wakes one of them the other does not have.
+        leaver.exchange(1_000_000).with_context(|| format!("{mode}: the one that left"))?;
+        let c = leaver.connection()?;
+        ensure!(c["state"] == "ACCELERATED", "{mode}: {c}");
+        let shared = events(leaver.pid())?.intersection(&events(server.pid())?).count();
+        ensure!(shared == 0, "{mode}: {shared} eventfds are both's still");
+        leaver.end()?;
+        friend.end()?;
+    }
+    Ok(())
 }

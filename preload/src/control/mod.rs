@@ -103,6 +103,7 @@ pub fn look() {
 /// connection begins. Pages that are mapped are followed as before. A forked child inherits both.
 pub fn restrict() {
     RESTRICTED.store(true, Relaxed);
+    crate::sys::porter::stop();
 }
 
 /// Whether it does: nothing is set up any more that takes a system call of its own.

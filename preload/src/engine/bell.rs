@@ -327,9 +327,22 @@ pub fn trust(s: &Sock, w: Waiter) -> u64 {
 pub fn before_fork(s: &Sock, was_shared: bool) {
     if let Some(dir) = s.rx.dir().filter(|_| !s.is_linked())
         && (!was_shared || dir.forked_at.load(Relaxed) == 0)
+        && dir.forked_at.load(Relaxed) != ANY_TIME
     {
         dir.forked_at.store(clock::ticks(), Relaxed);
     }
+}
+
+/// Of [`Dir::forked_at`]: before every tick at which anybody was told.
+const ANY_TIME: u64 = 1;
+
+/// From now on this process knows no waiter of the peer's: a producer must not sleep by a name. Who does already is rung
+/// after this (`Peer::part`).
+pub fn no_names(s: &Sock) {
+    if let Some(dir) = s.rx.dir() {
+        dir.forked_at.store(ANY_TIME, Relaxed);
+    }
+    fence(SeqCst); // as in `learn_before_fork`
 }
 
 /// After [`before_fork`] for all connections: takes what the channels hold, for the child as well.
@@ -344,7 +357,7 @@ pub fn learn_before_fork() {
 
 /// The consumer is in one process again.
 pub fn is_unshared(dir: &Dir) {
-    if dir.forked_at.load(Relaxed) != 0 {
+    if dir.forked_at.load(Relaxed) > ANY_TIME {
         dir.forked_at.store(0, Relaxed);
     }
 }

@@ -354,7 +354,13 @@ pub fn thread_waiter() -> Option<Waiter> {
     if let Some(w) = WAITER.get()
         && w.is_ours()
     {
-        return Some(w);
+        if !w.is_stale() {
+            return Some(w);
+        }
+        if w.is_asleep() {
+            return None; // below a handler
+        }
+        w.release();
     }
     // After a refusal ask again only now and then.
     let skip = WITHOUT.get();

@@ -1,7 +1,7 @@
 //! setuid, setgid, setgroups and their relatives, capset and unshare: a process that may do other things afterwards than its
 //! relatives shares nothing of the library's with them any more (`table::apart`).
 //!
-//! With relatives alone: else the call is passed through, at the price of a load. initgroups calls setgroups inside libc.
+//! With relatives, or peers that know it by its user, alone: else the call is passed through, at the price of some loads. initgroups calls setgroups inside libc.
 
 use super::{guarded, hooks};
 use crate::real;
@@ -45,9 +45,14 @@ pub fn changing<R>(call: impl FnOnce() -> R) -> R {
     let result = call();
     let e = errno();
     guarded(|| {
-        let same = matches!((&before, Credentials::now()), (Ok(old), Ok(now)) if !now.differ_from(old));
+        let now = Credentials::now();
+        let same = matches!((&before, &now), (Ok(old), Ok(now)) if !now.differ_from(old));
         if !same {
             apart::leave();
+        }
+        match (&before, &now) {
+            (Ok(old), Ok(now)) if old.users() == now.users() => {}
+            (_, now) => apart::part_from_kin(now.as_ref().map_or([u32::MAX; 3], Credentials::users)),
         }
     });
     set_errno(e);

@@ -6,7 +6,7 @@ use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
-use crate::sys::{Errno, Res, Sysno, clock, fd, net, proc};
+use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
 use crate::transport::channel::{Heard, read_one};
 use crate::transport::peers;
 use crate::transport::region::{self, RegionHeader, setup};
@@ -146,7 +146,10 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         let sent = peer.send(&message, Some(region_fd));
         fault::pass(Fault::OfferSent);
         fd::close(region_fd);
-        if sent.is_err() {
+        if let Err(e) = sent {
+            if e.0 == libc::EPIPE && peer.start_reading() {
+                peer.lost(); // stays marked as being read
+            }
             s.tx.dir.store(std::ptr::null_mut(), Release);
             s.rx.dir.store(std::ptr::null_mut(), Release);
             return Err(Reason::PeerSilent);
@@ -183,6 +186,9 @@ fn memory(s: &Sock) -> Res<(*mut RegionHeader, i32)> {
 }
 
 fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
+    if porter::are_all_away() {
+        return Err(Reason::NoResources);
+    }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let sock = net::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::NoResources)?;
     let (raw, len) = net::abstract_name(&channel_name(name)[..15]);
@@ -196,12 +202,12 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     let who = match net::peer_credentials(sock) {
         Ok(who) if who.uid == uid => who,
         _ => {
-            fd::close(sock);
+            porter::let_go(&[sock]);
             return Err(Reason::UidMismatch);
         }
     };
     peers::add(sock, name, who, proc::euid()).ok_or_else(|| {
-        fd::close(sock);
+        porter::let_go(&[sock]);
         Reason::NoResources
     })
 }

@@ -5,7 +5,7 @@
 
 use super::server;
 use crate::family::process;
-use crate::sys::{Errno, Res, Sysno, clock, fd, net, proc};
+use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
 use crate::transport::channel::{Heard, read_one};
 use crate::transport::peers::{self, Peer};
 use smcr_proto::rendezvous::{NAME_MASK, channel_name};
@@ -94,16 +94,19 @@ fn accept_all() -> bool {
         return false;
     }
     let mut any = false;
+    if porter::are_all_away() {
+        return false; // a stranger's channel could not be closed
+    }
     while let Ok(channel) = net::accept(sock) {
         any = true;
         let channel = fd::park(channel);
         // A socket that listens shows what those see who connect to it: us, as we were then.
         let (Ok(who), Ok(own)) = (net::peer_credentials(channel), net::peer_credentials(sock)) else {
-            fd::close(channel);
+            porter::let_go(&[channel]);
             continue;
         };
         if peers::add(channel, 0, who, own.uid).is_none() {
-            fd::close(channel);
+            porter::let_go(&[channel]);
         }
     }
     any
@@ -132,6 +135,25 @@ fn read_offers(p: &'static Peer) -> bool {
         p.stop_reading();
     }
     any
+}
+
+/// Whether other processes can reach this one.
+pub fn is_open() -> bool {
+    FD.load(Relaxed) >= 0
+}
+
+/// This process can be no other user than these now: who connects would take it for the one that made the socket. The next
+/// announcement makes a new one. False: the socket is right, or there is none.
+pub fn part(users: [u32; 3]) -> bool {
+    let sock = FD.load(Relaxed);
+    if sock < 0 || net::peer_credentials(sock).is_ok_and(|who| users.contains(&who.uid)) {
+        return false;
+    }
+    FD.store(-1, Relaxed);
+    NAME.store(0, Relaxed);
+    MAKING.store(0, Release);
+    porter::let_go(&[sock]);
+    true
 }
 
 /// Whether `fd` is our socket.

@@ -236,6 +236,16 @@ pub fn stop_announcing(s: &Sock, sock: i32, why: Reason) {
     server::withdraw(s, sock, why, step::FAILED);
 }
 
+/// Whether other processes know this one by its user.
+pub fn is_known() -> bool {
+    listener::is_open() || crate::transport::peers::has_kin()
+}
+
+/// This process can be no other user than these now; true if nobody reaches it any more by what it has announced.
+pub fn part(users: [u32; 3]) -> bool {
+    listener::part(users)
+}
+
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     listener::descriptors(add);

@@ -31,6 +31,11 @@ impl Credentials {
         })
     }
 
+    /// Real, effective and saved user: those that the process can be.
+    pub fn users(&self) -> [u32; 3] {
+        self.users
+    }
+
     /// Whether a process with these may do other things than one with those.
     pub fn differ_from(&self, old: &Credentials) -> bool {
         self != old || self.others.is_none()

@@ -57,6 +57,11 @@ fn seal(fd: c_int, seals: c_int) -> Res {
     super::fd::fcntl(fd, F_ADD_SEALS, seals as usize)
 }
 
+/// Whether it is a file in memory: neither this question nor its close asks anybody outside of the kernel.
+pub fn is_in_memory(fd: c_int) -> bool {
+    super::fd::fcntl(fd, F_GET_SEALS, 0).is_ok()
+}
+
 /// Whether a memfd of a peer can be mapped without danger: on tmpfs (hugetlb memfds raise SIGBUS),
 /// of exactly this size, and sealed against every change of size.
 pub fn is_safe_memfd(fd: c_int, len: usize) -> bool {

@@ -16,8 +16,11 @@ pub mod filter;
 pub mod mem;
 pub mod net;
 pub mod pair;
+pub mod porter;
 pub mod probe;
 pub mod proc;
+pub mod rights;
+pub mod start;
 pub mod thread;
 
 pub use syscalls::Sysno;

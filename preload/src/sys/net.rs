@@ -2,7 +2,7 @@
 
 use super::{Errno, Res, Sysno, call};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use libc::{c_int, c_void};
+use libc::c_int;
 use std::mem::{MaybeUninit, size_of};
 
 /// Each message received says how many bytes are left (not in libc).
@@ -232,7 +232,7 @@ pub fn send_slice(fd: c_int, buf: &[u8], flags: c_int) -> Res {
 ///
 /// # Safety
 /// The header and all that it points to must be valid for the call.
-unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Res {
+pub unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Res {
     // SAFETY: by the contract.
     unsafe { call(Sysno::sendmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
 }
@@ -244,84 +244,6 @@ unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Res {
 pub unsafe fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> Res {
     // SAFETY: by the contract.
     unsafe { call(Sysno::recvmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
-}
-
-/// Most descriptors that one message carries.
-pub const MAX_FDS: usize = 4;
-
-/// Sends a message with descriptors over a Unix socket, without waiting.
-pub fn send_with_fds(sock: c_int, data: &[u8], fds: &[c_int]) -> Res {
-    let mut control = [0u64; 8];
-    let mut iov = libc::iovec { iov_base: data.as_ptr() as *mut c_void, iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    if !fds.is_empty() {
-        let bytes = size_of_val(fds);
-        msg.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: the macros only compute; the control buffer is aligned and large enough for
-        // MAX_FDS descriptors (checked by the slice index below).
-        unsafe {
-            msg.msg_controllen = libc::CMSG_SPACE(bytes as u32) as usize;
-            let c = libc::CMSG_FIRSTHDR(&msg);
-            (*c).cmsg_level = libc::SOL_SOCKET;
-            (*c).cmsg_type = libc::SCM_RIGHTS;
-            (*c).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
-            let fds = &fds[..fds.len().min(MAX_FDS)];
-            std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
-        }
-    }
-    // SAFETY: header, data and control buffer live until the call returns.
-    unsafe { sendmsg(sock, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
-}
-
-/// Receives a message and its descriptors (close-on-exec) from a Unix socket, without waiting. EMFILE:
-/// there is no room for its descriptors now, and it stays where it is.
-pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -> Res<(usize, usize)> {
-    let mut control = [0u64; 8];
-    let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: only computes.
-    msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<c_int>()) as u32) } as usize;
-    // SAFETY: header, data and control buffer live until the call returns.
-    let n = unsafe { recvmsg(sock, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
-    let mut got = 0;
-    // SAFETY: the kernel wrote well-formed headers into the control buffer; the walk stays inside.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(&msg);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
-                let from = libc::CMSG_DATA(c).cast::<c_int>();
-                for i in 0..bytes / size_of::<c_int>() {
-                    let fd = from.add(i).read_unaligned();
-                    if got < MAX_FDS {
-                        fds[got] = fd;
-                        got += 1;
-                    } else {
-                        super::fd::close(fd);
-                    }
-                }
-            }
-            c = libc::CMSG_NXTHDR(&msg, c);
-        }
-    }
-    if msg.msg_flags & libc::MSG_CTRUNC != 0 && got < MAX_FDS {
-        for fd in &fds[..got] {
-            super::fd::close(*fd);
-        }
-        return Err(Errno(libc::EMFILE));
-    }
-    if n > 0 {
-        // Its descriptors are here; this takes the message itself.
-        let _ = recv_slice(sock, &mut [0u8; 1], libc::MSG_DONTWAIT);
-    }
-    Ok((n, got))
 }
 
 /// Credentials of the other end of a Unix connection (SO_PEERCRED).

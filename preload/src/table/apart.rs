@@ -8,12 +8,12 @@
 
 use super::connections;
 use super::life::held;
-use crate::engine::{kernel, linked, switch};
-use crate::family::sock::{Sock, flag};
+use crate::engine::{bell, kernel, linked, switch};
+use crate::family::sock::{Sock, flag, role, step};
 use crate::family::{apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, Back, legacy};
 use crate::sys::{clock, fd, proc};
-use crate::transport::{peers, region, waiters};
+use crate::transport::{channel, peers, region, waiters};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -21,7 +21,33 @@ use std::sync::atomic::Ordering::*;
 /// Whether there is a family to leave. Not for a vfork child, whose memory is its parent's.
 #[inline]
 pub fn is_due() -> bool {
-    apart::is_related() && !process::is_vfork_child()
+    (apart::is_related() || rendezvous::is_known()) && !process::is_vfork_child()
+}
+
+/// This process can be no other user than these from now on: what peers gave it, and have of it, because they were of its user
+/// ends here. It keeps nothing that wakes them, and they go on by doorbell bytes, as it does; connections stay in memory.
+#[cold]
+pub fn part_from_kin(users: [u32; 3]) {
+    let former: Vec<_> = peers::kin_beside(users).collect();
+    if rendezvous::part(users) {
+        let is_announced = |s: &Sock| s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER;
+        for (fd, s) in connections().filter(|(_, s)| is_announced(s)) {
+            rendezvous::stop_announcing(s, fd, Reason::Privileges);
+        }
+    }
+    if former.is_empty() {
+        return;
+    }
+    let theirs = |s: &Sock| !s.is_linked() && s.region().is_some() && former.iter().any(|(i, _)| s.peer.load(Relaxed) == *i);
+    connections().filter(|(_, s)| theirs(s)).for_each(|(_, s)| bell::no_names(s));
+    for (_, peer) in &former {
+        channel::drain(peer); // what it has told before it could see that
+        peer.part();
+    }
+    waiters::retire();
+    super::set::retire();
+    // Peers name our waiters still: by the doorbell byte from now on.
+    connections().filter(|(_, s)| theirs(s)).for_each(|(fd, s)| kernel::expose(s, fd));
 }
 
 /// Leaves the family.

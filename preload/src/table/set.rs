@@ -128,6 +128,22 @@ pub fn forget_fd(fd: i32, twin: Option<i32>) {
     }
 }
 
+/// Former peers have the eventfds of the waiters (`waiters::retire`): sets in which nobody sleeps take others.
+pub fn retire() {
+    for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
+        let marker = Marker::new();
+        let Ok(locked) = s.lock(&marker) else { continue };
+        if s.sleepers.load(Acquire) == 0
+            && let Some(w) = s.waiter()
+        {
+            s.waiter.store(0, Relaxed);
+            locked.inner.bell_registered = false;
+            locked.inner.ears = 0;
+            w.release();
+        }
+    }
+}
+
 /// In a forked child the sets are shared with the parent through the kernel: their waiters are the
 /// parent's.
 pub fn forget_in_child() {

@@ -2,8 +2,10 @@
 //! rendezvous that waits for them.
 
 use super::peers::Peer;
+use crate::control;
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, net};
+use crate::sys::porter::{self, Verdict};
+use crate::sys::{self, mem, pair, rights};
 use smcr_proto::rendezvous::{Answer, MAX_MESSAGE, Message, Offer};
 
 /// What reading brought besides what to ring by.
@@ -71,8 +73,15 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
             return Heard::Nothing;
         }
         let mut buf = [0u8; MAX_MESSAGE];
-        let mut fds = [-1; net::MAX_FDS];
-        let (n, mut count) = match net::recv_with_fds(peer.channel(), &mut buf, &mut fds) {
+        if !peer.is_kin() {
+            match weighed(peer) {
+                Verdict::Good => {}
+                Verdict::Hostile => return Heard::Gone,
+                Verdict::Unknown => return Heard::Nothing,
+            }
+        }
+        let mut fds = [-1; rights::MAX_FDS];
+        let (n, mut count) = match rights::recv_with_fds(peer.channel(), &mut buf, &mut fds) {
             Ok((0, count)) => {
                 for fd in &fds[..count] {
                     sys::fd::close(*fd);
@@ -107,4 +116,26 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
             }
         }
     }
+}
+
+/// Whether the next message of a peer of another user can be taken: only with descriptors of the kinds that it should have,
+/// since any other could hold who closes it.
+fn weighed(peer: &Peer) -> Verdict {
+    match rights::peek_without_fds(peer.channel(), &mut [0; MAX_MESSAGE]) {
+        Ok((_, true)) if control::is_restricted() => Verdict::Unknown,
+        Ok((_, true)) => porter::weigh(peer.channel(), fits),
+        _ => Verdict::Good, // nothing comes with it, or nothing is there
+    }
+}
+
+/// Runs in a porter. Nothing here asks anybody but the kernel, which a file system or who holds a socket's lock could delay.
+fn fits(raw: &[u8], fds: &[i32]) -> bool {
+    let Ok((message, has_page)) = Message::parse(raw) else { return false };
+    let (others, page) = fds.split_at(fds.len() - usize::from(has_page && !fds.is_empty()));
+    page.iter().all(|fd| mem::is_in_memory(*fd))
+        && match message {
+            Message::Bell(_) => matches!(others, [end] if pair::is_end(*end)),
+            Message::Offer(_) => matches!(others, [memory] if mem::is_in_memory(*memory)),
+            Message::Answer(_) => others.is_empty(),
+        }
 }

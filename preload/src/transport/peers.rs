@@ -6,10 +6,10 @@
 //! channel, which costs its connections the cheap wakes and nothing else.
 
 use super::waiters::{self, Waiter};
-use super::wakes::Wakes;
+use super::wakes::{self, Wakes};
 use crate::control;
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, Res, clock, mem, net};
+use crate::sys::{self, Res, clock, mem, porter, rights};
 use smcr_proto::rendezvous::{Bell, MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -25,7 +25,7 @@ pub struct Peer {
     name: AtomicU64,
     pid: AtomicU32,
     uid: AtomicU32,
-    /// [`KIN`], [`STRANGER`] or [`DEAF`].
+    /// [`KIN`], [`STRANGER`], [`DEAF`] or [`FORMER`].
     kinship: AtomicU32,
     page: AtomicPtr<u8>,
     wakes: Wakes,
@@ -56,6 +56,9 @@ const KIN: u32 = 0;
 const STRANGER: u32 = 1;
 /// One of another user that has closed what it was to ring by: it has doorbell bytes.
 const DEAF: u32 = 2;
+
+/// One of the user that this process was before: it has doorbell bytes, and gives us the same.
+const FORMER: u32 = 3;
 
 /// A thread tells it now.
 const TELLING: u32 = u32::MAX;
@@ -145,6 +148,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
 
 /// A forked child shares its parent's channels and must not read from them; it has none of its waiters.
 pub fn forget_in_child() {
+    porter::forget_in_child();
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
         p.wakes.close_ears();
@@ -177,9 +181,19 @@ pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
     }
 }
 
+/// Whether there is a peer of our own user.
+pub fn has_kin() -> bool {
+    all().any(|(_, p)| p.is_kin())
+}
+
+/// Peers of our own user that is none of these, with their slot + 1.
+pub fn kin_beside(users: [u32; 3]) -> impl Iterator<Item = (u32, &'static Peer)> {
+    all().filter(move |(_, p)| p.is_kin() && !users.contains(&p.who().1))
+}
+
 /// Whether `fd` is one of our descriptors here.
 pub fn owns(fd: i32) -> bool {
-    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd))
+    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || porter::owns(fd)
 }
 
 /// Names our descriptors here.
@@ -188,11 +202,13 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
         add(p.channel.load(Relaxed));
         p.wakes.descriptors(add);
     }
+    porter::descriptors(add);
 }
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
     all().any(|(_, p)| p.channel.compare_exchange(old, new, AcqRel, Relaxed).is_ok() || p.wakes.moved(old, new))
+        || porter::moved(old, new)
 }
 
 impl Peer {
@@ -219,11 +235,8 @@ impl Peer {
         // at 1 while it is emptied.
         self.refs.store(1, Relaxed);
         self.name.store(0, Relaxed);
-        let fd = self.channel.swap(-1, AcqRel);
-        if fd >= 0 {
-            sys::fd::close(fd);
-        }
-        self.wakes.close();
+        self.wakes.close_bells(self.channel.swap(-1, AcqRel), self.is_kin());
+        self.wakes.close_ears();
         let page = self.page.swap(std::ptr::null_mut(), AcqRel);
         if !page.is_null() {
             mem::unmap(page, waiters::LEN);
@@ -240,6 +253,16 @@ impl Peer {
         {
             self.lost(); // stays marked as being read: nobody reads a channel that has ended
         }
+    }
+
+    /// This process is another user now: it keeps nothing by which the peer is woken, and no channel. Whoever sleeps by a name
+    /// wakes once, and finds that we do not know it (`bell::no_names`).
+    pub fn part(&self) {
+        self.wakes.ring_all();
+        self.kinship.store(FORMER, Relaxed);
+        self.told.iter().for_each(|told| told.store(0, Relaxed));
+        self.wakes.close_bells(self.channel.swap(-1, AcqRel), true);
+        self.lost();
     }
 
     /// The channel has ended: the peer is not found any more, and the slot goes with the last user.
@@ -301,7 +324,7 @@ impl Peer {
         if fault::fails(Fault::Message) {
             return Err(sys::Errno(libc::EAGAIN));
         }
-        let sent = net::send_with_fds(self.channel(), &buf[..len], &fds[..n])?;
+        let sent = rights::send_with_fds(self.channel(), &buf[..len], &fds[..n])?;
         if page {
             self.introduced.store(1, Relaxed);
         }
@@ -324,7 +347,7 @@ impl Peer {
     pub fn take_bell(&self, bell: Bell, fd: i32) {
         match Waiter::named(bell.slot, bell.generation) {
             Some(w) if !control::is_restricted() || self.is_kin() => self.wakes.take_bell(w, fd, self.is_kin()),
-            _ => sys::fd::close(fd),
+            _ => wakes::close_bell(fd, self.is_kin()),
         }
     }
 
@@ -365,6 +388,7 @@ impl Peer {
         }
         if before == TELLING
             || !w.is_ours()
+            || w.is_stale()
             || !self.is_readable()
             || self.introduced.load(Relaxed) == OF_OLD
             || told.compare_exchange(before, TELLING, AcqRel, Relaxed).is_err()
@@ -419,7 +443,8 @@ impl Peer {
         self.wakes.close_ear(w);
     }
 
-    fn is_kin(&self) -> bool {
+    /// Whether it is of our own user: it could trace us.
+    pub fn is_kin(&self) -> bool {
         self.kinship.load(Relaxed) == KIN
     }
 

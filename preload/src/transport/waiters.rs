@@ -25,6 +25,8 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 struct Local {
     eventfd: AtomicI32,
     generation: AtomicU32,
+    /// Peers that are not to be trusted any more have the eventfd.
+    stale: AtomicU32,
     /// What [`EARS`] was when its last ear was opened; 0: it has none.
     ears: AtomicU32,
 }
@@ -34,7 +36,14 @@ static EARS: AtomicU32 = AtomicU32::new(0);
 
 /// Per process: the eventfds of the waiters that this process owns.
 static LOCAL: [Local; SLOTS] =
-    [const { Local { eventfd: AtomicI32::new(-1), generation: AtomicU32::new(0), ears: AtomicU32::new(0) } }; SLOTS];
+    [const {
+        Local {
+            eventfd: AtomicI32::new(-1),
+            generation: AtomicU32::new(0),
+            stale: AtomicU32::new(0),
+            ears: AtomicU32::new(0),
+        }
+    }; SLOTS];
 
 /// A waiter: slot number and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +143,11 @@ impl Waiter {
         l.eventfd.load(Relaxed) >= 0 && l.generation.load(Relaxed) == self.generation()
     }
 
+    /// Whether nobody else is to be told of it, and its owner takes another one (`retire`).
+    pub fn is_stale(self) -> bool {
+        LOCAL[self.slot()].stale.load(Relaxed) != 0
+    }
+
     /// Gives the slot back.
     pub fn release(self) {
         self.wake_up();
@@ -172,12 +186,18 @@ pub fn take() -> Res<Waiter> {
             }
         };
         local.generation.store(generation, Relaxed);
+        local.stale.store(0, Relaxed);
         local.eventfd.store(fd, Relaxed);
         let w = Waiter(generation << 8 | slot as u32);
         w.wake_up();
         return Ok(w);
     }
     Err(Errno(libc::EAGAIN))
+}
+
+/// Peers that have eventfds of ours are of another user now: what they have is told to nobody else.
+pub fn retire() {
+    own_slots().for_each(|w| LOCAL[w.slot()].stale.store(1, Relaxed));
 }
 
 /// The page's descriptor, to be passed to peers (who can map it for reading only).

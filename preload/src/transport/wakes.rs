@@ -5,11 +5,12 @@
 //! A peer of our own user, who could trace us as well, is given a waiter's eventfd itself, and gives us its own: that costs least.
 //! What a peer of another user has in its hands must not be what others ring: it could read their wakes away, or end it.
 //! So it gets an end of a pair of sockets (`sys::pair`) for each of our waiters, and what it gives us has to be such an
-//! end: anything else could hold who rings it, or raise a signal.
+//! end: anything else could hold who rings it, or raise a signal. Such an end is closed by a porter (`sys::porter`): the other
+//! user may have put something into its queue.
 
 use super::waiters::{SLOTS, Waiter};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{Errno, Res, fd, mem, pair};
+use crate::sys::{Errno, Res, fd, mem, pair, porter};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 /// The table of a peer.
@@ -31,20 +32,28 @@ impl Slot {
         (fd >= 0 && self.generation.load(Relaxed) == w.generation()).then_some(fd)
     }
 
-    fn put(&self, w: Waiter, fd: i32) {
+    /// What was there before; -1: nothing.
+    fn put(&self, w: Waiter, fd: i32) -> i32 {
         self.generation.store(w.generation(), Relaxed);
-        close(self.fd.swap(fd, AcqRel));
+        self.fd.swap(fd, AcqRel)
     }
 
-    fn close(&self) {
-        close(self.fd.swap(-1, AcqRel));
+    fn empty(&self) -> i32 {
+        self.fd.swap(-1, AcqRel)
     }
 }
 
-fn close(fd: i32) {
-    if fd >= 0 {
-        fd::close(fd);
+/// Closes what a peer gave us to ring.
+pub fn close_bell(fd: i32, is_kin: bool) {
+    match fd {
+        ..0 => {}
+        _ if is_kin => fd::close(fd),
+        _ => porter::let_go(&[fd]),
     }
+}
+
+fn close_ear(fd: i32) {
+    close_bell(fd, !pair::may_carry());
 }
 
 impl Wakes {
@@ -54,8 +63,8 @@ impl Wakes {
     /// Takes what one of the peer's waiters is to be rung by. `is_kin`: the peer is of our own user.
     pub fn take_bell(&self, w: Waiter, fd: i32, is_kin: bool) {
         match self.table_or_make() {
-            Some(t) if is_kin || pair::is_end(fd) => t.bells[w.slot()].put(w, fd::park(fd)),
-            _ => fd::close(fd),
+            Some(t) if is_kin || pair::is_end(fd) => close_bell(t.bells[w.slot()].put(w, fd::park(fd)), is_kin),
+            _ => close_bell(fd, is_kin),
         }
     }
 
@@ -72,6 +81,14 @@ impl Wakes {
         }
     }
 
+    /// Rings all waiters of a peer of our own user, asleep or not.
+    pub fn ring_all(&self) {
+        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(|s| s.fd.load(Acquire)));
+        for fd in bells.filter(|fd| *fd >= 0) {
+            let _ = fd::event_set(fd);
+        }
+    }
+
     /// Opens an ear of a waiter of ours; the end for the peer to ring, which is closed when it was sent.
     pub fn open_ear(&self, w: Waiter) -> Res<i32> {
         if fault::fails(Fault::Memory) {
@@ -79,7 +96,7 @@ impl Wakes {
         }
         let t = self.table_or_make().ok_or(Errno(libc::ENOMEM))?;
         let [hears, rings] = pair::make()?;
-        t.ears[w.slot()].put(w, fd::park(hears));
+        close_ear(t.ears[w.slot()].put(w, fd::park(hears)));
         w.has_new_ear();
         Ok(rings)
     }
@@ -102,18 +119,26 @@ impl Wakes {
         if self.ear(w) >= 0
             && let Some(t) = self.table()
         {
-            t.ears[w.slot()].close();
+            close_ear(t.ears[w.slot()].empty());
         }
     }
 
     /// Closes all ears.
     pub fn close_ears(&self) {
-        self.table().into_iter().for_each(|t| t.ears.iter().for_each(Slot::close));
+        self.table().into_iter().for_each(|t| t.ears.iter().for_each(|s| close_ear(s.empty())));
     }
 
-    /// Closes everything.
-    pub fn close(&self) {
-        self.slots().for_each(Slot::close);
+    /// Closes what the peer gave us to ring, and `channel` with it.
+    pub fn close_bells(&self, channel: i32, is_kin: bool) {
+        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(Slot::empty));
+        let mut all = [-1; SLOTS + 1];
+        let given = bells.chain([channel]).filter(|fd| *fd >= 0);
+        let n = all.iter_mut().zip(given).map(|(to, fd)| *to = fd).count();
+        match is_kin {
+            true => all[..n].iter().for_each(|fd| fd::close(*fd)),
+            false if n > 0 => porter::let_go(&all[..n]),
+            false => {}
+        }
     }
 
     /// Names the descriptors here.

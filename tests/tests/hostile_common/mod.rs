@@ -54,6 +54,7 @@ pub struct Talker<'a> {
     running: Running<'a>,
     to: std::io::PipeWriter,
     told: usize,
+    answered: usize,
 }
 
 impl<'a> Talker<'a> {
@@ -81,6 +82,7 @@ impl<'a> Talker<'a> {
             running,
             to,
             told: 0,
+            answered: 0,
         })
     }
 
@@ -92,6 +94,20 @@ impl<'a> Talker<'a> {
     pub fn begin(&mut self, bytes: usize) -> Result<()> {
         self.told += 1;
         Ok(writeln!(self.to, "{bytes}")?)
+    }
+
+    /// Gives it a line that is no number, and says what it has answered when it has done that.
+    pub fn told(&mut self, line: &str) -> Result<String> {
+        writeln!(self.to, "{line}")?;
+        let before = self.answered;
+        self.answered += 1;
+        let answer = |out: &str| out.lines().filter_map(|l| l.strip_prefix("done ")).nth(before).map(str::to_owned);
+        eventually(line, || {
+            ensure!(!self.running.gone()?, "{:?}", self.running.so_far());
+            Ok(answer(&self.running.so_far().0).is_some())
+        })
+        .with_context(|| format!("{:?}", self.running.so_far()))?;
+        answer(&self.running.so_far().0).context("an answer")
     }
 
     /// Waits till all that was begun is whole.

@@ -268,33 +268,7 @@ impl Link {
     }
 
     pub fn tell(&self, bytes: &[u8], fds: &[i32]) -> Result<()> {
-        let channel = self.channel.as_ref().context("channel")?.as_raw_fd();
-        let mut control = [0u64; 64];
-        let mut iov = libc::iovec {
-            iov_base: bytes.as_ptr() as *mut _,
-            iov_len: bytes.len(),
-        };
-        // SAFETY: an all-zero msghdr is valid; all buffers live until the call returns; the control
-        // buffer has room for 100 descriptors.
-        let n = unsafe {
-            let mut msg: libc::msghdr = std::mem::zeroed();
-            msg.msg_iov = &mut iov;
-            msg.msg_iovlen = 1;
-            if !fds.is_empty() {
-                assert!(fds.len() <= 100);
-                let len = size_of_val(fds) as u32;
-                msg.msg_control = control.as_mut_ptr().cast();
-                msg.msg_controllen = libc::CMSG_SPACE(len) as usize;
-                let c = libc::CMSG_FIRSTHDR(&msg);
-                (*c).cmsg_level = libc::SOL_SOCKET;
-                (*c).cmsg_type = libc::SCM_RIGHTS;
-                (*c).cmsg_len = libc::CMSG_LEN(len) as usize;
-                std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
-            }
-            libc::sendmsg(channel, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-        };
-        ensure!(n >= 0, "channel: {}", std::io::Error::last_os_error());
-        Ok(())
+        send_with(self.channel.as_ref().context("channel")?.as_raw_fd(), bytes, fds)
     }
 
     /// Takes what the server says.
@@ -347,6 +321,33 @@ impl Link {
             }
         }
     }
+}
+
+/// Sends bytes with descriptors over a Unix socket.
+pub fn send_with(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<()> {
+    let mut control = [0u64; 64];
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    // SAFETY: an all-zero msghdr is valid; all buffers live until the call returns; the control
+    // buffer has room for 100 descriptors.
+    let n = unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &mut iov;
+        msg.msg_iovlen = 1;
+        if !fds.is_empty() {
+            assert!(fds.len() <= 100);
+            let len = size_of_val(fds) as u32;
+            msg.msg_control = control.as_mut_ptr().cast();
+            msg.msg_controllen = libc::CMSG_SPACE(len) as usize;
+            let c = libc::CMSG_FIRSTHDR(&msg);
+            (*c).cmsg_level = libc::SOL_SOCKET;
+            (*c).cmsg_type = libc::SCM_RIGHTS;
+            (*c).cmsg_len = libc::CMSG_LEN(len) as usize;
+            std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
+        }
+        libc::sendmsg(socket, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    ensure!(n >= 0, "channel: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// Connects to an abstract name.

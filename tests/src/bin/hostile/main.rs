@@ -8,6 +8,7 @@
 mod attacks;
 mod claims;
 mod diag;
+mod held;
 mod hoard;
 mod link;
 mod offers;
@@ -29,6 +30,7 @@ fn main() -> Result<()> {
         "claim" => claims::claim(to.parse()?, rest),
         "stall" => attacks::stall(to.parse()?),
         "offer" => offers::run(to.parse()?, rest),
+        "hold" => held::hold(to.parse()?, rest),
         "hoard" => hoard::hoard(to.parse()?, rest),
         "foreign" => third::foreign(to.parse()?, rest),
         "relay" => third::relay(to.parse()?, rest),

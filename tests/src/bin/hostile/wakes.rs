@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// Bytes of a page of sleep words.
 const PAGE: usize = 128 * 64 + 4096;
 /// The first waiter of the page, in its first generation.
-const WAITER: Bell = Bell { slot: 0, generation: 1 };
-const WORD: u32 = 0x8000_0000 | 1 << 8;
+pub const WAITER: Bell = Bell { slot: 0, generation: 1 };
+pub const WORD: u32 = 0x8000_0000 | 1 << 8;
 
 /// From now on this process is another user's.
 pub fn become_nobody() -> Result<()> {
@@ -214,7 +214,7 @@ fn bell(kind: &str) -> Result<(OwnedFd, Kept)> {
 }
 
 /// A page of sleep words, and the first of them.
-fn page() -> Result<(OwnedFd, &'static AtomicU32)> {
+pub fn page() -> Result<(OwnedFd, &'static AtomicU32)> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: plain system calls on a descriptor of ours; the mapping stays for ever.
     unsafe {

@@ -1,0 +1,376 @@
+//! Porters: processes of a few instructions that touch what a process of another user has passed, so that no thread of the
+//! program has to.
+//!
+//! A descriptor takes whoever closes it into the hands of who made it: a TCP socket with SO_LINGER waits for a reader, a file
+//! of a FUSE mount for the daemon, and that wait no signal ends. A socket drops what lies in its queue with it. Once such a
+//! descriptor stands in our table, each way to be rid of it is such a close: by a thread, which exec and exit wait for; by the
+//! exit itself. So a message with descriptors is looked at first by a porter, which shares our memory and has a *copy* of our
+//! table. If it is what it should be, the porter ends, and we take it. If not, the porter takes it out of the channel, lets
+//! go of all else, and ends with it, however long that takes: it has no memory of ours by then, is no thread of ours, and
+//! sends no signal when it ends. What sockets we let go of is closed in the same way: not the last reference to them.
+//!
+//! Between processes of one user there are no porters (`transport::peers`).
+
+use super::{Errno, Sysno, call, fd, mem, net, proc, rights, start};
+use libc::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+
+/// At a time. Each may wait for long: who holds them all has strangers stay on TCP.
+const MOST: usize = 8;
+const STACK: usize = 64 << 10;
+/// Descriptors that one takes along.
+const LOAD: usize = 260;
+/// How long the program's thread may take to close its copies.
+const PATIENCE_S: i64 = 5;
+
+/// What a look at a message says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It has what it should have.
+    Good,
+    /// It had something else; the channel is at its end.
+    Hostile,
+    /// Not to be had now.
+    Unknown,
+}
+
+const PENDING: u32 = 0;
+const GOOD: u32 = 1;
+const HOSTILE: u32 = 2;
+const UNKNOWN: u32 = 3;
+
+/// Whether descriptors are what a message should have. Runs in a porter: nothing that waits, no memory of the thread's.
+pub type Fits = fn(&[u8], &[c_int]) -> bool;
+
+/// What a porter has to do; at the foot of its stack.
+struct Errand {
+    /// 1 until it is out of our memory: the kernel clears it.
+    inside: AtomicU32,
+    /// The number of a verdict.
+    verdict: AtomicU32,
+    /// The thread has closed its copies.
+    closed: AtomicU32,
+    fits: Option<Fits>,
+    /// The channel, or what is let go of; sorted.
+    load: [c_int; LOAD],
+    count: usize,
+}
+
+struct Place {
+    /// 0 free, else the porter, or [`TAKEN`].
+    pid: AtomicU32,
+    stack: AtomicPtr<u8>,
+}
+
+const TAKEN: u32 = u32::MAX;
+
+static PLACES: [Place; MOST] =
+    [const { Place { pid: AtomicU32::new(0), stack: AtomicPtr::new(std::ptr::null_mut()) } }; MOST];
+
+/// The program may be permitted none.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// What could not be let go of yet: it stays open. Descriptor + 1.
+static LEFT: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
+/// There is something.
+static ANY_LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Looks at the first message of a channel, which has descriptors.
+pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
+    proc::with_signals_blocked(|| {
+        let Some((place, e)) = hire(Some(fits), &[channel]) else { return Verdict::Unknown };
+        let verdict = loop {
+            match e.verdict.load(Acquire) {
+                PENDING if e.inside.load(Acquire) == 0 => break e.verdict.load(Acquire), // killed, or through
+                PENDING => wait_while(&e.verdict, PENDING, 0, 20_000_000),
+                v => break v,
+            }
+        };
+        match verdict {
+            GOOD => {
+                // It has our descriptors as well until it has ended, which takes no time, as a rule.
+                for _ in 0..200 {
+                    if place.is_over() {
+                        break;
+                    }
+                    proc::yield_now();
+                }
+                Verdict::Good
+            }
+            HOSTILE => Verdict::Hostile,
+            _ => Verdict::Unknown,
+        }
+    })
+}
+
+/// Closes sockets that strangers have given or can put something into. Where no porter is to be had they stay open until
+/// there is one.
+pub fn let_go(fds: &[c_int]) {
+    for some in fds.chunks(LOAD) {
+        if !carry(some) {
+            some.iter().for_each(|fd| leave(*fd));
+        }
+    }
+}
+
+/// Whether no porter is to be had: all wait.
+pub fn are_all_away() -> bool {
+    look_after();
+    PLACES.iter().all(|p| p.pid.load(Relaxed) != 0)
+}
+
+/// Frees the places of those that have ended, and lets go of what was left.
+pub fn look_after() {
+    for p in PLACES.iter().filter(|p| !matches!(p.pid.load(Relaxed), 0 | TAKEN)) {
+        p.is_over();
+    }
+    if ANY_LEFT.load(Relaxed) != 0 && ANY_LEFT.swap(0, AcqRel) != 0 {
+        let mut some = [-1; LOAD];
+        let found = LEFT.iter().filter_map(|l| match l.swap(0, AcqRel) {
+            0 => None,
+            fd => Some(fd - 1),
+        });
+        let n = some.iter_mut().zip(found).map(|(to, fd)| *to = fd).count();
+        if n == LOAD {
+            ANY_LEFT.store(1, Relaxed); // perhaps more
+        }
+        let_go(&some[..n]);
+    }
+}
+
+/// No more of them: the program restricts its system calls.
+pub fn stop() {
+    STOPPED.store(true, Relaxed);
+}
+
+/// A forked child has no porters.
+pub fn forget_in_child() {
+    PLACES.iter().for_each(|p| p.pid.store(0, Relaxed));
+}
+
+/// Whether `fd` is to be let go of still.
+pub fn owns(fd: c_int) -> bool {
+    ANY_LEFT.load(Relaxed) != 0 && LEFT.iter().any(|l| l.load(Relaxed) == fd + 1)
+}
+
+/// Names what is to be let go of still.
+pub fn descriptors(add: &mut impl FnMut(c_int)) {
+    LEFT.iter().map(|l| l.load(Relaxed)).filter(|fd| *fd != 0).for_each(|fd| add(fd - 1));
+}
+
+/// One of these has another number now; false if it is none.
+pub fn moved(old: c_int, new: c_int) -> bool {
+    LEFT.iter().any(|l| l.compare_exchange(old + 1, new + 1, AcqRel, Relaxed).is_ok())
+}
+
+fn leave(fd: c_int) {
+    let _ = LEFT.iter().find(|l| l.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok());
+    ANY_LEFT.store(1, Relaxed);
+}
+
+fn carry(fds: &[c_int]) -> bool {
+    proc::with_signals_blocked(|| {
+        let Some((_, e)) = hire(None, fds) else { return false };
+        // The porter has each of them too: none of these is the last, and a socket's close alone does not wait.
+        fds.iter().for_each(|f| fd::close(*f));
+        e.closed.store(1, Release);
+        wake(&e.closed);
+        true
+    })
+}
+
+impl Place {
+    /// Whether its porter has ended; then it is free.
+    fn is_over(&self) -> bool {
+        let pid = self.pid.load(Acquire);
+        if pid == 0 || pid == TAKEN {
+            return pid == 0;
+        }
+        const WCLONE: usize = libc::__WCLONE as usize;
+        // SAFETY: nothing is written.
+        let waited = unsafe { call(Sysno::wait4, [pid as usize, 0, WCLONE | libc::WNOHANG as usize, 0, 0, 0]) };
+        let is_out = match waited {
+            Ok(n) => n == pid as usize,
+            Err(Errno(libc::ECHILD)) => self.errand().is_none_or(|e| e.inside.load(Acquire) == 0),
+            Err(_) => false,
+        };
+        is_out && self.pid.compare_exchange(pid, 0, AcqRel, Relaxed).is_ok()
+    }
+
+    fn errand(&self) -> Option<&Errand> {
+        let p = self.stack.load(Acquire).cast::<Errand>();
+        // SAFETY: null, or a mapping of ours that stays and begins with an errand.
+        unsafe { p.as_ref() }
+    }
+}
+
+/// Sends a porter with `load`; None if there can be none.
+fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<(&'static Place, &'static Errand)> {
+    look_after_places();
+    if STOPPED.load(Relaxed) {
+        return None;
+    }
+    let place = PLACES.iter().find(|p| p.pid.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok())?;
+    let sent = (|| {
+        let mut stack = place.stack.load(Acquire);
+        if stack.is_null() {
+            stack = mem::map_private(STACK).ok()?;
+            place.stack.store(stack, Release);
+        }
+        let mut all = [c_int::MAX; LOAD];
+        all[..load.len()].copy_from_slice(load);
+        all[..load.len()].sort_unstable();
+        let e = stack.cast::<Errand>();
+        // SAFETY: a mapping of ours of STACK bytes that no porter uses: its place was free.
+        let e: &'static Errand = unsafe {
+            e.write(Errand {
+                inside: AtomicU32::new(1),
+                verdict: AtomicU32::new(PENDING),
+                closed: AtomicU32::new(0),
+                fits,
+                load: all,
+                count: load.len(),
+            });
+            &*e
+        };
+        // SAFETY: the stack is the porter's alone, and `work` returns nowhere.
+        let pid = unsafe { start::start(stack.add(STACK), work, e, &e.inside) }.ok()?;
+        Some((e, pid))
+    })();
+    place.pid.store(sent.map_or(0, |(_, pid)| pid), Release);
+    sent.map(|(e, _)| (place, e))
+}
+
+fn look_after_places() {
+    PLACES.iter().filter(|p| p.pid.load(Relaxed) != 0).for_each(|p| { p.is_over(); });
+}
+
+/// All that a porter does. It has the thread's memory, and must not use what libc keeps for that.
+extern "C" fn work(e: &'static Errand) -> ! {
+    match e.fits {
+        Some(fits) => look(e, fits),
+        None => hold(e),
+    }
+    loop {
+        // SAFETY: no pointers. What it still has is closed by a process that is ending, for which no socket lingers.
+        let _ = unsafe { call(Sysno::exit_group, [0; 6]) };
+    }
+}
+
+fn look(e: &Errand, fits: Fits) {
+    let channel = e.load[0];
+    let (mut raw, mut fds) = ([0u8; 256], [-1; rights::MAX_FDS]);
+    let (verdict, got) = match rights::peek_with_fds(channel, &mut raw, &mut fds) {
+        Ok(p) if p.cut && p.fds < fds.len() => (UNKNOWN, p.fds), // no room in the table
+        Ok(p) if !p.cut && fits(&raw[..p.bytes], &fds[..p.fds]) => (GOOD, p.fds),
+        Ok(p) => (HOSTILE, p.fds),
+        Err(_) => (UNKNOWN, 0),
+    };
+    e.verdict.store(verdict, Release);
+    wake(&e.verdict);
+    if verdict == GOOD {
+        return;
+    }
+    let mut kept = [c_int::MAX; rights::MAX_FDS + 1];
+    kept[0] = channel;
+    kept[1..=got].copy_from_slice(&fds[..got]);
+    let kept = &mut kept[..=got];
+    kept.sort_unstable();
+    close_others(kept);
+    if verdict == HOSTILE {
+        // Nothing more comes, and what is there comes along: it would be dropped with the channel.
+        let _ = net::shutdown(channel, libc::SHUT_RD);
+        while rights::take_with_all_fds(channel) {}
+    }
+}
+
+fn hold(e: &Errand) {
+    let load = &e.load[..e.count];
+    close_others(load);
+    if e.closed.load(Acquire) == 0 {
+        wait_while(&e.closed, 0, PATIENCE_S, 0);
+    }
+}
+
+/// Closes all descriptors but these, which are sorted.
+fn close_others(kept: &[c_int]) {
+    let mut from = 0u32;
+    for fd in kept.iter().filter(|fd| **fd >= 0).map(|fd| *fd as u32) {
+        if fd > from {
+            close_range(from, fd - 1);
+        }
+        from = from.max(fd + 1);
+    }
+    close_range(from, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: no pointers; the table is the porter's own.
+    let _ = unsafe { call(Sysno::close_range, [first as usize, last as usize, 0, 0, 0, 0]) };
+}
+
+fn wait_while(word: &AtomicU32, value: u32, s: i64, ns: i64) {
+    let ts = libc::timespec { tv_sec: s, tv_nsec: ns };
+    let op = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let args = [word.as_ptr() as usize, op, value as usize, &raw const ts as usize, 0, 0];
+    // SAFETY: a live word and a timespec.
+    let _ = unsafe { call(Sysno::futex, args) };
+}
+
+fn wake(word: &AtomicU32) {
+    let op = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: a live word.
+    let _ = unsafe { call(Sysno::futex, [word.as_ptr() as usize, op, 1, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel() -> [c_int; 2] {
+        let mut ends = [-1; 2];
+        let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
+        // SAFETY: the kernel writes two ints.
+        unsafe { call(Sysno::socketpair, [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0]) }
+            .expect("a pair");
+        ends
+    }
+
+    fn is_event(raw: &[u8], fds: &[c_int]) -> bool {
+        raw == b"event" && matches!(fds, [fd] if fd::event_set(*fd).is_ok())
+    }
+
+    #[test]
+    fn what_fits_stays_and_what_does_not_is_taken_away() {
+        let [ours, theirs] = channel();
+        let event = fd::eventfd().expect("an eventfd");
+        assert_eq!(weigh(ours, is_event), Verdict::Unknown);
+        rights::send_with_fds(theirs, b"event", &[event]).expect("sent");
+        assert_eq!(weigh(ours, is_event), Verdict::Good);
+        let mut fds = [-1; rights::MAX_FDS];
+        let (n, count) = rights::recv_with_fds(ours, &mut [0; 64], &mut fds).expect("a message");
+        assert_eq!((n, count), (5, 1));
+        rights::send_with_fds(theirs, b"other", &[event]).expect("sent");
+        rights::send_with_fds(theirs, b"event", &[event]).expect("sent");
+        assert_eq!(weigh(ours, is_event), Verdict::Hostile);
+        [event, ours, theirs, fds[0]].into_iter().for_each(fd::close);
+    }
+
+    #[test]
+    fn what_is_let_go_of_is_closed() {
+        let [ours, theirs] = channel();
+        let_go(&[ours]);
+        assert!(!fd::is_open(ours));
+        let mut p = [libc::pollfd { fd: theirs, events: libc::POLLIN, revents: 0 }];
+        assert_eq!(fd::poll(&mut p, 20_000), Ok(1));
+        fd::close(theirs);
+        for _ in 0..20_000 {
+            look_after();
+            if !are_all_away() && PLACES.iter().all(|p| p.pid.load(Relaxed) == 0) {
+                return;
+            }
+            let _ = fd::poll(&mut [], 1);
+        }
+        panic!("a porter is left");
+    }
+}
