@@ -180,6 +180,8 @@ impl Found {
                 #[cfg(feature = "faults")]
                 "FAULTS" => return crate::fault::start(value),
                 #[cfg(feature = "faults")]
+                "HOLD" => return crate::fault::hold(value),
+                #[cfg(feature = "faults")]
                 "FORGE" => return crate::fault::plan_forgery(value),
                 #[cfg(feature = "faults")]
                 "STRANGERS" => return crate::fault::make_strangers(value),

@@ -3,7 +3,8 @@
 //!
 //! `SMCR_FAULTS=SEED,DELAY,FAIL[,STEP,N]`: DELAY and FAIL are chances in 100,000 for each pass of a step; at
 //! the Nth pass of STEP (a number of [`Step`]) the process kills itself. The tests draw them from a seed that
-//! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
+//! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_HOLD=STEP,MS`: each pass of STEP takes so long, for what
+//! happens when something else comes in between. `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
 //! With `SMCR_STRANGERS=1` every peer is taken for one of another user (`transport::wakes`).
 
 /// Where something can happen. The numbers are the order here.
@@ -61,6 +62,8 @@ pub enum Step {
     Bell,
     /// Fails: the doorbell byte.
     Byte,
+    /// Epoll: a member was looked at, and it is not noted yet what was found.
+    Looked,
 }
 
 #[cfg(not(feature = "faults"))]
@@ -110,6 +113,17 @@ mod faults {
         }
     }
 
+    static HELD: AtomicU32 = AtomicU32::new(u32::MAX);
+    static HOLD_MS: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_HOLD`.
+    pub fn hold(text: &str) {
+        if let Some((step, ms)) = text.split_once(',') {
+            HOLD_MS.store(ms.parse().unwrap_or(0), Relaxed);
+            HELD.store(step.parse().unwrap_or(u32::MAX), Relaxed);
+        }
+    }
+
     static STRANGERS: AtomicU32 = AtomicU32::new(0);
 
     /// Reads `SMCR_STRANGERS`.
@@ -148,6 +162,9 @@ mod faults {
         if DEADLY.load(Relaxed) == step as u32 && LEFT.fetch_sub(1, Relaxed) == 1 {
             proc::kill_self();
         }
+        if HELD.load(Relaxed) == step as u32 {
+            let _ = fd::poll(&mut [], HOLD_MS.load(Relaxed) as i32);
+        }
         if chance(DELAY.load(Relaxed)) {
             match clock::mix(&SEED) % 16 {
                 0 => drop(fd::poll(&mut [], 30 + (clock::mix(&SEED) % 300) as i32)), // stuck
@@ -165,5 +182,5 @@ mod faults {
 }
 
 #[cfg(feature = "faults")]
-pub use faults::{forgery, make_strangers, plan_forgery, start};
+pub use faults::{forgery, hold, make_strangers, plan_forgery, start};
 pub use faults::{fails, has_strangers_only, pass};

@@ -10,7 +10,8 @@ use smcr_tests::dice::{self, Dice};
 use smcr_tests::library;
 use smcr_tests::mill::{MODES, Mill, Plan, Who};
 use smcr_tests::net::Net;
-use smcr_tests::process::Load;
+use smcr_tests::process::{Load, Program};
+use smcr_tests::twice::compile_with;
 
 const LINES: usize = 8;
 /// Steps at which a process can die: the first ones of `fault::Step`.
@@ -93,6 +94,34 @@ fn between_users() -> Result<()> {
 #[test]
 fn everything_fails() -> Result<()> {
     go_on(0, 100_000)
+}
+
+/// `case` of races.c, in which each pass of `step` takes `ms`.
+fn met(case: &str, step: u32, ms: u32) -> Result<()> {
+    let net = Net::new()?;
+    let program = compile_with("cc", "races", &["races.c"], &["-O1", "-g", "-pthread"])?;
+    let ended = Program::new(&net, Load::Library, program)
+        .args([case])
+        .env("LD_PRELOAD", library::with_faults()?)
+        .env("SMCR_HOLD", format!("{step},{ms}"))
+        .run()?;
+    ensure!(ended.status.success(), "{ended}");
+    println!("{}", ended.out.trim());
+    Ok(())
+}
+
+/// A thread takes an offer for a connection while another one closes it.
+#[test]
+fn closed_while_its_offer_is_taken() -> Result<()> {
+    const REGION_ADOPTED: u32 = 2;
+    met("taken", REGION_ADOPTED, 60)
+}
+
+/// Bytes come when an edge-triggered wait has just looked and found nothing.
+#[test]
+fn bytes_behind_a_look_that_found_nothing() -> Result<()> {
+    const LOOKED: u32 = 26;
+    met("edge", LOOKED, 20)
 }
 
 /// Each end dies at each step, the first time and later.

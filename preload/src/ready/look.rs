@@ -7,6 +7,7 @@ use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, idle, kernel, linked, room, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
+use crate::fault::{self, Step as Fault};
 use crate::sys::{clock, fd as desc};
 use crate::table;
 use crate::table::members::{Inner, Member};
@@ -110,6 +111,7 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     let before = head_of();
     let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
     let bits = level::with_norms(bits);
+    fault::pass(Fault::Looked);
     let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
     let report = if mb.events & ET != 0 {
         // What comes just after a look that finds nothing is told by the next one.

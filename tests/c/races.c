@@ -1,0 +1,221 @@
+/* Owns: two things that happen at the same moment, in a build of the library that takes its time at the right place
+ * (tests/tests/faults.rs).
+ *   races taken   a thread reads a connection, in whose call the library maps its memory; another one closes it. The memory is
+ *                 given back, and the next connection is whole
+ *   races edge    bytes come while epoll_wait, edge-triggered, has looked and found nothing: they are told
+ * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PORT = 7070, ROUNDS = 5, BYTES = 100, LOOKS = 30 };
+
+static void die(const char *what) {
+    fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
+    exit(1);
+}
+
+static int dial(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&to, sizeof to))
+        die("connect");
+    return fd;
+}
+
+/* A message there and back; 0 when the other end is gone. */
+static int ping(int fd, int seed) {
+    unsigned char there[BYTES], back[BYTES];
+    memset(there, seed, sizeof there);
+    if (send(fd, there, sizeof there, MSG_NOSIGNAL) != sizeof there)
+        return 0;
+    for (size_t n = 0; n < sizeof back;) {
+        ssize_t more = recv(fd, back + n, sizeof back - n, 0);
+        if (more <= 0)
+            return 0;
+        n += more;
+    }
+    if (memcmp(there, back, sizeof there))
+        die("other bytes");
+    return 1;
+}
+
+static int answer(int fd) {
+    unsigned char bytes[BYTES];
+    ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+    return n > 0 && send(fd, bytes, n, MSG_NOSIGNAL) == n;
+}
+
+static int regions(void) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    int n = 0;
+    while (f && fgets(line, sizeof line, f))
+        n += strstr(line, "smcr-region") != NULL;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* -- taken */
+
+static atomic_int stop;
+
+static void *serve(void *arg) {
+    int fd = *(int *)arg;
+    while (!stop && answer(fd))
+        ;
+    return NULL;
+}
+
+static void taken_client(void) {
+    for (int i = 0; i < ROUNDS; i++) {
+        int first = dial(), second = dial(), n = 0;
+        while (ping(first, n++))
+            ;
+        close(first);
+        for (n = 0; n < 300; n++)
+            if (!ping(second, n + i))
+                die("the next connection has ended");
+        close(second);
+    }
+}
+
+static void taken_server(int listener) {
+    int met = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_t thread;
+        int first = accept(listener, NULL, NULL);
+        stop = 0;
+        if (first < 0 || pthread_create(&thread, NULL, serve, &first))
+            die("accept");
+        for (int ms = 0; !regions() && ms < 20000; ms++)
+            usleep(1000);
+        met += regions() == 1;
+        stop = 1; /* the library is about to take the memory for it, in the other thread's call */
+        close(first);
+        pthread_join(thread, NULL);
+        int second = accept(listener, NULL, NULL);
+        if (second < 0)
+            die("accept");
+        while (answer(second))
+            ;
+        close(second);
+        for (int ms = 0; regions() && ms < 5000; ms++)
+            usleep(1000);
+        if (regions())
+            errno = 0, die("memory of a closed connection is mapped");
+    }
+    if (met < ROUNDS)
+        errno = 0, die("the memory did not come");
+    printf("taken: %d times\n", met);
+}
+
+/* -- edge */
+
+static int gate[2];
+
+static void edge_client(void) {
+    int fd = dial();
+    char c;
+    while (read(gate[0], &c, 1) == 1) {
+        if (c == 'x') {
+            unsigned char first[BYTES] = {0};
+            if (send(fd, first, sizeof first, MSG_NOSIGNAL) != sizeof first)
+                die("send");
+            usleep(8000); /* it has read that, and looks now */
+        }
+        if (!ping(fd, c))
+            die("ping");
+    }
+}
+
+/* What the kernel's own connection has carried: no libc in between. */
+static unsigned long long received(int fd) {
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+    long n = SYS_getsockopt;
+    register void *r10 __asm__("r10") = &info;
+    register socklen_t *r8 __asm__("r8") = &len;
+    __asm__ volatile("syscall"
+                     : "+a"(n)
+                     : "D"((long)fd), "S"((long)IPPROTO_TCP), "d"((long)TCP_INFO), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    if (n)
+        die("TCP_INFO");
+    return info.tcpi_bytes_received;
+}
+
+static void edge_server(int listener) {
+    int fd = accept(listener, NULL, NULL), set = epoll_create1(EPOLL_CLOEXEC), told = 0;
+    struct epoll_event e = {EPOLLIN | EPOLLOUT | EPOLLET, {.fd = fd}}; /* its bits are remembered */
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    if (fd < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &e))
+        die("a connection");
+    unsigned long long before = 0;
+    int warm = 0; /* messages before it was in memory */
+    while (!warm || told < warm + LOOKS) {
+        if (!warm && told % 20 == 0) {
+            unsigned long long now = received(fd);
+            if (told && now - before < 10 * BYTES)
+                warm = told;
+            else if (told == 1000)
+                errno = 0, die("it is not in memory");
+            before = now;
+        }
+        if (write(gate[1], warm ? "x" : "w", 1) != 1)
+            die("gate");
+        unsigned char bytes[BYTES];
+        for (ssize_t n = 0, more; warm && n < BYTES;) /* read without being told */
+            if ((more = recv(fd, bytes + n, sizeof bytes - n, 0)) > 0)
+                n += more;
+        for (ssize_t n = 0, more; n < BYTES;) {
+            if (epoll_wait(set, &e, 1, 10000) != 1)
+                errno = 0, die("bytes were not told");
+            while ((more = recv(fd, bytes + n, sizeof bytes - n, 0)) > 0)
+                n += more;
+        }
+        if (send(fd, bytes, BYTES, MSG_NOSIGNAL) != BYTES)
+            die("send");
+        told++;
+    }
+    if (received(fd) - before >= LOOKS * BYTES)
+        errno = 0, die("it has left memory");
+    close(gate[1]);
+    printf("edge: told %d times, %d of them before it was in memory\n", told, warm);
+}
+
+int main(int argc, char **argv) {
+    int is_edge = argc > 1 && !strcmp(argv[1], "edge"), one = 1, status = 0;
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(listener, (void *)&here, sizeof here) || listen(listener, 8) || pipe(gate))
+        die("listen");
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(listener);
+        close(gate[1]);
+        is_edge ? edge_client() : taken_client();
+        exit(0);
+    }
+    is_edge ? edge_server(listener) : taken_server(listener);
+    waitpid(child, &status, 0);
+    return !WIFEXITED(status) || WEXITSTATUS(status);
+}
