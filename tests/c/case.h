@@ -1,6 +1,6 @@
 /* Owns: what every run-twice program stands on. A program is a list of cases; a case is two
  * functions, one for each end of a TCP connection. Each end runs in its own process and prints a
- * transcript that must not depend on whether libsmcr.so is loaded. See case.c. */
+ * transcript that must not depend on whether libsmcr.so is loaded. See case.c, and bytes.c for streams. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -50,6 +50,7 @@ extern const struct test tests[];
 
 enum { KIB = 1024, MIB = 1024 * 1024, PORT = 7000 };
 
+extern int complaints; /* the descriptor for what is wrong */
 /* The transcript. R(call) prints the text of the call and its result, with errno if it is -1. */
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 long say_result(const char *call, long result);
@@ -96,6 +97,7 @@ void trickled(int fd);                     /* ... by the other side */
 void echo(int fd, const char *what, unsigned seed); /* 20,000 bytes there and back, and say how */
 void echo_until_end(int fd);                        /* the other side of it; closes */
 uint64_t drain(int fd, unsigned seed); /* till the end; says the count and whether it matched */
+long glut(int fd); /* zeros, till it takes no more for a while; how much */
 unsigned rnd(unsigned *state);
 
 /* Small ones. */

@@ -25,16 +25,19 @@ static void kill_peer(void) {
     }
     settle();
 }
+/* Reads till there is no more; how much, and whether it was all right. */
+static uint64_t read_all(int fd, int *good, ssize_t *last) {
+    uint64_t o = 0;
+    for (*good = 1; (*last = recv(fd, buf, sizeof buf, 0)) > 0; o += *last)
+        *good = *good && matches(buf, *last, o, 1);
+    return o;
+}
 static void see(int fd) {
     say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
     say("FIONREAD %d", now_in(fd));
-    uint64_t o = 0;
     ssize_t n;
-    int good = 1;
-    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
-        good = good && matches(buf, n, o, 1);
-        o += n;
-    }
+    int good;
+    uint64_t o = read_all(fd, &good, &n);
     int e = errno;
     say("%llu bytes, whole %d, then %s", (unsigned long long)o, good, n == 0 ? "end" : err_name(e));
     R(recv(fd, buf, 1, 0));
@@ -94,13 +97,9 @@ static void sending_b(void) { mortal(sending); }
 static void sending_a(void) {
     int fd = conn();
     kill_peer();
-    uint64_t o = 0;
     ssize_t n;
-    int good = 1;
-    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
-        good = good && matches(buf, n, o, 1);
-        o += n;
-    }
+    int good;
+    uint64_t o = read_all(fd, &good, &n);
     say("some %d whole %d, then %s", o > 10000, good, n == 0 ? "end" : err_name(errno));
 }
 

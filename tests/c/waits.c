@@ -246,18 +246,11 @@ static void cancel_off_b(void) {
 
 /* ---- the same on a connection that takes no more ---- */
 
-static long fill_up(int fd) {
-    long all = 0;
-    for (int calm = 0; calm < 6; calm++, settle())
-        for (ssize_t n; (n = send(fd, buf, 20000, MSG_DONTWAIT)) > 0; all += n)
-            calm = 0;
-    return all;
-}
 static int full(void) {
     int fd = conn();
     wanted = POLLOUT;
     ready(fd);
-    say("some %d", fill_up(fd) > 10000);
+    say("some %d", glut(fd) > 10000);
     return fd;
 }
 static void full_over(int fd) {
@@ -318,7 +311,7 @@ static void full_restart_a(void) {
     ready(fd);
     on_signal(SIGALRM, on_alarm, SA_RESTART);
     for (const struct call *c = sends; c->name; c++) {
-        long all = fill_up(fd);
+        long all = glut(fd);
         rings = 0;
         tick(5, 5);
         tell_pid((pid_t)all + 10);

@@ -77,13 +77,6 @@ static void say_answer(struct waiting *w) {
     say("%s = %ld %s, %s", w->name, n, n < 0 ? err_name(w->error) : "", poll_text((short)seen));
 }
 
-static long fill_up(int fd) {
-    long all = 0;
-    for (int calm = 0; calm < 6; calm++, settle())
-        for (ssize_t n; (n = send(fd, buf, 20000, MSG_DONTWAIT)) > 0; all += n)
-            calm = 0;
-    return all;
-}
 static int sigpipes;
 static void on_pipe(int s) { sigpipes++; }
 
@@ -98,7 +91,7 @@ static void with_each(void (*withdraw)(void), int closed) {
         sigpipes = 0;
         warm(the_fd = accept_from(l));
         MUST(set = epoll_create1(0));
-        say("-- %s, full %d", c->name, c->how & FULL && fill_up(the_fd) > 10000);
+        say("-- %s, full %d", c->name, c->how & FULL && glut(the_fd) > 10000);
         nonblocking(the_fd, !!(c->how & NONBLOCK));
         seen = 0;
         waiting_start(&w, c->name, c->wait);

@@ -114,7 +114,7 @@ pub fn compile(source: &str) -> Result<PathBuf> {
     compile_with(
         "cc",
         stem,
-        &[&format!("{stem}.c"), "case.c"],
+        &[&format!("{stem}.c"), "case.c", "bytes.c"],
         &["-O1", "-g", "-pthread"],
     )
 }
