@@ -40,7 +40,7 @@ test-programs: build
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build
 	@tests/deps.sh test
-	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_wakes --test hostile_relatives --test hostile_forgers --test hostile_versions --test control
+	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_wakes --test hostile_closes --test hostile_relatives --test hostile_forgers --test hostile_versions --test control
 	$(CARGO) test -p smcr-model
 
 test-flip: build

@@ -337,7 +337,7 @@ pub fn before_fork(s: &Sock, was_shared: bool) {
 const ANY_TIME: u64 = 1;
 
 /// From now on this process knows no waiter of the peer's: a producer must not sleep by a name. Who does already is rung
-/// after this (`Peer::part`).
+/// after this (`kin::part`).
 pub fn no_names(s: &Sock) {
     if let Some(dir) = s.rx.dir() {
         dir.forked_at.store(ANY_TIME, Relaxed);

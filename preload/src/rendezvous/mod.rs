@@ -238,7 +238,7 @@ pub fn stop_announcing(s: &Sock, sock: i32, why: Reason) {
 
 /// Whether other processes know this one by its user.
 pub fn is_known() -> bool {
-    listener::is_open() || crate::transport::peers::has_kin()
+    listener::is_open() || crate::transport::kin::is_there()
 }
 
 /// This process can be no other user than these now; true if nobody reaches it any more by what it has announced.

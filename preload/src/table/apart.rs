@@ -13,7 +13,7 @@ use crate::family::sock::{Sock, flag, role, step};
 use crate::family::{apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, Back, legacy};
 use crate::sys::{clock, fd, proc};
-use crate::transport::{channel, peers, region, waiters};
+use crate::transport::{channel, kin, peers, region, waiters};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -28,7 +28,7 @@ pub fn is_due() -> bool {
 /// ends here. It keeps nothing that wakes them, and they go on by doorbell bytes, as it does; connections stay in memory.
 #[cold]
 pub fn part_from_kin(users: [u32; 3]) {
-    let former: Vec<_> = peers::kin_beside(users).collect();
+    let former: Vec<_> = kin::beside(users).collect();
     if rendezvous::part(users) {
         let is_announced = |s: &Sock| s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER;
         for (fd, s) in connections().filter(|(_, s)| is_announced(s)) {
@@ -42,7 +42,7 @@ pub fn part_from_kin(users: [u32; 3]) {
     connections().filter(|(_, s)| theirs(s)).for_each(|(_, s)| bell::no_names(s));
     for (_, peer) in &former {
         channel::drain(peer); // what it has told before it could see that
-        peer.part();
+        kin::part(peer);
     }
     waiters::retire();
     super::set::retire();

@@ -7,11 +7,13 @@
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends and their sleep words;
+//! - [`kin`]: those of our own user, when this process becomes another one;
 //! - [`wakes`]: what they and this one wake each other by.
 
 pub mod annex;
 pub mod changes;
 pub mod channel;
+pub mod kin;
 pub mod peers;
 pub mod region;
 pub mod ring;

@@ -20,17 +20,17 @@ pub const PEERS: usize = 512;
 pub struct Peer {
     /// Connections and offers that use it; 0 = free.
     refs: AtomicU32,
-    channel: AtomicI32,
+    pub(super) channel: AtomicI32,
     /// Name number (connecting side), 0 where the peer connected to us.
     name: AtomicU64,
     pid: AtomicU32,
     uid: AtomicU32,
     /// [`KIN`], [`STRANGER`], [`DEAF`] or [`FORMER`].
-    kinship: AtomicU32,
+    pub(super) kinship: AtomicU32,
     page: AtomicPtr<u8>,
-    wakes: Wakes,
+    pub(super) wakes: Wakes,
     /// Waiters of ours that the peer knows (generation + 1), or [`TELLING`].
-    told: [AtomicU32; waiters::SLOTS],
+    pub(super) told: [AtomicU32; waiters::SLOTS],
     /// The tick by which it was told.
     told_at: [AtomicU64; waiters::SLOTS],
     /// The sleep of each of the peer's waiters that this process rang last, with the waiter's generation:
@@ -57,8 +57,8 @@ const STRANGER: u32 = 1;
 /// One of another user that has closed what it was to ring by: it has doorbell bytes.
 const DEAF: u32 = 2;
 
-/// One of the user that this process was before: it has doorbell bytes, and gives us the same.
-const FORMER: u32 = 3;
+/// One of the user that this process was before (`kin`): it has doorbell bytes, and gives us the same.
+pub(super) const FORMER: u32 = 3;
 
 /// A thread tells it now.
 const TELLING: u32 = u32::MAX;
@@ -181,16 +181,6 @@ pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
     }
 }
 
-/// Whether there is a peer of our own user.
-pub fn has_kin() -> bool {
-    all().any(|(_, p)| p.is_kin())
-}
-
-/// Peers of our own user that is none of these, with their slot + 1.
-pub fn kin_beside(users: [u32; 3]) -> impl Iterator<Item = (u32, &'static Peer)> {
-    all().filter(move |(_, p)| p.is_kin() && !users.contains(&p.who().1))
-}
-
 /// Whether `fd` is one of our descriptors here.
 pub fn owns(fd: i32) -> bool {
     all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || porter::owns(fd)
@@ -253,16 +243,6 @@ impl Peer {
         {
             self.lost(); // stays marked as being read: nobody reads a channel that has ended
         }
-    }
-
-    /// This process is another user now: it keeps nothing by which the peer is woken, and no channel. Whoever sleeps by a name
-    /// wakes once, and finds that we do not know it (`bell::no_names`).
-    pub fn part(&self) {
-        self.wakes.ring_all();
-        self.kinship.store(FORMER, Relaxed);
-        self.told.iter().for_each(|told| told.store(0, Relaxed));
-        self.wakes.close_bells(self.channel.swap(-1, AcqRel), true);
-        self.lost();
     }
 
     /// The channel has ended: the peer is not found any more, and the slot goes with the last user.
