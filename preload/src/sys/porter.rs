@@ -88,13 +88,7 @@ pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
         };
         match verdict {
             GOOD => {
-                // It has our descriptors as well until it has ended, which takes no time, as a rule.
-                for _ in 0..200 {
-                    if place.is_over() {
-                        break;
-                    }
-                    proc::yield_now();
-                }
+                place.await_end();
                 Verdict::Good
             }
             HOSTILE => Verdict::Hostile,
@@ -170,11 +164,12 @@ fn leave(fd: c_int) {
 
 fn carry(fds: &[c_int]) -> bool {
     proc::with_signals_blocked(|| {
-        let Some((_, e)) = hire(None, fds) else { return false };
+        let Some((place, e)) = hire(None, fds) else { return false };
         // The porter has each of them too: none of these is the last, and a socket's close alone does not wait.
         fds.iter().for_each(|f| fd::close(*f));
         e.closed.store(1, Release);
         wake(&e.closed);
+        place.await_end();
         true
     })
 }
@@ -195,6 +190,22 @@ impl Place {
             Err(_) => false,
         };
         is_out && self.pid.compare_exchange(pid, 0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// It has our descriptors as well until it has ended, and nobody but us takes its status. That takes no time, unless
+    /// something holds it: then the next one who looks finds it.
+    fn await_end(&self) {
+        const YIELDS: u32 = 50;
+        const TRIES: u32 = 60;
+        for n in 0..TRIES {
+            match n {
+                _ if self.is_over() => return,
+                ..YIELDS => proc::yield_now(),
+                _ => {
+                    let _ = fd::poll(&mut [], 1);
+                }
+            }
+        }
     }
 
     fn errand(&self) -> Option<&Errand> {
