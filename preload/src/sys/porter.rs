@@ -57,15 +57,28 @@ struct Errand {
 }
 
 struct Place {
-    /// 0 free, else the porter, or [`TAKEN`].
+    /// A thread sends its porter, or reads what it says.
+    is_held: AtomicBool,
+    /// The porter; 0 none. Goes back to 0 when it has ended, whoever finds that.
     pid: AtomicU32,
     stack: AtomicPtr<u8>,
 }
 
-const TAKEN: u32 = u32::MAX;
+static PLACES: [Place; MOST] = [const {
+    Place { is_held: AtomicBool::new(false), pid: AtomicU32::new(0), stack: AtomicPtr::new(std::ptr::null_mut()) }
+}; MOST];
 
-static PLACES: [Place; MOST] =
-    [const { Place { pid: AtomicU32::new(0), stack: AtomicPtr::new(std::ptr::null_mut()) } }; MOST];
+/// A porter that was sent. Until this goes, the place and the errand are nobody else's.
+struct Hired {
+    place: &'static Place,
+    errand: &'static Errand,
+}
+
+impl Drop for Hired {
+    fn drop(&mut self) {
+        self.place.is_held.store(false, Release); // pairs with the Acquire in `Place::hold`
+    }
+}
 
 /// The program may be permitted none.
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -78,7 +91,8 @@ static ANY_LEFT: AtomicU32 = AtomicU32::new(0);
 /// Looks at the first message of a channel, which has descriptors.
 pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
     proc::with_signals_blocked(|| {
-        let Some((place, e)) = hire(Some(fits), &[channel]) else { return Verdict::Unknown };
+        let Some(hired) = hire(Some(fits), &[channel]) else { return Verdict::Unknown };
+        let e = hired.errand;
         let verdict = loop {
             match e.verdict.load(Acquire) {
                 PENDING if e.inside.load(Acquire) == 0 => break e.verdict.load(Acquire), // killed, or through
@@ -88,7 +102,7 @@ pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
         };
         match verdict {
             GOOD => {
-                place.await_end();
+                hired.place.await_end();
                 Verdict::Good
             }
             HOSTILE => Verdict::Hostile,
@@ -115,9 +129,7 @@ pub fn are_all_away() -> bool {
 
 /// Frees the places of those that have ended, and lets go of what was left.
 pub fn look_after() {
-    for p in PLACES.iter().filter(|p| !matches!(p.pid.load(Relaxed), 0 | TAKEN)) {
-        p.is_over();
-    }
+    look_after_places();
     if ANY_LEFT.load(Relaxed) != 0 && ANY_LEFT.swap(0, AcqRel) != 0 {
         let mut some = [-1; LOAD];
         let found = LEFT.iter().filter_map(|l| match l.swap(0, AcqRel) {
@@ -139,7 +151,10 @@ pub fn stop() {
 
 /// A forked child has no porters.
 pub fn forget_in_child() {
-    PLACES.iter().for_each(|p| p.pid.store(0, Relaxed));
+    for p in &PLACES {
+        p.pid.store(0, Relaxed);
+        p.is_held.store(false, Relaxed);
+    }
 }
 
 /// Whether `fd` is to be let go of still.
@@ -164,22 +179,35 @@ fn leave(fd: c_int) {
 
 fn carry(fds: &[c_int]) -> bool {
     proc::with_signals_blocked(|| {
-        let Some((place, e)) = hire(None, fds) else { return false };
+        let Some(hired) = hire(None, fds) else { return false };
+        let e = hired.errand;
         // The porter has each of them too: none of these is the last, and a socket's close alone does not wait.
         fds.iter().for_each(|f| fd::close(*f));
         e.closed.store(1, Release);
         wake(&e.closed);
-        place.await_end();
+        hired.place.await_end();
         true
     })
 }
 
 impl Place {
-    /// Whether its porter has ended; then it is free.
+    /// Takes a free place.
+    fn hold(&self) -> bool {
+        if self.is_held.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+            return false;
+        }
+        let is_free = self.pid.load(Acquire) == 0;
+        if !is_free {
+            self.is_held.store(false, Release);
+        }
+        is_free
+    }
+
+    /// Whether its porter has ended.
     fn is_over(&self) -> bool {
         let pid = self.pid.load(Acquire);
-        if pid == 0 || pid == TAKEN {
-            return pid == 0;
+        if pid == 0 {
+            return true;
         }
         const WCLONE: usize = libc::__WCLONE as usize;
         // SAFETY: nothing is written.
@@ -216,12 +244,12 @@ impl Place {
 }
 
 /// Sends a porter with `load`; None if there can be none.
-fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<(&'static Place, &'static Errand)> {
+fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<Hired> {
     look_after_places();
     if STOPPED.load(Relaxed) {
         return None;
     }
-    let place = PLACES.iter().find(|p| p.pid.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok())?;
+    let place = PLACES.iter().find(|p| p.hold())?;
     let sent = (|| {
         let mut stack = place.stack.load(Acquire);
         if stack.is_null() {
@@ -232,7 +260,7 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<(&'static Place, &'static 
         all[..load.len()].copy_from_slice(load);
         all[..load.len()].sort_unstable();
         let e = stack.cast::<Errand>();
-        // SAFETY: a mapping of ours of STACK bytes that no porter uses: its place was free.
+        // SAFETY: a mapping of ours of STACK bytes that no porter and no thread uses: its place is held, and was free.
         let e: &'static Errand = unsafe {
             e.write(Errand {
                 inside: AtomicU32::new(1),
@@ -248,8 +276,12 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<(&'static Place, &'static 
         let pid = unsafe { start::start(stack.add(STACK), work, e, &e.inside) }.ok()?;
         Some((e, pid))
     })();
-    place.pid.store(sent.map_or(0, |(_, pid)| pid), Release);
-    sent.map(|(e, _)| (place, e))
+    let Some((errand, pid)) = sent else {
+        place.is_held.store(false, Release);
+        return None;
+    };
+    place.pid.store(pid, Release);
+    Some(Hired { place, errand })
 }
 
 fn look_after_places() {
@@ -371,7 +403,6 @@ mod tests {
     fn what_is_let_go_of_is_closed() {
         let [ours, theirs] = channel();
         let_go(&[ours]);
-        assert!(!fd::is_open(ours));
         let mut p = [libc::pollfd { fd: theirs, events: libc::POLLIN, revents: 0 }];
         assert_eq!(fd::poll(&mut p, 20_000), Ok(1));
         fd::close(theirs);
