@@ -136,7 +136,12 @@ fn bench_between_two() {
         assert_eq!(all[i]["tcp"]["kind"], *kind, "{all}");
         assert!(all[i]["smcr"]["per_second"].as_f64() > Some(0.0), "{all}");
     }
-    // Nobody listens there any more.
+    // Nobody listens there any more, once the process that served has found that the one that started it is gone.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while std::net::TcpStream::connect(&at).is_ok() {
+        assert!(std::time::Instant::now() < end, "{at} still listens");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
     let mut command = bed.smcrctl(&["bench", "--time", "0.1", &at]);
     command.env("SMCR_LIB", &lib).assert().code(1).stderr(contains("start smcrctl bench --listen there"));
 }
