@@ -8,6 +8,7 @@
 use crate::sys::addresses::Addresses;
 use crate::sys::{dir, fd};
 use smcr_proto::smc::id::{Gid, Mac};
+use std::cell::LazyCell;
 use std::ffi::CString;
 
 /// Where the kernel shows RDMA devices.
@@ -53,7 +54,8 @@ pub fn can_be_opened(device: &str) -> bool {
 
 /// The port for connections from `source`.
 pub fn find(source: [u8; 4]) -> Option<Port> {
-    let (mut near, all) = (None, Addresses::now());
+    // The kernel is asked only where the GIDs alone do not say it.
+    let (mut near, all) = (None, LazyCell::new(Addresses::now));
     each(|port, address| {
         if address == source {
             return Some(port);
@@ -69,7 +71,7 @@ pub fn find(source: [u8; 4]) -> Option<Port> {
 /// A port of another device than this one's, or another one of it, for a second link: in the subnet of `near`, if that is
 /// known, and by none of the GIDs in `tried`.
 pub fn another(first: &Port, near: Option<[u8; 4]>, tried: &[Gid]) -> Option<Port> {
-    let (mut same_device, all) = (None, Addresses::now());
+    let (mut same_device, all) = (None, LazyCell::new(Addresses::now));
     let found = each(|port, address| {
         let other = (&port.device, port.port) != (&first.device, first.port) && !tried.contains(&port.gid);
         if !other || near.is_some_and(|near| !all.share_subnet(address, near)) || !is_up(&port) {
