@@ -11,10 +11,7 @@ pub const MAX_FDS: usize = 4;
 pub fn send_with_fds(sock: c_int, data: &[u8], fds: &[c_int]) -> Res {
     let mut control = [0u64; 8];
     let mut iov = libc::iovec { iov_base: data.as_ptr() as *mut c_void, iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
+    let mut msg = header(&mut iov, &mut []);
     if !fds.is_empty() {
         let bytes = size_of_val(fds);
         msg.msg_control = control.as_mut_ptr().cast();
@@ -48,11 +45,7 @@ pub struct Peeked {
 pub fn peek_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -> Res<Peeked> {
     let mut control = [0u64; 8];
     let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
+    let mut msg = header(&mut iov, &mut control);
     // SAFETY: only computes.
     msg.msg_controllen = unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<c_int>()) as u32) } as usize;
     // SAFETY: header, data and control buffer live until the call returns.
@@ -99,10 +92,7 @@ pub fn recv_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -
 /// Bytes of the next message, and whether descriptors come with it; none is opened.
 pub fn peek_without_fds(sock: c_int, data: &mut [u8]) -> Res<(usize, bool)> {
     let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
+    let mut msg = header(&mut iov, &mut []);
     // SAFETY: header and data live until the call returns; there is no control buffer.
     let bytes = unsafe { net::recvmsg(sock, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT) }?;
     Ok((bytes, msg.msg_flags & libc::MSG_CTRUNC != 0))
@@ -115,13 +105,21 @@ pub fn take_with_all_fds(sock: c_int) -> bool {
     let mut control = [0u64; (ALL + 1) / 2 + 4];
     let mut data = [0u8; 1];
     let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
+    let mut msg = header(&mut iov, &mut control);
     // SAFETY: header, data and control buffer live until the call returns.
     let taken = unsafe { net::recvmsg(sock, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     matches!(taken, Ok(n) if n > 0 || msg.msg_controllen > 0)
+}
+
+/// A message of these; they must live as long as it is used.
+fn header(iov: &mut libc::iovec, control: &mut [u64]) -> libc::msghdr {
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    msg.msg_iov = iov;
+    msg.msg_iovlen = 1;
+    if !control.is_empty() {
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = size_of_val(control);
+    }
+    msg
 }
