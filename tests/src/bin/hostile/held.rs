@@ -3,8 +3,8 @@
 
 use crate::attacks::establish;
 use crate::link::{Link, PATIENCE};
-use crate::region::{Kind, Region, at};
-use crate::wakes::{WAITER, WORD, become_nobody, page};
+use crate::region::{Kind, Region};
+use crate::wakes::{WAITER, asks_asleep, become_nobody, page};
 use anyhow::{Context, Result, bail, ensure};
 use smcr_proto::rendezvous::{MAX_MESSAGE, Message, VERSION_HIGH, VERSION_LOW};
 use std::fs::File;
@@ -12,7 +12,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
 /// `hold SERVER WHAT WHERE`: passes it, has the server work on, says "held", and holds it until it is killed. WHAT: linger
@@ -47,13 +46,7 @@ fn pass(server: SocketAddr, given: OwnedFd, place: &str) -> Result<()> {
             link.tell(&raw[..n], &[fd, page.as_raw_fd()])?;
         }
         drop((given, end));
-        for i in 0..50u32 {
-            word.store(2 * i + 1, SeqCst);
-            link.region.d32(1, at::BELL).store(WORD, SeqCst);
-            let message = [i as u8; 100];
-            link.ring(&message);
-            link.expect(&message).with_context(|| format!("answer {i}"))?;
-        }
+        asks_asleep(&mut link, word)?;
         drop((link, other)); // it lets go of what it was given
         return held(Link::new(server, Region::new(Kind::Right)?)?);
     }

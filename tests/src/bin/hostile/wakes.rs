@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PAGE: usize = 128 * 64 + 4096;
 /// The first waiter of the page, in its first generation.
 pub const WAITER: Bell = Bell { slot: 0, generation: 1 };
-pub const WORD: u32 = 0x8000_0000 | 1 << 8;
+const WORD: u32 = 0x8000_0000 | 1 << 8;
 
 /// From now on this process is another user's.
 pub fn become_nobody() -> Result<()> {
@@ -123,19 +123,25 @@ pub fn asleep(server: SocketAddr, args: &[String]) -> Result<()> {
     let n = Message::Bell(WAITER).emit(&mut raw, true);
     link.tell(&raw[..n], &[bell.as_raw_fd(), page.as_raw_fd()])?;
     drop(bell);
-    for i in 0..50u32 {
-        word.store(2 * i + 1, SeqCst);
-        link.region.d32(1, at::BELL).store(WORD, SeqCst);
-        let message = [i as u8; 100];
-        link.ring(&message);
-        link.expect(&message).with_context(|| format!("{kind}, answer {i}"))?;
-    }
+    asks_asleep(&mut link, word).with_context(|| kind.to_string())?;
     let rung = kept.taken()?;
     println!("asleep: {kind}, rung by {rung} bytes");
     match kind {
         "honest" => ensure!(rung > 0, "an honest one was not rung"),
         "full-socket" | "ended-socket" => {}
         _ => ensure!(rung == 0, "{rung} bytes were written into what is none of the server's"),
+    }
+    Ok(())
+}
+
+/// 50 messages, each answer awaited asleep, by what was named to the server.
+pub fn asks_asleep(link: &mut Link, word: &AtomicU32) -> Result<()> {
+    for i in 0..50u32 {
+        word.store(2 * i + 1, SeqCst);
+        link.region.d32(1, at::BELL).store(WORD, SeqCst);
+        let message = [i as u8; 100];
+        link.ring(&message);
+        link.expect(&message).with_context(|| format!("answer {i}"))?;
     }
     Ok(())
 }
