@@ -19,7 +19,7 @@ pub struct Dir {
     pub head: AtomicU64,
     /// Position that stands for offset 0; changes only while the ring is empty.
     pub base: AtomicU64,
-    /// Ring size in effect, a power of two; changes only while the ring is empty.
+    /// Ring size in effect, a power of two, and [`size`] bits; changes only while the ring is empty, but for [`size::WISH`].
     pub size: AtomicU32,
     /// CPU that the producer last ran on.
     pub producer_cpu: AtomicU32,
@@ -99,6 +99,14 @@ pub mod fin {
     pub const LEFT: u32 = 16;
 }
 
+/// Bits of [`Dir::size`] above the size.
+pub mod size {
+    /// The producer would like to go on in the wide ring.
+    pub const WISH: u32 = 1 << 31;
+    /// What is unread lies in the wide ring (`transport::wide`), each byte at its position modulo the wide ring's size.
+    pub const WIDE: u32 = 1 << 30;
+}
+
 /// Bits of [`Dir::ctl`], set by the consumer, except where the producer is named.
 pub mod ctl {
     /// Reads are careful: the producer may switch to memory.
@@ -114,6 +122,8 @@ pub mod ctl {
     /// The consumer asks the producer, which has gone to TCP by itself, to switch to memory: what it has read ahead meanwhile
     /// is to be sent again (`engine::take_up`). Each of them clears it.
     pub const COME: u32 = 32;
+    /// The consumer has mapped the wide ring.
+    pub const WIDE: u32 = 64;
 }
 
 /// Bits of [`Dir::oob`] above the byte.

@@ -20,7 +20,7 @@ pub const MAX_MESSAGE: usize = 96;
 
 const fn version() -> u16 {
     match option_env!("SMCR_TEST_VERSION") {
-        None => 2,
+        None => 3,
         Some(text) => {
             let b = text.as_bytes();
             let mut v = 0;

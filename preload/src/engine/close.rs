@@ -2,11 +2,12 @@
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
 use super::{bell, debt, follow, inside, linked, shadow};
+use crate::family::index_of;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, medium};
 use crate::fault::{self, Step as Fault};
 use crate::sys::net;
-use crate::transport::peers;
+use crate::transport::{peers, wide};
 use crate::transport::region::{self, Dir, fin};
 use std::sync::atomic::Ordering::*;
 
@@ -138,6 +139,7 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
         s.region.store(std::ptr::null_mut(), Release);
     }
     if !region.is_null() {
+        wide::unmap(index_of(s));
         region::drop_mapping(region);
     }
     if let Some(p) = peers::get(s.peer.load(Relaxed)) {

@@ -5,13 +5,12 @@
 //! and every call on the connection, and every wait of ours for it, pays on. The peer has left the
 //! ring, so nothing changes there.
 
-use super::{end, take_up};
+use super::{bulk, end, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
 use crate::sys::{clock, fd, net};
-use crate::transport::ring::Ring;
 use std::sync::atomic::Ordering::*;
 
 /// How long a shutdown or close waits for a peer that does not read.
@@ -50,9 +49,7 @@ pub fn pay_locked(s: &Sock, sock: i32) -> bool {
     if !take_up::pay(s, sock) {
         return false;
     }
-    let size = s.tx.size.load(Relaxed) as usize;
-    // SAFETY: the ring of this direction in a live region; the lock is held: `close` can't unmap.
-    let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
+    let Some(ring) = bulk::tx_ring(s, s.tx.size.load(Relaxed) as usize) else { return false };
     let (mut pos, to) = (s.owed.load(Relaxed), s.tx.cursor.load(Relaxed));
     while pos < to {
         let (p, n) = ring.piece(pos, (to - pos) as usize);

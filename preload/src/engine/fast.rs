@@ -7,12 +7,12 @@
 
 use super::bufs::is_nowhere;
 use super::inside;
-use super::{kernel, rx, spin, tx, wait};
+use super::{bulk, kernel, rx, spin, tx, wait};
 use crate::config;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag};
 use crate::sys::clock;
-use crate::transport::region::{Dir, ctl, fin};
+use crate::transport::region::{self, Dir, ctl, fin};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use std::sync::atomic::Ordering::*;
@@ -196,13 +196,13 @@ fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Roo
     }
     let mut size = s.tx.size.load(Relaxed) as usize;
     // The subtraction keeps 0 and all that is too large for one publish out.
-    if n.wrapping_sub(1) >= size / 4 {
+    if n.wrapping_sub(1) >= (size / 4).min(bulk::LARGE - 1) || bulk::is_wide(s) {
         return None;
     }
     let head = s.tx.cursor.load(Relaxed);
     let used = head.wrapping_sub(s.tx.seen.load(Relaxed)) as usize;
     if used + n > size || head + n as u64 > s.tx.mark.load(Relaxed) {
-        let (free, now) = tx::look_at_tail(s, dir, head, size)?;
+        let (free, now) = tx::look_at_tail(s, dir, head, size, n)?;
         if free < n {
             return None;
         }
@@ -268,9 +268,9 @@ fn there<'a>(s: &'a Sock, dir: &'static Dir, n: usize, held: Held<'a>) -> Option
     let head = dir.head.load(Acquire);
     let claimed = dir.size.load(Relaxed);
     if claimed != s.rx.size.load(Relaxed) {
-        return None; // not the size that was found sound (`rx::from_ring`)
+        return None; // not the size that was found sound, or the wide ring (`rx::from_ring`)
     }
-    let size = claimed as usize;
+    let size = (claimed & !region::size::WISH) as usize;
     let n = cursor::readable(head, tail, size)?.min(n);
     if n.wrapping_sub(1) >= size / 4 {
         return None;

@@ -4,6 +4,7 @@
 //! bytes of an empty ring are never read again. The next use finds fresh pages, which costs a few page
 //! faults, so a connection does it at most once a second.
 
+use super::bulk;
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::{clock, mem};
@@ -29,6 +30,7 @@ pub fn release(s: &Sock) {
         && dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
     {
         let _ = mem::give_back(s.tx.ring.load(Relaxed), s.tx.size.load(Relaxed) as usize);
+        bulk::rest(s, dir);
     }
     let header = s.region.load(Acquire);
     if !header.is_null() {

@@ -2,7 +2,7 @@
 //!
 //! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
-//! `transport`, wake through [`bell`], are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
+//! `transport` (large amounts as [`bulk`] and [`pace`] say), wake through [`bell`], are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
 //! lies unread before a switch when the descriptor leaves, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
@@ -12,6 +12,7 @@
 pub mod bell;
 pub mod beside;
 pub mod bufs;
+pub mod bulk;
 pub mod close;
 pub mod count;
 pub mod debt;
@@ -25,6 +26,7 @@ pub mod idle;
 pub mod inside;
 pub mod kernel;
 pub mod linked;
+pub mod pace;
 pub mod peek;
 pub mod proof;
 pub mod room;

@@ -3,11 +3,10 @@
 //! Called by `rx` with the receiving lock held, for what one medium leaves of the program's buffers.
 
 use super::bufs::Bufs;
-use super::{bell, end, proof};
+use super::{bell, bulk, end, proof};
 use crate::family::sock::Sock;
 use crate::sys::{Res, net};
-use crate::transport::region::{self, Dir};
-use crate::transport::ring::Ring;
+use crate::transport::region::Dir;
 use smcr_proto::cursor;
 use std::sync::atomic::Ordering::*;
 
@@ -48,11 +47,9 @@ pub fn behind_tcp(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize) -> u
     }
     let tail = s.rx.cursor.load(Relaxed);
     let head = dir.head.load(Acquire);
-    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else { return 0 };
+    let Some((ring, size)) = bulk::rx_ring(s, dir) else { return 0 };
     let Some(avail) = cursor::readable(head, tail, size) else { return 0 };
     let n = avail.min(bufs.len() - from);
-    // SAFETY: as in `rx::from_ring`.
-    let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
     let mut pos = tail;
     bufs.pieces(from, n, |p, len| {
         // SAFETY: the program's buffer, valid for writes.

@@ -6,13 +6,12 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res};
 use crate::transport::region::{self, Dir, fin};
-use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -209,15 +208,10 @@ fn from_ring(
     if flags & libc::MSG_TRUNC == 0 && bufs.are_nowhere(from, n) {
         return Step::Failed(Errno(libc::EFAULT));
     }
-    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else {
+    let Some((ring, size)) = bulk::ring_to_read(s, dir) else {
         end::hostile(s, sock);
         return Step::Failed(Errno(libc::ECONNRESET));
     };
-    s.rx.size.store(size as u32, Relaxed);
-    let base = dir.base.load(Relaxed);
-    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
-    // the claimed base only moves the masked offset.
-    let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, base) };
     let tail = s.rx.cursor.load(Relaxed);
     let copy = |pos: u64, at: usize, n: usize| {
         let mut pos = pos;
@@ -269,7 +263,7 @@ fn from_ring(
 /// the base moves it inside the ring.
 #[inline(always)]
 pub fn next_byte(s: &Sock, dir: &Dir) -> *const u8 {
-    let size = (s.rx.size.load(Relaxed) as usize).max(1);
+    let size = ((s.rx.size.load(Relaxed) & !region::size::WISH) as usize).max(1);
     let off = cursor::offset(s.rx.cursor.load(Relaxed), dir.base.load(Relaxed), size);
     s.rx.ring.load(Relaxed).wrapping_add(off)
 }

@@ -7,15 +7,14 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{bell, count, debt, end, kernel, proof, rx, switch};
+use super::{bell, bulk, count, debt, end, kernel, proof, rx, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::Sock;
 use crate::sys::{clock, fd, net, proc};
 use crate::transport::annex::{self, Annex};
-use crate::transport::region::{self, Dir, ctl, fin};
-use crate::transport::ring::Ring;
+use crate::transport::region::{Dir, ctl, fin};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
@@ -88,10 +87,7 @@ impl Taken {
                 return false;
             }
         };
-        let Some(size) = region::size_of_ring(dir.size.load(Relaxed)) else { return false };
-        // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap); the claimed base only
-        // moves the masked offset.
-        let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
+        let Some((ring, size)) = bulk::rx_ring(s, dir) else { return false };
         let from = s.rx.cursor.load(Relaxed);
         let n = n.min(size);
         let Some(room) = self.room(s, dir, n) else { return false };

@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
+use super::{bell, bulk, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -41,6 +41,10 @@ pub trait Source {
     fn is_urgent(&self) -> bool {
         false
     }
+    /// Whether filling only copies.
+    fn is_memory(&self) -> bool {
+        false
+    }
     /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res;
 }
@@ -70,6 +74,10 @@ impl Source for FromBufs<'_> {
 
     fn is_urgent(&self) -> bool {
         self.urgent
+    }
+
+    fn is_memory(&self) -> bool {
+        true
     }
 
     #[inline]
@@ -173,7 +181,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     let mut free = size - used.min(size);
     let limited = s.buffer_limit.load(Relaxed) != 0;
     if free < want || limited || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
-        let Some((f, z)) = look_at_tail(s, dir, head, size) else {
+        let Some((f, z)) = look_at_tail(s, dir, head, size, want) else {
             drop(held);
             end::hostile(s, sock);
             return Step::Failed(Errno(libc::ECONNRESET));
@@ -219,16 +227,17 @@ fn fill(
     n: usize,
     size: usize,
 ) -> Res {
-    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap).
-    let ring = unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) };
+    let ring = bulk::tx_ring(s, size).ok_or(Errno(libc::ENOMEM))?;
     let mut done = 0;
     while done < n {
         let part = (n - done).min(size / 4);
+        let began = bulk::before_part(if source.is_memory() { part } else { 0 });
         let got = match source.fill(&ring, head + done as u64, part) {
             Ok(got) => got,
             Err(e) if done == 0 => return Err(e),
             Err(_) => break,
         };
+        bulk::after_part(s, began, got);
         done += got;
         publish(s, sock, dir, head + done as u64);
         if got < part {
@@ -250,10 +259,10 @@ pub fn publish(s: &Sock, sock: i32, dir: &Dir, now: u64) {
     bell::after_publish(s, dir, sock);
 }
 
-/// Reads the consumer's cursor; an empty ring starts at its beginning again and may grow. None: the
+/// Reads the consumer's cursor, for `want` bytes; an empty ring starts at its beginning again and may grow. None: the
 /// claim can't be right.
 #[inline(never)]
-pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(usize, usize)> {
+pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize) -> Option<(usize, usize)> {
     let tail = dir.tail.load(Acquire); // pairs with the Release in `rx`: the bytes were copied out
     let free = cursor::writable(head, tail, size)?;
     s.tx.seen.store(tail, Relaxed);
@@ -268,8 +277,10 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize) -> Option<(
             size = RING_MAX;
             s.tx.size.store(size as u32, Relaxed);
             s.tx_ring.store(size as u32, Relaxed);
-            dir.size.store(size as u32, Relaxed);
+            let bits = dir.size.load(Relaxed) & (region::size::WISH | region::size::WIDE);
+            dir.size.store(size as u32 | bits, Relaxed);
         }
+        bulk::choose(s, dir, want);
         // The consumer reads base and size only after it has seen a head beyond its tail, which the
         // Release store of the next publish orders after these stores.
         s.tx.base.store(head, Relaxed);

@@ -31,7 +31,8 @@ pub struct Half {
     pub base: AtomicU64,
     /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
     pub gate: AtomicU32,
-    _gap: AtomicU32,
+    /// How far the two ends are with the wide ring (`engine::bulk`).
+    pub wide: AtomicU32,
     /// Sending: operations until the next attempt to switch. Receiving: see `engine::beside::give_way`.
     pub hold: AtomicU32,
     /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
@@ -49,7 +50,7 @@ pub struct Half {
     pub looked: AtomicU64,
     /// Spin budget learned for waits in this direction (ticks).
     pub spin: AtomicU32,
-    /// Receiving: last doorbell word that a waiter of ours stored.
+    /// Receiving: last doorbell word that a waiter of ours stored. Sending: what large copies cost (`engine::pace`).
     pub waiter: AtomicU32,
     /// Sending: when the pages of an idle ring were last given back, in s.
     pub released: AtomicU32,
@@ -77,6 +78,7 @@ impl Half {
             &self.waiter,
             &self.released,
             &self.full,
+            &self.wide,
         ] {
             w.store(0, Relaxed);
         }

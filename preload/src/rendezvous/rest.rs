@@ -8,14 +8,13 @@
 use super::handover::has_ended;
 use super::server;
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, shadow};
+use crate::engine::{bell, bulk, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
 use crate::transport::region::{self, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, setup};
-use crate::transport::ring::Ring;
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -50,7 +49,7 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
     let Source::Ring(n) = follow::follow(s, sock, dir) else { return Ok(false) };
-    let Some(size) = region::size_of_ring(dir.size.load(Relaxed)).filter(|size| (1..=*size).contains(&n)) else {
+    let Some((ring, _)) = bulk::rx_ring(s, dir).filter(|(_, size)| (1..=*size).contains(&n)) else {
         return Ok(false);
     };
     let cookie = net::cookie(sock)?;
@@ -68,8 +67,6 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         let to = &rest.dirs[way];
         to.at_ring(BACK).store(n as u64, Relaxed);
         to.switch.store(BACK, Relaxed);
-        // SAFETY: the ring of this direction in a live region: the lock is held; the claimed base only moves the offset.
-        let ring = unsafe { Ring::new(s.rx.ring.load(Relaxed), size, dir.base.load(Relaxed)) };
         // SAFETY: the ring of a fresh region, which is as large as any.
         unsafe { ring.get(s.rx.cursor.load(Relaxed), region::ring_of(p, way), n) };
         to.head.store(n as u64, Release);

@@ -4,11 +4,12 @@
 use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, worth};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
-use crate::family::{self, holders, process};
+use crate::family::{self, holders, index_of, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
+use crate::transport::wide;
 use crate::{control, engine::bell, family::sock::role, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
@@ -221,7 +222,9 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*p };
     let (tx, rx) = if role == role::CLIENT { (0, 1) } else { (1, 0) };
+    wide::unmap(index_of(s));
     for (half, n) in [(&s.tx, tx), (&s.rx, rx)] {
+        half.wide.store(0, Relaxed);
         half.ring.store(region::ring_of(p, n), Relaxed);
         half.dir.store(std::ptr::from_ref(&r.dirs[n]).cast_mut(), Release);
     }

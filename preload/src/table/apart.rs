@@ -13,7 +13,7 @@ use crate::family::sock::{Sock, flag, role, step};
 use crate::family::{apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, Back, legacy};
 use crate::sys::{clock, fd, proc};
-use crate::transport::{channel, kin, peers, region, waiters};
+use crate::transport::{channel, kin, peers, region, waiters, wide};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -148,6 +148,7 @@ fn prepare(s: &'static Sock, fd: i32) -> Held {
 fn go_on(h: &Held) {
     let Some(s) = crate::family::base().map(|base| sock(base, h.index)) else { return };
     if !h.region.is_null() && s.region().is_none() {
+        wide::unmap(h.index);
         region::drop_mapping(h.region);
     }
     s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);

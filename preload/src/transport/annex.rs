@@ -2,6 +2,7 @@
 //! through TCP again (`engine::take_up`). It is in the region's file, not in its mapping, and costs nothing until it is used.
 
 use super::region::{self, Dir, FILE_LEN, RegionHeader};
+use super::wide;
 use crate::sys::{Res, mem};
 
 /// Bytes of an annex: more than the buffers of a TCP connection hold by default (tcp(7): tcp_wmem and tcp_rmem).
@@ -16,9 +17,8 @@ pub struct Annex {
 impl Annex {
     /// Maps the annex of a direction of a region that stays mapped meanwhile.
     pub fn map(region: &RegionHeader, dir: &Dir) -> Res<Annex> {
-        let is_second = std::ptr::eq(dir, &region.dirs[1]);
         let file = mem::map_again(std::ptr::from_ref(region).cast_mut().cast(), FILE_LEN)?;
-        Ok(Annex { file, at: region::LEN + usize::from(is_second) * LEN })
+        Ok(Annex { file, at: region::LEN + wide::BOTH + wide::number_of(region, dir) * LEN })
     }
 
     /// Its bytes. Only the consumer writes, until it has asked for their return; then only the producer reads. What a hostile

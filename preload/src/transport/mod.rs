@@ -4,6 +4,7 @@
 //! - [`channel`]: what a peer says;
 //! - [`region`]: the memory of one connection, shared with one peer;
 //! - [`annex`]: room behind it, for what has to go through TCP again;
+//! - [`wide`]: more of it for a ring that carries bulk;
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends and their sleep words;
@@ -19,3 +20,4 @@ pub mod region;
 pub mod ring;
 pub mod waiters;
 pub mod wakes;
+pub mod wide;

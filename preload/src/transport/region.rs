@@ -4,7 +4,7 @@
 //! raise SIGBUS. Either end may be hostile: whatever is read from here is a claim, checked by the
 //! reader (`ring::claim`). Each line of 64 bytes has one writer, except the two wake words.
 
-use super::annex;
+use super::{annex, wide};
 use crate::config;
 use crate::control;
 use crate::family::process;
@@ -12,7 +12,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res, mem, thread};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
-pub use crate::layout::{Dir, HEADER, RegionHeader, ctl, fin, setup};
+pub use crate::layout::{Dir, HEADER, RegionHeader, ctl, fin, setup, size};
 
 /// Largest ring, and the room kept for each (pages that are never touched cost nothing).
 pub const RING_MAX: usize = 256 * 1024;
@@ -20,10 +20,10 @@ pub const RING_MAX: usize = 256 * 1024;
 pub const RING_MIN: usize = 4096;
 /// Bytes of a region.
 pub const LEN: usize = HEADER + 2 * RING_MAX;
-/// Bytes of the file that it lies in: each direction has an annex behind it (`annex`).
-pub const FILE_LEN: usize = LEN + 2 * annex::LEN;
+/// Bytes of the file that it lies in: each direction has a wide ring (`wide`) and an annex (`annex`) behind it.
+pub const FILE_LEN: usize = LEN + wide::BOTH + 2 * annex::LEN;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x04");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
@@ -120,6 +120,6 @@ pub fn ring_of(p: *mut RegionHeader, dir: usize) -> *mut u8 {
 
 /// Ring size as the producer claims it, forced into what is possible.
 pub fn size_of_ring(claimed: u32) -> Option<usize> {
-    let n = claimed as usize;
+    let n = (claimed & !(size::WISH | size::WIDE)) as usize;
     (n.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&n)).then_some(n)
 }

@@ -13,24 +13,30 @@ pub struct Ring {
     start: *mut u8,
     size: usize,
     base: u64,
+    streams: bool,
 }
 
 impl Ring {
-    /// A ring of `size` bytes (a power of two up to RING_MAX) at `start`.
+    /// A ring of `size` bytes (a power of two) at `start`.
     ///
     /// # Safety
-    /// `start` must be the start of a ring of a live region (RING_MAX bytes), for as long as the
+    /// There must be so many bytes of a live region (up to RING_MAX, or a wide ring), for as long as the
     /// value is used.
     #[inline]
     pub unsafe fn new(start: *mut u8, size: usize, base: u64) -> Ring {
-        Ring { start, size, base }
+        Ring { start, size, base, streams: false }
+    }
+
+    /// The same, for writing large amounts past the caches.
+    pub fn streamed(self, streams: bool) -> Ring {
+        Ring { streams, ..self }
     }
 
     /// The piece from `pos` on that is contiguous, at most `want` bytes.
     #[inline(always)]
     pub fn piece(&self, pos: u64, want: usize) -> (*mut u8, usize) {
         let off = cursor::offset(pos, self.base, self.size);
-        // SAFETY: `off` is below `size`, which is at most RING_MAX.
+        // SAFETY: `off` is below `size`.
         (unsafe { self.start.add(off) }, want.min(self.size - off))
     }
 
@@ -42,6 +48,7 @@ impl Ring {
     pub unsafe fn put(&self, pos: u64, src: *const u8, n: usize) {
         debug_assert!(n <= self.size);
         let (p, first) = self.piece(pos, n);
+        let copy = if self.streams && n >= BY_LINES { copy_past_caches } else { copy };
         // SAFETY: the pieces lie inside the ring; the source is the caller's; they cannot overlap
         // unless the program passes our own mapping, which it does not know.
         unsafe {
@@ -134,6 +141,36 @@ unsafe fn copy_lines(src: *const u8, dst: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(src.add(whole), dst.add(whole), n - whole) };
 }
 
+/// Copies `n` bytes with stores that go to memory and leave the lines in no cache. All of them are visible before any store that follows.
+///
+/// # Safety
+/// As for [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn copy_past_caches(src: *const u8, dst: *mut u8, n: usize) {
+    use core::arch::x86_64::{_mm_sfence, _mm_stream_si128};
+    const LINE: usize = 64;
+    let head = dst.align_offset(LINE).min(n);
+    let lines = (n - head) / LINE * LINE;
+    // SAFETY: three parts below `n`, one behind the other; the stores of the second are aligned.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        for at in (head..head + lines).step_by(LINE) {
+            let (from, to) = (src.add(at).cast::<Wide>(), dst.add(at).cast::<Wide>());
+            let line = [0, 1, 2, 3].map(|i| from.add(i).read_unaligned());
+            for (i, part) in line.into_iter().enumerate() {
+                _mm_stream_si128(to.add(i), part);
+            }
+        }
+        _mm_sfence(); // these stores are ordered by nothing else, not by the Release of the cursor either
+        let rest = head + lines;
+        std::ptr::copy_nonoverlapping(src.add(rest), dst.add(rest), n - rest);
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use copy as copy_past_caches;
+
 /// Copies the first and the last bytes of `n`, a `T` each.
 ///
 /// # Safety
@@ -157,12 +194,14 @@ mod tests {
     fn copies_exactly_what_is_asked() {
         const MOST: usize = 9000;
         let from: Vec<u8> = (0..MOST + 2).map(|i| (i * 7 + i / 251) as u8).collect();
-        for n in (0..150).chain(4090..4230).chain([8191, 8192, MOST]) {
-            let mut to = vec![0xff_u8; MOST + 2];
-            // SAFETY: both are longer than `n + 1`.
-            unsafe { copy(from.as_ptr().add(1), to.as_mut_ptr().add(1), n) };
-            assert_eq!(to[1..=n], from[1..=n], "{n}");
-            assert!(to[0] == 0xff && to[n + 1..].iter().all(|b| *b == 0xff), "{n}");
+        for copy in [copy, copy_past_caches] {
+            for n in (0..150).chain(4090..4230).chain([8191, 8192, MOST]) {
+                let mut to = vec![0xff_u8; MOST + 2];
+                // SAFETY: both are longer than `n + 1`.
+                unsafe { copy(from.as_ptr().add(1), to.as_mut_ptr().add(1), n) };
+                assert_eq!(to[1..=n], from[1..=n], "{n}");
+                assert!(to[0] == 0xff && to[n + 1..].iter().all(|b| *b == 0xff), "{n}");
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 /* What shared memory can do here at most, without any protocol: two threads, one on each of two processors.
  *   a 64 B message there and back (copy in, publish, spin, copy out), and 64 KiB blocks through a ring.
- *   cpu_a=0 cpu_b=1 n=300000 ring=262144 size=65536 secs=0.4 */
+ *   cpu_a=0 cpu_b=1 n=300000 ring=2097152 size=65536 secs=0.4 */
 #include "common.h"
 #include <sched.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     ticks_calibrate();
     n = argn("n", 300000);
     size = (size_t)argn("size", 65536);
-    ring_size = (size_t)argn("ring", 262144) / size * size;
+    ring_size = (size_t)argn("ring", 2097152) / size * size;
     target = (uint64_t)argn("mib", 4096) << 20;
     ring = aligned_alloc(4096, ring_size);
     memset(ring, 1, ring_size);

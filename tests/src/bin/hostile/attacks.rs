@@ -52,6 +52,7 @@ const FIELDS: &[&str] = &[
     "size-zero",
     "size-odd",
     "size-huge",
+    "size-wide",
     "switch-far",
     "switch-back",
     "ring-mark-back",
@@ -100,6 +101,11 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
         }
         "size-huge" => {
             r.d32(0, at::SIZE).store(1 << 30, SeqCst);
+            head.store(sent + 1, SeqCst);
+        }
+        // The wide ring, which this end was never asked about.
+        "size-wide" => {
+            r.d32(0, at::SIZE).store(1 << 30 | 64 * 1024, SeqCst);
             head.store(sent + 1, SeqCst);
         }
         "switch-far" => r.d32(0, at::SWITCH).store(next + 7, SeqCst),

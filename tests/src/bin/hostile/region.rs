@@ -9,8 +9,8 @@ pub const HEADER: usize = 4096;
 pub const RING_MAX: usize = 256 * 1024;
 pub const LEN: usize = HEADER + 2 * RING_MAX;
 /// The file has an annex for each direction behind that.
-pub const FILE_LEN: usize = LEN + 2 * (16 << 20);
-const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x03");
+pub const FILE_LEN: usize = LEN + 2 * (2 << 20) + 2 * (16 << 20);
+const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x04");
 const DIRS: usize = 128;
 const DIR: usize = 512;
 

@@ -1,0 +1,185 @@
+//! Bulk: where the bytes of a ring lie, and when that is the wide ring (`transport::wide`).
+//!
+//! The sender measures what its large copies cost ([`Pace`]). Where the ring's lines come back slowly from the other processor it
+//! says that it would like the wide ring ([`size::WISH`]); the receiver maps that and says so ([`ctl::WIDE`]); from then on the
+//! sender chooses whenever the ring is empty: what is large goes through the wide one ([`size::WIDE`]), what is small does not. How
+//! much may lie unread stays the same. Both map it only while no other process holds the connection, so that whoever comes to
+//! hold it later has inherited the mapping. [`super::tx`], [`super::fast`], [`super::rx`] and whoever else looks into a ring call it.
+
+use super::pace::{Pace, Speed};
+use crate::config;
+use crate::family::sock::Sock;
+use crate::family::{holders, index_of};
+use crate::sys::clock;
+use crate::transport::region::{self, Dir, ctl, size};
+use crate::transport::ring::Ring;
+use crate::transport::wide;
+use std::sync::atomic::Ordering::*;
+
+/// From how many bytes on a send is large.
+pub const LARGE: usize = 16 << 10;
+/// Below how many it is small again.
+const SMALL: usize = 4 << 10;
+
+/// Values of `Half::wide`. Sending: no wish yet.
+const NONE: u32 = 0;
+/// Sending: the wish is stated, the ring is in use. Receiving: the answer is yes.
+const WISHED: u32 = 1;
+/// Sending: the wide ring is in use.
+const IN_USE: u32 = 2;
+/// Either: this end will not.
+const NEVER: u32 = 3;
+
+/// The ring that the sender writes; its lock is held, and so the region stays. `size`: of the ring, if the wide one is not in use.
+#[inline]
+pub fn tx_ring(s: &Sock, size: usize) -> Option<Ring> {
+    let streams = pace(s).is_stream();
+    if is_wide(s) {
+        return Some(wide_ring(s, s.tx.dir()?)?.streamed(streams));
+    }
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap).
+    Some(unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) }.streamed(streams))
+}
+
+/// The ring that the receiver reads, and how much may lie unread, as the sender claims it; the receiver's lock is held. None: the
+/// claim can't be right.
+#[inline]
+pub fn rx_ring(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
+    ring_claimed(s, dir, dir.size.load(Relaxed))
+}
+
+#[inline]
+fn ring_claimed(s: &Sock, dir: &Dir, claimed: u32) -> Option<(Ring, usize)> {
+    let bytes = region::size_of_ring(claimed)?;
+    if claimed & size::WIDE != 0 {
+        let ring = if s.rx.wide.load(Relaxed) == WISHED { wide_ring(s, dir) } else { None };
+        return Some((ring?, bytes));
+    }
+    // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
+    // the claimed base only moves the masked offset.
+    Some((unsafe { Ring::new(s.rx.ring.load(Relaxed), bytes, dir.base.load(Relaxed)) }, bytes))
+}
+
+/// As [`rx_ring`], for a reader: answers a wish, and notes the claim as one that [`super::fast`] need not look at again.
+#[inline]
+pub fn ring_to_read(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
+    let claimed = dir.size.load(Relaxed);
+    let found = ring_claimed(s, dir, claimed)?;
+    s.rx.size.store(claimed & !size::WIDE, Relaxed);
+    if claimed & size::WISH != 0 && s.rx.wide.load(Relaxed) == NONE {
+        answer(s, dir);
+    }
+    Some(found)
+}
+
+/// Whether the sender's bytes go through the wide ring.
+#[inline]
+pub fn is_wide(s: &Sock) -> bool {
+    s.tx.wide.load(Relaxed) == IN_USE
+}
+
+/// The ring is empty and `want` bytes are to be sent, with the lock held: whether they go through the wide ring.
+#[inline]
+pub fn choose(s: &Sock, dir: &Dir, want: usize) -> bool {
+    match s.tx.wide.load(Relaxed) {
+        NONE if !pace(s).is_for_wide() => false,
+        NEVER => false,
+        _ => choose_one(s, dir, want),
+    }
+}
+
+#[inline(never)]
+fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
+    let is_for_wide = pace(s).is_for_wide();
+    match s.tx.wide.load(Relaxed) {
+        NONE => wish(s, dir),
+        IN_USE if want < SMALL || !is_for_wide => {
+            dir.size.fetch_and(!size::WIDE, Relaxed);
+            s.tx.wide.store(WISHED, Relaxed);
+        }
+        // Acquire pairs with the Release in `answer`.
+        WISHED if want >= LARGE && is_for_wide && dir.ctl.load(Acquire) & ctl::WIDE != 0 => {
+            // The consumer reads it only after it has seen a head beyond its tail, as with the base.
+            dir.size.fetch_or(size::WIDE, Relaxed);
+            s.tx.wide.store(IN_USE, Relaxed);
+        }
+        _ => {}
+    }
+    is_wide(s)
+}
+
+/// Sender: states the wish, if this end can.
+#[cold]
+fn wish(s: &Sock, dir: &Dir) {
+    let is_mapped = s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r));
+    s.tx.wide.store(if is_mapped { WISHED } else { NEVER }, Relaxed);
+    if is_mapped {
+        dir.size.fetch_or(size::WISH, Relaxed);
+    }
+}
+
+/// Receiver: answers a wish, once.
+#[cold]
+fn answer(s: &Sock, dir: &Dir) {
+    let is_mapped = s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r));
+    s.rx.wide.store(if is_mapped { WISHED } else { NEVER }, Relaxed);
+    if is_mapped {
+        dir.ctl.fetch_or(ctl::WIDE, Release); // pairs with the Acquire in `choose_one`
+    }
+}
+
+fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
+    let region = s.region()?;
+    let index = index_of(s);
+    let number = wide::number_of(region, dir);
+    let start = wide::of(index, number).or_else(|| wide::map(index, region).then(|| wide::of(index, number))?)?;
+    // SAFETY: mapped as long as the region, which a lock of this direction keeps.
+    Some(unsafe { Ring::new(start, wide::SIZE, 0) })
+}
+
+/// The connection is idle, and its ring empty: gives the sender's part of the wide one back. The lock is held.
+pub fn rest(s: &Sock, dir: &Dir) {
+    if s.tx.wide.load(Relaxed) == NONE {
+        return;
+    }
+    if is_wide(s) {
+        dir.size.fetch_and(!size::WIDE, Relaxed);
+        s.tx.wide.store(WISHED, Relaxed);
+    }
+    if let Some(region) = s.region() {
+        wide::give_back(index_of(s), wide::number_of(region, dir));
+    }
+}
+
+/// Tick before a part is copied, if it is to be measured.
+#[inline]
+pub fn before_part(bytes: usize) -> u64 {
+    if bytes >= LARGE { clock::ticks() } else { 0 }
+}
+
+/// After it.
+#[inline]
+pub fn after_part(s: &Sock, began: u64, bytes: usize) {
+    if began != 0 && !s.is_linked() {
+        let speed = if config::flips() {
+            imagined(s)
+        } else {
+            Speed::of(bytes, clock::ticks().wrapping_sub(began), clock::ticks_of_us(1000))
+        };
+        s.tx.waiter.store(pace(s).after(speed, bytes, is_wide(s)).0, Relaxed);
+    }
+}
+
+/// In the mode in which connections change their medium at random: every kind of neighbour on any machine, the same for long enough.
+#[cold]
+fn imagined(s: &Sock) -> Speed {
+    match s.tx.cursor.load(Relaxed) >> 21 & 3 {
+        0 => Speed::Fast,
+        1 | 2 => Speed::Slow,
+        _ => Speed::Crawl,
+    }
+}
+
+fn pace(s: &Sock) -> Pace {
+    Pace(s.tx.waiter.load(Relaxed))
+}

@@ -1,0 +1,82 @@
+//! The wide ring of a direction: memory behind the region that bulk sweeps over instead of the ring, and where this process has
+//! it mapped.
+//!
+//! A line that the other processor read last is slow to write again while it is in that one's second cache. In two MiB it has
+//! left it by the time the sweep comes round (docs/decisions/12-copies.md). No more lies unread in it than in the ring.
+//! It is mapped once both ends agree (`engine::bulk`), costs nothing before, and a forked child inherits mapping and table alike.
+
+use super::region::{self, LEN, RegionHeader};
+use crate::config;
+use crate::control;
+use crate::family::{self, process};
+use crate::sys::mem;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+/// Bytes of the wide ring of one direction, a power of two: twice the second cache of large processors.
+pub const SIZE: usize = 2 << 20;
+/// Bytes of both in the region's file, right behind what is mapped from the beginning.
+pub const BOTH: usize = 2 * SIZE;
+
+/// The last page of the region, from which the mapping is made, and both rings.
+const MAPPED: usize = PAGE + BOTH;
+const PAGE: usize = 4096;
+const _: () = assert!(LEN.is_multiple_of(PAGE));
+
+/// By the index of the socket's record. Of this process alone.
+static PLACES: [AtomicPtr<u8>; family::SOCK_CAP] = [const { AtomicPtr::new(std::ptr::null_mut()) }; family::SOCK_CAP];
+
+/// First byte of the wide ring of direction `dir` (0 or 1) of a socket. None: it is not mapped here.
+#[inline]
+pub fn of(index: u32, dir: usize) -> Option<*mut u8> {
+    let p = PLACES.get(index as usize)?.load(Acquire); // pairs with the Release in `map`
+    // SAFETY: stays inside the mapping.
+    (!p.is_null()).then(|| unsafe { p.add(PAGE + (dir & 1) * SIZE) })
+}
+
+/// Maps both for a socket whose region stays mapped meanwhile. False: no room below `max_memory`, or none at all.
+pub fn map(index: u32, region: &RegionHeader) -> bool {
+    let Some(place) = PLACES.get(index as usize) else { return false };
+    if !place.load(Acquire).is_null() {
+        return true;
+    }
+    if control::is_restricted() || !process::reserve_memory(BOTH as u64, config::max_memory()) {
+        return false;
+    }
+    // SAFETY: the last page of a mapping of LEN bytes.
+    let last = unsafe { std::ptr::from_ref(region).cast::<u8>().add(LEN - PAGE) };
+    let Ok(p) = mem::map_again(last.cast_mut(), MAPPED) else {
+        process::note_memory(-(BOTH as i64));
+        return false;
+    };
+    // Release: pairs with the Acquire in `of`. The other direction's thread may have been first.
+    if place.compare_exchange(std::ptr::null_mut(), p, AcqRel, Acquire).is_err() {
+        let_go(p);
+    }
+    true
+}
+
+/// The socket's region goes, or a new one comes: nobody uses the wide rings of the old one any more.
+pub fn unmap(index: u32) {
+    let Some(place) = PLACES.get(index as usize).filter(|place| !place.load(Relaxed).is_null()) else { return };
+    let p = place.swap(std::ptr::null_mut(), AcqRel);
+    if !p.is_null() {
+        let_go(p);
+    }
+}
+
+fn let_go(p: *mut u8) {
+    mem::unmap(p, MAPPED);
+    process::note_memory(-(BOTH as i64));
+}
+
+/// Gives the pages of a direction's wide ring back, which is empty.
+pub fn give_back(index: u32, dir: usize) {
+    if let Some(p) = of(index, dir) {
+        let _ = mem::give_back(p, SIZE);
+    }
+}
+
+/// What a direction is in its region.
+pub fn number_of(region: &RegionHeader, dir: &region::Dir) -> usize {
+    usize::from(std::ptr::eq(dir, &region.dirs[1]))
+}
