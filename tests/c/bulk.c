@@ -6,7 +6,7 @@
 enum { BLOCK = 64 * KIB, LOT = 16 * MIB };
 static char buf[256 * KIB];
 
-/* Whether the process has a mapping of a region that is larger than the region. */
+/* How many mappings of a region the process has that are larger than the region. */
 static void show(const char *who) {
     FILE *f = fopen("/proc/self/maps", "r");
     char line[512];
@@ -14,7 +14,7 @@ static void show(const char *who) {
     while (f && fgets(line, sizeof line, f))
         large += strstr(line, "smcr-region") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > 4 * MIB;
     fclose(f);
-    fprintf(stderr, "%s %s\n", who, large ? "wide" : "narrow");
+    fprintf(stderr, "%s %lu wide\n", who, large);
 }
 
 static void give(int fd, uint64_t from, uint64_t len, size_t block, unsigned seed) {
@@ -175,6 +175,30 @@ static void pinned(void) {
     meet();
 }
 
+/* More connections than may have one. */
+static void forty(void) {
+    enum { CONNECTIONS = 40, EACH = 8 * MIB };
+    int fd[CONNECTIONS];
+    int l = is_a ? listen_on(PORT) : -1;
+    meet();
+    for (int i = 0; i < CONNECTIONS; i++)
+        fd[i] = is_a ? accept_from(l) : dial(PORT);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        warm(fd[i]);
+        if (is_a)
+            take(fd[i], 0, EACH, i);
+        else
+            give(fd[i], 0, EACH, BLOCK, i);
+    }
+    show("forty");
+    meet();
+    for (int i = 0; i < CONNECTIONS; i++)
+        close(fd[i]);
+    show("after");
+    meet();
+}
+
 const struct test tests[] = {{"turns", turns, turns, 0},    {"headers", headers, headers, 0}, {"forked", forked, forked, 0},
                              {"shared", shared, shared, 0}, {"peeked", peeked, peeked, 0},    {"unread", unread, unread, 0},
-                             {"pinned", pinned, pinned, 0}, {0}};
+                             {"pinned", pinned, pinned, 0}, {"forty", forty, forty, COLD},
+                             {0}};

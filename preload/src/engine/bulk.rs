@@ -93,10 +93,8 @@ fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
     let is_for_wide = pace(s).is_for_wide();
     match s.tx.wide.load(Relaxed) {
         NONE => wish(s, dir),
-        IN_USE if want < SMALL || !is_for_wide => {
-            dir.size.fetch_and(!size::WIDE, Relaxed);
-            s.tx.wide.store(WISHED, Relaxed);
-        }
+        IN_USE if !is_for_wide => rest(s, dir),
+        IN_USE if want < SMALL => to_the_ring(s, dir),
         // Acquire pairs with the Release in `answer`.
         WISHED if want >= LARGE && is_for_wide && dir.ctl.load(Acquire) & ctl::WIDE != 0 => {
             // The consumer reads it only after it has seen a head beyond its tail, as with the base.
@@ -137,14 +135,18 @@ fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
     Some(unsafe { Ring::new(start, wide::SIZE, 0) })
 }
 
-/// The connection is idle, and its ring empty: gives the sender's part of the wide one back. The lock is held.
+fn to_the_ring(s: &Sock, dir: &Dir) {
+    dir.size.fetch_and(!size::WIDE, Relaxed);
+    s.tx.wide.store(WISHED, Relaxed);
+}
+
+/// The connection is idle, or the wide ring no better, and it is empty: gives the sender's part of it back. The lock is held.
 pub fn rest(s: &Sock, dir: &Dir) {
     if s.tx.wide.load(Relaxed) == NONE {
         return;
     }
     if is_wide(s) {
-        dir.size.fetch_and(!size::WIDE, Relaxed);
-        s.tx.wide.store(WISHED, Relaxed);
+        to_the_ring(s, dir);
     }
     if let Some(region) = s.region() {
         wide::give_back(index_of(s), wide::number_of(region, dir));

@@ -10,7 +10,7 @@ use crate::config;
 use crate::control;
 use crate::family::{self, process};
 use crate::sys::mem;
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Bytes of the wide ring of one direction, a power of two: twice the second cache of large processors.
 pub const SIZE: usize = 2 << 20;
@@ -21,6 +21,10 @@ pub const BOTH: usize = 2 * SIZE;
 const MAPPED: usize = PAGE + BOTH;
 const PAGE: usize = 4096;
 const _: () = assert!(LEN.is_multiple_of(PAGE));
+
+/// Connections of a process that have one: what all of them together sweep over is to stay in a third cache.
+const MOST: u32 = 32;
+static USED: AtomicU32 = AtomicU32::new(0);
 
 /// By the index of the socket's record. Of this process alone.
 static PLACES: [AtomicPtr<u8>; family::SOCK_CAP] = [const { AtomicPtr::new(std::ptr::null_mut()) }; family::SOCK_CAP];
@@ -33,19 +37,20 @@ pub fn of(index: u32, dir: usize) -> Option<*mut u8> {
     (!p.is_null()).then(|| unsafe { p.add(PAGE + (dir & 1) * SIZE) })
 }
 
-/// Maps both for a socket whose region stays mapped meanwhile. False: no room below `max_memory`, or none at all.
+/// Maps both for a socket whose region stays mapped meanwhile. False: enough connections have them, no room below `max_memory`, or
+/// none at all.
 pub fn map(index: u32, region: &RegionHeader) -> bool {
     let Some(place) = PLACES.get(index as usize) else { return false };
     if !place.load(Acquire).is_null() {
         return true;
     }
-    if control::is_restricted() || !process::reserve_memory(BOTH as u64, config::max_memory()) {
+    if control::is_restricted() || !take() {
         return false;
     }
     // SAFETY: the last page of a mapping of LEN bytes.
     let last = unsafe { std::ptr::from_ref(region).cast::<u8>().add(LEN - PAGE) };
     let Ok(p) = mem::map_again(last.cast_mut(), MAPPED) else {
-        process::note_memory(-(BOTH as i64));
+        leave();
         return false;
     };
     // Release: pairs with the Acquire in `of`. The other direction's thread may have been first.
@@ -66,7 +71,22 @@ pub fn unmap(index: u32) {
 
 fn let_go(p: *mut u8) {
     mem::unmap(p, MAPPED);
+    leave();
+}
+
+/// A place among those of this process, and its memory.
+fn take() -> bool {
+    let is_one = USED.fetch_update(Relaxed, Relaxed, |n| (n < MOST).then_some(n + 1)).is_ok();
+    if is_one && !process::reserve_memory(BOTH as u64, config::max_memory()) {
+        USED.fetch_sub(1, Relaxed);
+        return false;
+    }
+    is_one
+}
+
+fn leave() {
     process::note_memory(-(BOTH as i64));
+    USED.fetch_sub(1, Relaxed);
 }
 
 /// Gives the pages of a direction's wide ring back, which is empty.
