@@ -44,6 +44,9 @@ impl Shake {
             return;
         }
         if ours {
+            if self.has_gone_on() {
+                return self.fall_back(Reason::PeerSilent);
+            }
             self.out.extend_from_slice(&HELLO);
         }
         let (peer_id, host) = names();

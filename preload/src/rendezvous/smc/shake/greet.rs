@@ -53,6 +53,16 @@ impl Shake {
         first[..n] != SMCR[..n]
     }
 
+    /// Server, before the greeting: whether the client has waited in vain and is on TCP. It may have ended there, and a greeting that
+    /// nobody reads would be answered by a reset, after which its end is none, and what is still on its way is lost.
+    pub(super) fn has_gone_on(&self) -> bool {
+        let mut first = SMCR;
+        match net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Ok(n) => n == 0 || first[..n] != SMCR[..n],
+            Err(_) => false,
+        }
+    }
+
     /// Looks for the greeting without taking anything else.
     pub(super) fn read_greeting(&mut self) {
         match self.take_first(&HELLO, HELLO.len()) {
