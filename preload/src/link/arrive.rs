@@ -6,6 +6,7 @@ use super::lock::{self, MARKED, MARKS, STALLED, mark, now};
 use super::slot::Closing;
 use super::state::State;
 use crate::family::links;
+use crate::log;
 use crate::verbs::device::{Completion, MESSAGE, SENT};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
@@ -72,6 +73,7 @@ impl State {
             STALLED.fetch_sub(1, Relaxed);
         }
         if !fine && let (Some(place), link) = at {
+            log::warn!(target: "smcr::link", link, "the network card takes no more: the link is given up");
             self.fail_link(place, link);
         } else if finished {
             self.release(index);
@@ -121,6 +123,14 @@ impl State {
         self.groups.iter().enumerate().find_map(of)
     }
 
+    /// The card says that a link is broken.
+    fn refused(&mut self, place: usize, link: usize, c: &Completion) {
+        if self.groups[place].as_ref().is_some_and(|g| !g.links[link].is_down) {
+            log::warn!(target: "smcr::link", link, status = c.status, receive = c.arrived, "the network card reports an error: the link is given up");
+        }
+        self.fail_link(place, link);
+    }
+
     fn sent(&mut self, number: usize, c: &Completion) {
         let index = (c.id & u64::from(u32::MAX)) as u32;
         let found = self.link_of(number, c.qpn);
@@ -132,7 +142,7 @@ impl State {
         let Some(group) = &mut self.groups[place] else { return };
         let was_down = group.links[link].is_down;
         if c.status != 0 && !was_down {
-            return self.fail_link(place, link);
+            return self.refused(place, link, c);
         }
         group.completed(&self.devices, link, ((c.id & !SENT) >> 32) as u32);
         if was_down {
@@ -161,7 +171,7 @@ impl State {
             domain.give_back(c.id);
         }
         if c.status != 0 {
-            return self.fail_link(place, link);
+            return self.refused(place, link, c);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
         group.links[link].messages[1] += 1;
@@ -188,7 +198,7 @@ impl State {
         let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) else { return };
         let Some(n) = domain.take_message(c.id, c.len, &mut message) else { return };
         if c.status != 0 {
-            return self.fail_link(place, link);
+            return self.refused(place, link, c);
         }
         let now = now();
         let message = &message[..n];
