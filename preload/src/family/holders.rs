@@ -26,6 +26,12 @@ pub fn another(s: &Sock, than: u32) -> u32 {
     (0..super::PROC_CAP as u32).find(|p| *p != than && s.is_held_in(*p)).unwrap_or(than)
 }
 
+/// Whether others hold it than this process, which may have closed it.
+pub fn has_others(s: &Sock) -> bool {
+    // A child that is just being forked counts, and has no bit yet.
+    s.holders.load(Relaxed) > u32::from(s.is_held_in(process::index()))
+}
+
 /// Whether other processes hold it as well; those that are gone are struck out first.
 pub fn is_shared(s: &Sock) -> bool {
     if s.holders.load(Relaxed) > 1

@@ -9,6 +9,7 @@
 use super::lock::{self, mark, now};
 use super::slot::{Closing, Slot};
 use super::state::State;
+use crate::family::holders;
 use crate::family::sock::flag;
 use crate::layout::{ctl, fin};
 use crate::sys::fd;
@@ -104,6 +105,20 @@ impl State {
         self.leavers.push(index);
         let _ = fd::event_set(lock::service());
         true
+    }
+
+    /// The process ends: connections that its relatives have as well are to go on over TCP. Whether any of these is on its way there.
+    pub fn leave_to_relatives(&mut self) -> bool {
+        let theirs = |s: &&Slot| s.active && s.sock().is_some_and(holders::has_others);
+        let theirs: Vec<u32> = self.slots.iter().flatten().map(|s| &**s).filter(theirs).map(|s| s.index).collect();
+        for index in &theirs {
+            if let Some(s) = self.slot(*index).filter(|s| s.ours && !s.is_leaving()).and_then(|s| s.sock()) {
+                s.note(Reason::SharedByFork);
+            }
+            self.want_back(*index);
+        }
+        let on_its_way = |s: &mut Slot| matches!(s.leaving, Leaving::Wanted | Leaving::Stated(_));
+        theirs.into_iter().any(|index| self.slot(index).is_some_and(on_its_way))
     }
 
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link

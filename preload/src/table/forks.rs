@@ -133,6 +133,8 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         let _ = passing::before_start(Some(proc::pid()));
         return leave_rests(has_library);
     }
+    // The links end with the exec.
+    rendezvous::smc::leave_to_relatives();
     let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
     passing::before_exec(is_own);
     for (fd, e) in range(0, u32::MAX) {

@@ -7,6 +7,7 @@
 
 pub mod backlog;
 mod blocked;
+mod farewell;
 mod gate;
 mod heir;
 mod relatives;
@@ -31,8 +32,9 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::{PeerId, RmbeSize};
 use std::sync::atomic::Ordering::*;
 
+pub use farewell::{at_exit, leave_to_relatives};
 pub use gate::{after_fork, before_fork};
-pub use service::{at_exit, descriptors, inherit, moved, owns, watch_listener};
+pub use service::{descriptors, inherit, moved, owns, watch_listener};
 
 /// Whether RDMA can be used at all: asked before anything is marked.
 pub fn is_usable() -> bool {

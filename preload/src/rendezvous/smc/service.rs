@@ -305,52 +305,6 @@ fn tcp_events(listeners: &mut [Listener]) {
     });
 }
 
-/// The process ends: what was sent goes out, and the peers hear of it (Linux waits as long in close).
-pub fn at_exit() {
-    const PATIENCE_MS: u32 = 2000;
-    const QUIET_MS: u32 = 100;
-    if !lock::is_used() && RUNNING.load(Relaxed) == 0 {
-        return;
-    }
-    // What has been sent before its handshake is over: TCP would carry it after the end of the process as well.
-    if !super::gate::wait(super::PATIENCE_BARE_MS, || lock::with(|all| all.owes_handshake()) == Some(true)) {
-        log::warn!(target: "smcr::link", "the process ends in a handshake: what it has sent is lost");
-    }
-    let mut first = true;
-    for _ in 0..PATIENCE_MS {
-        let quiet = lock::with(|all| {
-            all.poll();
-            all.close_all(first)
-        });
-        if quiet != Some(false) && !first {
-            break;
-        }
-        if !first {
-            let _ = fd::poll(&mut [], 1);
-        }
-        first = false;
-    }
-    lock::with(|all| all.end_all());
-    let mut waited = false;
-    for round in 0..PATIENCE_MS {
-        let (quiet, awaits) = lock::with(|all| {
-            all.poll();
-            let groups = || all.groups.iter().flatten();
-            (groups().all(|g| g.is_quiet()), groups().any(|g| g.awaits_farewell()))
-        })
-        .unwrap_or((true, false));
-        if !awaits && (quiet || round >= QUIET_MS) {
-            break;
-        }
-        waited |= awaits;
-        let _ = fd::poll(&mut [], 1);
-    }
-    if waited {
-        // The card has yet to say that the last message has arrived.
-        let _ = fd::poll(&mut [], 5);
-    }
-}
-
 /// A forked child has no service thread.
 pub fn forget_in_child() {
     RUNNING.store(0, Relaxed);
