@@ -3,8 +3,9 @@
     {"id": N, "run": "shell text", "env": {...}}   starts it in a session of its own
     {"id": N, "kill": SIGNAL}                      signals that whole session
     {"id": N, "input": "text"}                     writes to its standard input
+    {"stood": true}                                asks for how long this guest has stood still at most since it was asked last
     {"off": true}                                  ends the agent, and with it the guest
-and answers {"ready": true}, {"id": N, "out": "text"}, {"id": N, "rc": STATUS}.
+and answers {"ready": true}, {"id": N, "out": "text"}, {"id": N, "rc": STATUS}, {"stood": SECONDS}.
 """
 import asyncio
 import codecs
@@ -17,7 +18,7 @@ import signal
 async def main():
     port = os.open(glob.glob("/dev/vport*")[0], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     loop = asyncio.get_running_loop()
-    jobs, pending, over = {}, b"", asyncio.Event()
+    jobs, pending, over, stood = {}, b"", asyncio.Event(), 0.0
 
     def say(**message):
         data = json.dumps(message).encode() + b"\n"
@@ -36,9 +37,21 @@ async def main():
             say(id=number, out=decode(data))
         say(id=number, rc=await job.wait())
 
+    async def beat():
+        """Each moment in which this does not run is one in which the processors of this guest did not, or were all taken."""
+        nonlocal stood
+        while True:
+            began = loop.time()
+            await asyncio.sleep(0.1)
+            stood = max(stood, loop.time() - began - 0.1)
+
     def handle(message):
+        nonlocal stood
         if message.get("off"):
             over.set()
+        elif "stood" in message:
+            say(stood=stood)
+            stood = 0.0
         elif "run" in message:
             loop.create_task(run(message["id"], message["run"], message.get("env", {})))
         elif job := jobs.get(message["id"]):
@@ -61,8 +74,10 @@ async def main():
             handle(json.loads(line))
 
     loop.add_reader(port, readable)
+    beats = loop.create_task(beat())
     say(ready=True)
     await over.wait()
+    beats.cancel()
     for job in jobs.values():
         if job.returncode is None:
             try:

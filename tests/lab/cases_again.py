@@ -80,7 +80,7 @@ def removed(guest):
             job.expect("busy done", 300)
             left = carrying(lab.b)
             if left != [[("rxe0", sum(spread))]]:
-                raise Failed(f"links afterwards: {left}, before {spread}; on TCP: {on_tcp(lab.b)}")
+                raise Failed(f"links afterwards: {left}, before {spread}; on TCP: {on_tcp(lab.b)}; the server: {on_tcp(lab.a)}")
             its.run("rdma link add rxe1 type rxe netdev eth1")
             began = time.monotonic()
             wait_for_links(lab, 2, 100)

@@ -197,7 +197,9 @@ def fallback_a_greeting_that_comes_late_and_a_writer_that_does_not_wait(lab):
         lab.b.run("nft add rule inet lab cut tcp sport 5010 tcp flags \\& psh == psh drop")
         with lab.traffic() as traffic:
             client = lab.b.start(f"exec {PEER} fill {to} {8 << 20}", **lab.env("smcr", PATIENCE=60))
-            time.sleep(6)
+            # The program may take its time to get there.
+            lab.b.run("until ss -Htn state established dport = :5010 | grep -q .; do sleep 0.1; done", 40)
+            time.sleep(4)
             lab.b.run(MEND)
             text = client.done(65)
         return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"

@@ -92,6 +92,52 @@ add("a client forks in its handshake, and its parent exits", client_forks_in_its
 add("a client forks in its handshake, and its parent is killed", client_forks_in_its_handshake("killed", 2))
 
 
+@case
+def a_client_has_ended_when_a_server_that_stood_still_would_greet_it(lab):
+    """It has waited for the greeting, has sent all over TCP and has ended: the server sees that, and no reset."""
+    to, n, name = f"{lab.a.ip} 5538", 40_000, "gone"
+    server = lab.a.start(f"exec {PEER} serve {to}", **lab.env("smcr")).expect("serving", 30)
+    try:
+        with lab.traffic() as traffic:
+            server.guest.say(id=server.number, kill=int(signal.SIGSTOP))
+            lab.client("smcr", to, "parting", n, name, PATIENCE=60).done(65)
+            server.guest.say(id=server.number, kill=int(signal.SIGCONT))
+            text = lab.client("smcr", to, "ends", name, PATIENCE=60).done(65)
+        if not re.search(rf"\beof {n}$", said(text)):
+            raise Failed(f"{said(text)} instead of {n} bytes and the end")
+        return f"{said(text)}; {traffic.went_over_tcp(n)}"
+    finally:
+        server.kill()
+
+
+@case
+def a_client_ends_in_its_handshake_with_a_server_that_stands_still(lab):
+    """It has said all; TCP would carry that after its end, however long the server takes."""
+    to, n, name = f"{lab.a.ip} 5537", 40_000, "late"
+    server = lab.a.start(f"exec {PEER} serve {to}", **lab.env("smcr")).expect("serving", 30)
+    try:
+        # It has opened its device: the greeting is no later than a client waits for it.
+        lab.client("smcr", to, "echo", 1000, PATIENCE=40).done(45)
+        with lab.traffic() as traffic:
+            silent(lab.a, 5537)
+            client = lab.client("smcr", to, "parting", n, name, PATIENCE=90).expect("ok ", 30)
+            time.sleep(1)
+            server.guest.say(id=server.number, kill=int(signal.SIGSTOP))
+            lab.a.run(MEND)
+            time.sleep(12)
+            server.guest.say(id=server.number, kill=int(signal.SIGCONT))
+            client.done(60)
+            text = lab.client("smcr", to, "ends", name, PATIENCE=60).done(65)
+        if not re.search(rf"\b{n}$", said(text)):
+            raise Failed(f"{said(text)} instead of {n} bytes")
+        return f"{said(text)}; {traffic}"
+    except Failed as error:
+        raise Failed(f"{error}; the server: {server.tail()}") from error
+    finally:
+        lab.a.run(MEND)
+        server.kill()
+
+
 def server_forks_in_its_handshake(what, client):
     """The client's Proposal comes when the server has forked: the child serves it over TCP."""
     def run(lab):
@@ -151,6 +197,39 @@ def forked_child_killed(client):
 
 add("a forked child with its parent's link is killed, kernel client", forked_child_killed("kernel"))
 add("a forked child with its parent's link is killed, smcr client", forked_child_killed("smcr"))
+
+
+def outlived(n, how, seconds=0):
+    """The child of a server goes on with a connection over its parent's link when that ends: over TCP, and nothing is lost. Between two
+    rounds, or `seconds` after the beginning of a stream both ways."""
+    def run(lab):
+        job = lab.a.start(f"exec {FORKING} outlived {lab.a.ip} 5536 {how}", **lab.env("smcr")).expect("serving", 30)
+        try:
+            with lab.traffic() as traffic:
+                client = lab.client("smcr", f"{lab.a.ip} 5536", *(("one_stream", n) if seconds else ("twice", n)), PATIENCE=90)
+                job.expect("pid", 30)
+                if not seconds:
+                    client.expect("once", 60)
+                time.sleep(seconds)
+                lab.a.say(id=job.number, input="go\n")
+                lab.a.run(f"while kill -0 {re.search('pid ([0-9]+)', job.out)[1]}; do sleep 0.1; done 2>/dev/null", 30)
+                if not seconds:
+                    client.guest.say(id=client.number, input="go\n")
+                    client.expect("both", 60)
+                    client.guest.say(id=client.number, input="go\n")
+                text = client.done(95)
+            least = 200_000 if seconds else 2 * n
+            if min(traffic.rdma, traffic.tcp) < least or traffic.rdma + traffic.tcp < payload(text):
+                raise Failed(f"not by the link, then by TCP: {traffic}")
+            return f"{said(text)}; {traffic}"
+        finally:
+            job.kill()
+    return run
+
+
+for how, does in (("exits", "exits"), ("exits closes", "has closed it and exits"), ("execs closes", "becomes another program")):
+    add(f"a forked child goes on when its parent with the link {does}", outlived(300_000, how))
+add("a forked child goes on when its parent with the link exits under load", outlived(24 << 20, "exits", 2))
 
 
 @case

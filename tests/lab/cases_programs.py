@@ -15,10 +15,10 @@ def running(guest, text, ready, **env):
 
 def redis(server, client, port):
     def run(lab):
-        job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", "Ready to accept", LD_PRELOAD=PRELOAD[server])
+        job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", "Ready to accept", LD_PRELOAD=PRELOAD[server], **lab.logged())
         try:
             with lab.traffic() as traffic:
-                text = lab.b.run(f"redis-benchmark -h {lab.a.ip} -p {port} -c 10 -n 3000 -d 500 -r 1000 -t set,get --csv", 90, LD_PRELOAD=PRELOAD[client])
+                text = lab.b.run(f"redis-benchmark -h {lab.a.ip} -p {port} -c 10 -n 3000 -d 500 -r 1000 -t set,get --csv", 90, LD_PRELOAD=PRELOAD[client], **lab.logged())
             rates = re.findall(r'"(SET|GET)","([\d.]+)"', text)
             if len(rates) != 2:
                 raise Failed(text)
@@ -48,15 +48,15 @@ http {{ access_log off; client_body_temp_path /run/lab/ng1; proxy_temp_path /run
 def nginx_and_wrk_smcr(lab):
     lab.a.run("mkdir -p /run/lab/www; head -c 20000 /dev/urandom >/run/lab/www/a; head -c 3000000 /dev/urandom >/run/lab/www/big; chmod -R a+rX /run/lab/www; "
               f"cat >/run/lab/ng.conf <<'EOF'{NGINX.format(ip=lab.a.ip)}EOF")
-    job = lab.a.start("exec nginx -c /run/lab/ng.conf", LD_PRELOAD=LIB)
+    job = lab.a.start("exec nginx -c /run/lab/ng.conf", **lab.env("smcr"))
     lab.a.run(f"for i in $(seq 100); do ss -Hltn sport = :8080 | grep -q . && exit 0; sleep 0.1; done; cat /run/lab/ng.log; exit 1")
     try:
         with lab.traffic() as traffic:
-            there = lab.b.run(f"curl -s http://{lab.a.ip}:8080/big | md5sum", LD_PRELOAD=LIB)
+            there = lab.b.run(f"curl -s http://{lab.a.ip}:8080/big | md5sum", **lab.env("smcr"))
             here = lab.a.run("md5sum </run/lab/www/big")
             if there.split()[0] != here.split()[0]:
                 raise Failed("the file that curl got differs")
-            text = lab.b.run(f"wrk -t 1 -c 8 -d 4 http://{lab.a.ip}:8080/a", LD_PRELOAD=LIB)
+            text = lab.b.run(f"wrk -t 1 -c 8 -d 4 http://{lab.a.ip}:8080/a", **lab.env("smcr"))
         requests = int(re.search(r"(\d+) requests in", text)[1])
         if "Socket errors" in text or requests < 20:
             raise Failed(text)
@@ -68,10 +68,10 @@ def nginx_and_wrk_smcr(lab):
 
 def iperf3(direction):
     def run(lab):
-        job = running(lab.a, f"stdbuf -oL iperf3 -s -B {lab.a.ip} -p 5201", "Server listening", LD_PRELOAD=LIB)
+        job = running(lab.a, f"stdbuf -oL iperf3 -s -B {lab.a.ip} -p 5201", "Server listening", **lab.env("smcr"))
         try:
             with lab.traffic() as traffic:
-                text = lab.b.run(f"iperf3 -c {lab.a.ip} -p 5201 -t 4 {direction} -J", 60, LD_PRELOAD=LIB)
+                text = lab.b.run(f"iperf3 -c {lab.a.ip} -p 5201 -t 4 {direction} -J", 60, **lab.env("smcr"))
             result = json.loads(text)["end"]
             sent, received = result["sum_sent"]["bytes"], result["sum_received"]["bytes"]
             proof = traffic.went_over_rdma(received, 3)
@@ -87,10 +87,10 @@ add("iperf3 smcr, server sends", iperf3("-R"))
 
 @case
 def asyncio_smcr_30_connections(lab):
-    job = running(lab.a, f"/usr/bin/python3 {HERE}/asyncio_echo.py serve {lab.a.ip} 5300", "serving", LD_PRELOAD=LIB)
+    job = running(lab.a, f"/usr/bin/python3 {HERE}/asyncio_echo.py serve {lab.a.ip} 5300", "serving", **lab.env("smcr"))
     try:
         with lab.traffic() as traffic:
-            text = lab.b.run(f"/usr/bin/python3 {HERE}/asyncio_echo.py run {lab.a.ip} 5300 30 40 3000", 60, LD_PRELOAD=LIB)
+            text = lab.b.run(f"/usr/bin/python3 {HERE}/asyncio_echo.py run {lab.a.ip} 5300 30 40 3000", 60, **lab.env("smcr"))
         total = int(re.search(r"ok (\d+)", text)[1])
         return f"{total:,} B echoed; {traffic.went_over_rdma(total * 2, 30)}"
     finally:

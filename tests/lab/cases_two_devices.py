@@ -6,7 +6,7 @@ import re
 import time
 
 from guests import SECOND, Failed
-from lab import LIB, MEND, add, all_smcr, payload, said
+from lab import MEND, add, all_smcr, payload, said
 
 def cut(network):
     """What arrives over RoCE on this network is lost."""
@@ -52,8 +52,10 @@ def carrying(guest):
 
 
 def on_tcp(guest):
-    """Why connections have left their links altogether, where they have."""
-    return guest.run("smcrctl sock --mode tcp | tail -3")
+    """Why connections have left their links altogether, where they have, and what its network cards have counted: an error that soft RoCE
+    has made by itself shows there."""
+    counted = "cd /sys/class/infiniband; for f in rxe*/ports/1/hw_counters/*; do read -r n <$f; [ $n = 0 ] || echo $f $n; done | sed 's|/ports/1/hw_counters/| |'"
+    return guest.run(f"smcrctl sock --mode tcp | tail -3; {counted}")
 
 
 class Networks:
@@ -186,11 +188,11 @@ add("two devices: one link dies under load, then the other: TCP", both_die)
 def redis(lab):
     """Programs that nobody here wrote do not notice."""
     with two_devices(lab):
-        server = lab.a.start(f"exec redis-server --port 6390 --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", LD_PRELOAD=LIB).expect("Ready to accept", 30)
+        server = lab.a.start(f"exec redis-server --port 6390 --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", **lab.env("smcr")).expect("Ready to accept", 30)
         try:
             with Networks(lab) as networks:
                 bench = f"redis-benchmark -h {lab.a.ip} -p 6390 -c 20 -n 30000 -d 2000 -r 1000 -t set,get --csv"
-                job = lab.b.start(f"exec {bench}", LD_PRELOAD=LIB)
+                job = lab.b.start(f"exec {bench}", **lab.env("smcr"))
                 before = wait_for_links(lab, 2)
                 time.sleep(2)
                 lab.b.run(cut(1))

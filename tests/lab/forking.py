@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|heir|around|dies|system|exec|cat|pass ADDRESS PORT
+    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass ADDRESS PORT [exits|execs|killed] [closes]
 """
 import os
 import random
@@ -14,7 +14,7 @@ import time
 from flow import line, take
 from peer_server import serve_one
 
-what, address, port = sys.argv[1:]
+what, address, port, *how = sys.argv[1:]
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 listener = socket.create_server((address, int(port)), backlog=64)
 print("serving", flush=True)
@@ -52,6 +52,21 @@ while True:
             serve_one(sock)
             os._exit(0)
         sock.close()
+    elif what == "outlived":             # the child serves it by this process's link, which ends after a line on stdin
+        sock.recv(1, socket.MSG_PEEK)
+        if os.fork() == 0:
+            listener.close()
+            serve_one(sock)
+            os._exit(0)
+        if "closes" in how:
+            sock.close()
+        print("pid", os.getpid(), flush=True)
+        sys.stdin.readline()
+        if "execs" in how:
+            os.execv("/bin/true", ["true"])
+        if "killed" in how:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit()
     elif what == "heir":                 # the child serves it, and the parent ends at once
         if os.fork():
             os._exit(0)

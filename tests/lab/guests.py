@@ -62,7 +62,7 @@ class Guest:
     def __init__(self, role, out):
         self.role, self.ip, self.jobs = role, IP[role], {}
         self.path = os.path.join(out, f"port.{role}")
-        self.changed, self.ready, self.gone = threading.Condition(), False, False
+        self.changed, self.ready, self.gone, self.stood = threading.Condition(), False, False, None
         self.lock = threading.Lock()
 
     def connect(self, process):
@@ -88,6 +88,8 @@ class Guest:
                     message = json.loads(line)
                     if "ready" in message:
                         self.ready = True
+                    elif "stood" in message:
+                        self.stood = message["stood"]
                     elif job := self.jobs.get(message["id"]):
                         job.out += message.get("out", "")
                         job.rc = message.get("rc", job.rc)
@@ -119,6 +121,13 @@ class Guest:
             self.jobs[job.number] = job
         self.say(id=job.number, run=text, env={k: str(v) for k, v in env.items()})
         return job
+
+    def stood_still(self):
+        """For how many seconds its processors have not run at most since this was asked last; None if it does not answer."""
+        self.stood = None
+        self.say(stood=True)
+        self.wait(lambda: self.stood is not None, 20)
+        return self.stood
 
     def run(self, text, seconds=60, **env):
         """Runs a command that must succeed; returns its output."""

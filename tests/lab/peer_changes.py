@@ -50,6 +50,13 @@ def twice(address, port, n):
     return f"{n} bytes twice"
 
 
+def one_stream(address, port, n):
+    """n bytes each way at once."""
+    sock = connect(address, port, {"op": "echo", "n": int(n)})
+    both(sock, int(n))
+    return f"{n} bytes each way"
+
+
 def forger(address, port, n):
     """n bytes there and back while the library under it breaks the rules; stays until a line on stdin."""
     print(f"pid {os.getpid()}", flush=True)

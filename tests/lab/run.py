@@ -70,6 +70,11 @@ def boot(out=None, bench=False, faults=False, **more):
     return Guests(kernel, cache, files, out, **more)
 
 
+def still(guest):
+    seconds = guest.stood_still()
+    return "more than 20 s" if seconds is None else f"{seconds:.1f} s"
+
+
 def main():
     parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parse.add_argument("-k", action="append", default=[], help="only cases whose name matches this expression")
@@ -96,12 +101,14 @@ def main():
         for name, function in cases:
             start = time.monotonic()
             try:
+                [guest.stood_still() for guest in (lab.a, lab.b)]  # counts from here on
                 result, text = "ok  ", function(lab)
             except Failed as error:
                 result, text = "FAIL", str(error)
                 failed.append(name)
                 servers = [f"{kind} server in {role}: {job.tail()}" for (kind, role), job in lab.servers.items() if "server:" in job.out]
-                text = "\n       ".join([text, *servers])
+                stood = [f"guest {guest.role} stood still for {still(guest)} at most" for guest in (lab.a, lab.b)]
+                text = "\n       ".join([text, *servers, ", ".join(stood)])
                 lab.restart()
             print(f"{result} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
         if failed:
