@@ -109,7 +109,7 @@ fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
 /// Sender: states the wish, if this end can.
 #[cold]
 fn wish(s: &Sock, dir: &Dir) {
-    let is_mapped = s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r));
+    let is_mapped = can_map(s);
     s.tx.wide.store(if is_mapped { WISHED } else { NEVER }, Relaxed);
     if is_mapped {
         dir.size.fetch_or(size::WISH, Relaxed);
@@ -119,11 +119,15 @@ fn wish(s: &Sock, dir: &Dir) {
 /// Receiver: answers a wish, once.
 #[cold]
 fn answer(s: &Sock, dir: &Dir) {
-    let is_mapped = s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r));
+    let is_mapped = can_map(s);
     s.rx.wide.store(if is_mapped { WISHED } else { NEVER }, Relaxed);
     if is_mapped {
         dir.ctl.fetch_or(ctl::WIDE, Release); // pairs with the Acquire in `choose_one`
     }
+}
+
+fn can_map(s: &Sock) -> bool {
+    s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r))
 }
 
 fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
