@@ -2,8 +2,9 @@
 //!
 //! Driven by [`super::state`] under the lock of all links. The rules are those of `proto::smc::link`;
 //! here is what its events mean for queue pairs ([`super::one`]) and connections. What may take a while, a second
-//! link, is only noted here and done by the service thread ([`super::second`]).
+//! link, is only noted here and done by the service thread ([`super::second`]); how it ends is in [`super::farewell`].
 
+use super::farewell::Farewell;
 use super::lock;
 use super::one::{Link, PeerEnd};
 use super::pool::Pool;
@@ -18,7 +19,7 @@ use smcr_proto::smc::id::{Gid, PeerId, Rkey, RmbeSize};
 use smcr_proto::smc::immediate;
 use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event, LINKS, OwnKey};
-use smcr_proto::smc::llc::{AddLink, Family, LinkReason, Message, TestLink};
+use smcr_proto::smc::llc::{AddLink, Family, Message, TestLink};
 use std::collections::VecDeque;
 
 /// A link group.
@@ -48,7 +49,7 @@ pub struct Group {
     /// The group is over, since this time.
     pub over: Option<Time>,
     /// How often a kernel still says that, or since when it has.
-    farewell: Farewell,
+    pub(super) farewell: Farewell,
     /// Agreed user EID: for show.
     pub(super) eid: [u8; 32],
     /// Memories that the peer has withdrawn, by link, and whose connections are to be told.
@@ -60,22 +61,6 @@ pub struct Group {
     /// Memories that the peer is to hear of.
     pub(super) announce: VecDeque<[OwnKey; LINKS]>,
 }
-
-/// What a kernel does when it is told that the group is over: it aborts what is left of it, connection by connection, and waits for
-/// each of these messages to arrive, then says Delete Link itself; as server once more before. Where soft RoCE is under it
-/// that wait has no end (its retries have none), and holds the program's close().
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Farewell {
-    None,
-    /// Delete Link is awaited so often.
-    Awaited(u8),
-    Said(Time),
-}
-
-/// How long it is awaited.
-const FAREWELL: Time = Time::from_secs(2);
-/// How long a group that is over keeps its queue pair, for the last message.
-const LAST_WORDS: Time = Time::from_millis(200);
 
 /// This end's part of a second link.
 pub(super) enum Second {
@@ -201,12 +186,7 @@ impl Group {
 
     /// An LLC message came by a link.
     pub fn handle_llc(&mut self, devices: &[Device], link: usize, now: Time, bytes: &[u8]) {
-        if let Farewell::Awaited(times) = self.farewell
-            && let Ok((_, Message::DeleteLink(m))) = Message::parse(bytes)
-            && m.all
-        {
-            self.farewell = if times > 1 { Farewell::Awaited(times - 1) } else { Farewell::Said(now) };
-        }
+        self.hear_farewell(bytes, now);
         if let Some(m) = &mut self.machine {
             let _ = m.handle_llc(now, link, bytes);
         }
@@ -256,16 +236,6 @@ impl Group {
         if let Some(l) = self.links.get_mut(link) {
             l.put_down(&devices[l.device]);
         }
-    }
-
-    /// Ends the group: in order, or at once.
-    pub fn end(&mut self, devices: &[Device], orderly: bool, now: Time) {
-        match &mut self.machine {
-            Some(m) if orderly => m.shutdown(),
-            Some(m) => m.terminate(LinkReason::PROTOCOL_VIOLATION),
-            None => self.over = Some(now),
-        }
-        self.run(devices, now);
     }
 
     /// Lets time pass.
@@ -353,9 +323,8 @@ impl Group {
             Event::FlowDone { .. } => self.announce_next(now),
             Event::Terminated { by_peer, reason } => {
                 log::info!(target: "smcr::link", by_peer, reason = reason.0, "link group over");
-                let hears = !by_peer && !self.ours && self.links.iter().any(Link::is_usable);
-                if self.over.is_none() && hears {
-                    self.farewell = Farewell::Awaited(if self.role == Role::Server { 1 } else { 2 });
+                if !by_peer {
+                    self.await_farewell();
                 }
                 self.over.get_or_insert(now);
             }
@@ -403,27 +372,5 @@ impl Group {
     /// Whether LLC messages or completions are still on their way.
     pub fn is_quiet(&self) -> bool {
         self.links.iter().all(Link::is_quiet)
-    }
-
-    /// A group that is over keeps its queue pair until then; None: not longer than now.
-    pub fn lasts_until(&self) -> Option<Time> {
-        let over = self.over?;
-        match self.farewell {
-            Farewell::Awaited(_) => Some(over + FAREWELL),
-            Farewell::Said(at) => Some(at + LAST_WORDS),
-            Farewell::None => (!self.is_quiet()).then_some(over + LAST_WORDS),
-        }
-    }
-
-    /// Whether the peer has not said its last yet.
-    pub fn awaits_farewell(&self) -> bool {
-        matches!(self.farewell, Farewell::Awaited(_)) && self.links.iter().any(Link::is_usable)
-    }
-
-    /// Destroys the queue pairs: nothing of the peer's arrives any more.
-    pub fn silence(&mut self, devices: &[Device]) {
-        for l in &mut self.links {
-            l.silence(&devices[l.device]);
-        }
     }
 }

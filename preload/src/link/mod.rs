@@ -10,8 +10,8 @@
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
-//!   what happens when one of two dies;
-//! - [`slot`]: a connection, [`pieces`] what it writes where; [`leave`]: how it leaves for TCP;
+//!   what happens when one of two dies; [`farewell`]: its end;
+//! - [`slot`]: a connection, [`pieces`] what it writes where, [`heard`] what it hears; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, for tests alone.
@@ -19,9 +19,11 @@
 mod arrive;
 pub mod cover;
 mod failover;
+mod farewell;
 #[cfg(feature = "faults")]
 pub mod forge;
 pub mod group;
+mod heard;
 pub mod leave;
 pub mod lock;
 pub mod one;

@@ -1,21 +1,19 @@
 //! One connection of a link: its rings, its SMC-R machine, and how both move.
 //!
 //! The program's side of the rings is the engine's (`family::sock::Sock` and [`Dir`]); this is the
-//! other side, which a shared-memory connection has in another process. Everything happens under the
+//! other side, which a shared-memory connection has in another process. Here is what a connection is, and what it sends; what it
+//! hears is in [`super::heard`]. [`super::arrive`] and [`super::state`] call both. Everything happens under the
 //! lock of all links ([`super::state`]). Positions are bytes from the start of the stream, on both sides.
 
 use super::leave::Leaving;
 use super::one::Link;
 use super::pieces::take_bytes;
 use super::pool::Element;
-use super::wake;
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::Sock;
 use crate::layout::{Dir, RegionHeader, fin};
 use crate::verbs::qp::{WRITES, Write};
-use smcr_proto::smc::cdc::Cdc;
-use smcr_proto::smc::conn::{Conn, ConnError, Update, Violation};
+use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::id::{Rkey, Token};
-use smcr_proto::smc::immediate::Immediate;
 use std::sync::atomic::Ordering::*;
 
 /// What the program has done with its end.
@@ -264,126 +262,6 @@ impl Slot {
         }
     }
 
-    /// A CDC message for this connection came. Bytes that it brought.
-    pub fn handle_cdc(&mut self, cdc: &Cdc) -> Result<u32, Violation> {
-        self.handle(|conn| conn.handle_cdc(cdc))
-    }
-
-    /// The same for a write that announces itself.
-    pub fn handle_immediate(&mut self, len: u32, immediate: Immediate) -> Result<u32, Violation> {
-        self.handle(|conn| conn.handle_immediate(len, immediate))
-    }
-
-    fn handle(&mut self, take: impl FnOnce(&mut Conn) -> Result<Update, Violation>) -> Result<u32, Violation> {
-        let Some(conn) = &mut self.conn else { return Ok(0) };
-        let update = take(conn)?;
-        let (received, (sent, read)) = (conn.received_bytes().0, conn.sent_bytes());
-        // What the peer turns out to have read is not sent again.
-        self.pumped = self.pumped.max(sent);
-        let (out, back, shows) = (self.tx_dir(), self.rx_dir(), self.shows());
-        if update.received > 0 && shows {
-            if update.urgent.is_some() {
-                self.note_urgent(received);
-            }
-            // Release: the bytes are there; pairs with the Acquire in `engine::rx::follow`.
-            back.head.store(received, Release);
-            if update.urgent.is_some() {
-                self.pass_urgent();
-            }
-        }
-        if update.freed > 0 && shows {
-            // Release: pairs with the Acquire in `engine::tx::look_at_tail`.
-            out.tail.store(read, Release);
-        }
-        if update.closing && shows {
-            self.note_end();
-        }
-        if update.received > 0 || update.closing {
-            wake::reader(back, self.sock());
-        }
-        if update.freed > 0 || update.closing {
-            wake::writer(out);
-        }
-        Ok(update.received)
-    }
-
-    /// Shows the program all that has come.
-    pub(super) fn show_all(&mut self) {
-        let Some(conn) = &self.conn else { return };
-        self.rx_dir().head.store(conn.received_bytes().0, Release); // as in `handle_cdc`
-        if conn.is_eof() {
-            self.note_end();
-        }
-        wake::reader(self.rx_dir(), self.sock());
-        wake::writer(self.tx_dir());
-    }
-
-    /// Shows the program what the peer's flags say.
-    fn note_end(&mut self) {
-        let Some(conn) = &mut self.conn else { return };
-        let mut marks = fin::WRITE;
-        let aborted = conn.take_error().is_some();
-        if conn.write(0, false) == Err(smcr_proto::smc::conn::WriteError::Reset) {
-            marks |= fin::CLOSED;
-        }
-        if aborted {
-            marks |= fin::CLOSED | fin::RESET;
-            if let Some(s) = self.sock() {
-                s.rx.end.store(ENDED, Relaxed);
-            }
-        }
-        self.rx_dir().fin.fetch_or(marks, Release);
-    }
-
-    /// The connection is over by force; `error` is what the program gets once instead of ECONNRESET.
-    pub fn broken(&mut self, error: Option<ConnError>) {
-        if let Some(s) = self.sock() {
-            if error == Some(ConnError::Aborted) {
-                s.error.store(libc::ECONNABORTED as u32, Relaxed);
-                s.set(flag::ERROR_PENDING);
-            }
-            s.rx.end.store(ENDED, Relaxed);
-        }
-        self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
-        wake::reader(self.rx_dir(), self.sock());
-        wake::writer(self.tx_dir());
-    }
-
-    /// The group is over.
-    pub fn link_down(&mut self) {
-        let Some(conn) = &mut self.conn else { return };
-        conn.handle_link_down();
-        let error = conn.take_error();
-        let (sent, read) = conn.sent_bytes();
-        // What has ended in order stays so.
-        let marks = self.rx_dir().fin.load(Relaxed);
-        if marks & fin::CLOSED != 0 || !self.active {
-            return;
-        }
-        if !self.tcp_ended {
-            return self.broken(error);
-        }
-        // Both have ended: the peer is dead. As TCP shows it: the end, or a reset if it left something
-        // unread.
-        let head = self.tx_dir().head.load(Relaxed);
-        if sent == read && head == sent {
-            self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED, Release);
-            wake::reader(self.rx_dir(), self.sock());
-            wake::writer(self.tx_dir());
-        } else {
-            self.broken(None);
-        }
-    }
-
-    /// The peer withdrew memories.
-    pub fn withdrawn(&mut self, keys: &[Rkey]) {
-        let Some(conn) = &mut self.conn else { return };
-        conn.handle_rkeys_deleted(keys);
-        if let Some(error) = conn.take_error() {
-            self.broken(Some(error));
-        }
-    }
-
     /// Whether nothing is left to be done for it: ring and number may be given up.
     pub fn is_finished(&self, group_over: bool) -> bool {
         if matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_)) {
@@ -394,9 +272,6 @@ impl Slot {
         left && (said || group_over)
     }
 }
-
-/// Value of `Sock::rx.end` for an end that the link has found: see `engine::end::FIN`.
-const ENDED: u32 = 1;
 
 /// The token by which the peer names a connection.
 pub fn token(index: u32, generation: u16) -> Option<Token> {
