@@ -96,10 +96,11 @@ fn everything_fails() -> Result<()> {
     go_on(0, 100_000)
 }
 
-/// `case` of races.c, in which each pass of `step` takes `ms`.
-fn met(case: &str, step: u32, ms: u32) -> Result<()> {
+/// `case` of a program, in which each pass of `step` takes `ms`.
+fn met(program: &str, case: &str, step: u32, ms: u32) -> Result<()> {
     let net = Net::new()?;
-    let program = compile_with("cc", "races", &["races.c"], &["-O1", "-g", "-pthread"])?;
+    let source = format!("{program}.c");
+    let program = compile_with("cc", program, &[&source], &["-O1", "-g", "-pthread"])?;
     let ended = Program::new(&net, Load::Library, program)
         .args([case])
         .env("LD_PRELOAD", library::with_faults()?)
@@ -114,14 +115,28 @@ fn met(case: &str, step: u32, ms: u32) -> Result<()> {
 #[test]
 fn closed_while_its_offer_is_taken() -> Result<()> {
     const REGION_ADOPTED: u32 = 2;
-    met("taken", REGION_ADOPTED, 60)
+    met("races", "taken", REGION_ADOPTED, 60)
 }
 
 /// Bytes come when an edge-triggered wait has just looked and found nothing.
 #[test]
 fn bytes_behind_a_look_that_found_nothing() -> Result<()> {
     const LOOKED: u32 = 26;
-    met("edge", LOOKED, 20)
+    met("races", "edge", LOOKED, 20)
+}
+
+const BELL: u32 = 24;
+
+/// The program takes the number under which a thread is about to ring.
+#[test]
+fn taken_while_it_is_rung() -> Result<()> {
+    met("reuse", "moved", BELL, 400)
+}
+
+/// What a thread is about to ring is replaced, and the program opens files.
+#[test]
+fn replaced_while_it_is_rung() -> Result<()> {
+    met("reuse", "closed", BELL, 700)
 }
 
 /// Each end dies at each step, the first time and later.

@@ -13,6 +13,8 @@ pub mod diag;
 pub mod dir;
 pub mod fd;
 pub mod filter;
+pub mod held;
+pub mod left;
 pub mod mem;
 pub mod net;
 pub mod pair;

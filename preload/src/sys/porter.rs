@@ -11,9 +11,9 @@
 //!
 //! Between processes of one user there are no porters (`transport::peers`).
 
-use super::{Errno, Sysno, call, fd, mem, net, proc, rights, start};
+use super::{Errno, Sysno, call, fd, left, mem, net, proc, rights, start};
 use libc::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 /// At a time. Each may wait for long: who holds them all has strangers stay on TCP.
 const MOST: usize = 8;
@@ -83,11 +83,6 @@ impl Drop for Hired {
 /// The program may be permitted none.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// What could not be let go of yet: it stays open. Descriptor + 1.
-static LEFT: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
-/// There is something.
-static ANY_LEFT: AtomicU32 = AtomicU32::new(0);
-
 /// Looks at the first message of a channel, which has descriptors.
 pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
     proc::with_signals_blocked(|| {
@@ -116,7 +111,7 @@ pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
 pub fn let_go(fds: &[c_int]) {
     for some in fds.chunks(LOAD) {
         if !carry(some) {
-            some.iter().for_each(|fd| leave(*fd));
+            some.iter().for_each(|fd| left::leave(*fd));
         }
     }
 }
@@ -130,18 +125,9 @@ pub fn are_all_away() -> bool {
 /// Frees the places of those that have ended, and lets go of what was left.
 pub fn look_after() {
     look_after_places();
-    if ANY_LEFT.load(Relaxed) != 0 && ANY_LEFT.swap(0, AcqRel) != 0 {
-        let mut some = [-1; LOAD];
-        let found = LEFT.iter().filter_map(|l| match l.swap(0, AcqRel) {
-            0 => None,
-            fd => Some(fd - 1),
-        });
-        let n = some.iter_mut().zip(found).map(|(to, fd)| *to = fd).count();
-        if n == LOAD {
-            ANY_LEFT.store(1, Relaxed); // perhaps more
-        }
-        let_go(&some[..n]);
-    }
+    let mut some = [-1; LOAD];
+    let n = left::take(&mut some);
+    let_go(&some[..n]);
 }
 
 /// No more of them: the program restricts its system calls.
@@ -155,26 +141,6 @@ pub fn forget_in_child() {
         p.pid.store(0, Relaxed);
         p.is_held.store(false, Relaxed);
     }
-}
-
-/// Whether `fd` is to be let go of still.
-pub fn owns(fd: c_int) -> bool {
-    ANY_LEFT.load(Relaxed) != 0 && LEFT.iter().any(|l| l.load(Relaxed) == fd + 1)
-}
-
-/// Names what is to be let go of still.
-pub fn descriptors(add: &mut impl FnMut(c_int)) {
-    LEFT.iter().map(|l| l.load(Relaxed)).filter(|fd| *fd != 0).for_each(|fd| add(fd - 1));
-}
-
-/// One of these has another number now; false if it is none.
-pub fn moved(old: c_int, new: c_int) -> bool {
-    LEFT.iter().any(|l| l.compare_exchange(old + 1, new + 1, AcqRel, Relaxed).is_ok())
-}
-
-fn leave(fd: c_int) {
-    let _ = LEFT.iter().find(|l| l.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok());
-    ANY_LEFT.store(1, Relaxed);
 }
 
 fn carry(fds: &[c_int]) -> bool {

@@ -66,4 +66,6 @@ pub fn move_own(fd: i32) {
     {
         sys::fd::close(new);
     }
+    // Who loaded the old number writes into what the program has there.
+    sys::held::await_users(fd);
 }

@@ -72,6 +72,7 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
         if fault::fails(Fault::Descriptor) {
             return Heard::Nothing;
         }
+        let Some(held) = peer.hold_channel() else { return Heard::Gone };
         let mut buf = [0u8; MAX_MESSAGE];
         if !peer.is_kin() {
             match weighed(peer) {
@@ -81,7 +82,7 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
             }
         }
         let mut fds = [-1; rights::MAX_FDS];
-        let (n, mut count) = match rights::recv_with_fds(peer.channel(), &mut buf, &mut fds) {
+        let (n, mut count) = match rights::recv_with_fds(held.fd(), &mut buf, &mut fds) {
             Ok((0, count)) => {
                 for fd in &fds[..count] {
                     sys::fd::close(*fd);

@@ -7,7 +7,8 @@
 //! - [`wide`]: more of it for a ring that carries bulk;
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
-//! - [`peers`]: the processes at the other ends and their sleep words;
+//! - [`peers`]: the processes at the other ends;
+//! - [`told`]: what they and this one tell each other of their waiters;
 //! - [`kin`]: those of our own user, when this process becomes another one;
 //! - [`wakes`]: what they and this one wake each other by.
 
@@ -18,6 +19,7 @@ pub mod kin;
 pub mod peers;
 pub mod region;
 pub mod ring;
+mod told;
 pub mod waiters;
 pub mod wakes;
 pub mod wide;

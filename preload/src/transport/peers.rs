@@ -1,4 +1,5 @@
-//! The processes at the other ends: channel, sleep words (read-only), and what each is woken by ([`super::wakes`]).
+//! The processes at the other ends: the table of them, their life, and sending to their channels. What is said there of
+//! waiters is in [`super::told`], what they are woken by in [`super::wakes`].
 //!
 //! A peer is one process that proved a connection, or is about to. Its channel is a Unix socket that
 //! carries offers and what to ring by; it is closed when the last connection with the peer has gone. What a
@@ -6,11 +7,11 @@
 //! channel, which costs its connections the cheap wakes and nothing else.
 
 use super::waiters::{self, Waiter};
-use super::wakes::{self, Wakes};
-use crate::control;
+use super::wakes::Wakes;
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, Res, clock, mem, porter, rights};
-use smcr_proto::rendezvous::{Bell, MAX_MESSAGE, Message};
+use crate::sys::held::{self, Held};
+use crate::sys::{self, Res, left, mem, porter, rights};
+use smcr_proto::rendezvous::{MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// Most peers of one process.
@@ -27,41 +28,38 @@ pub struct Peer {
     uid: AtomicU32,
     /// [`KIN`], [`STRANGER`], [`DEAF`] or [`FORMER`].
     pub(super) kinship: AtomicU32,
-    page: AtomicPtr<u8>,
+    pub(super) page: AtomicPtr<u8>,
     pub(super) wakes: Wakes,
-    /// Waiters of ours that the peer knows (generation + 1), or [`TELLING`].
+    /// Waiters of ours that the peer knows (generation + 1), or that a thread tells it now.
     pub(super) told: [AtomicU32; waiters::SLOTS],
     /// The tick by which it was told.
-    told_at: [AtomicU64; waiters::SLOTS],
+    pub(super) told_at: [AtomicU64; waiters::SLOTS],
     /// The sleep of each of the peer's waiters that this process rang last, with the waiter's generation:
     /// a slot that has changed hands goes on with the numbers. 0 = none (a sleep is odd).
-    rung: [AtomicU64; waiters::SLOTS],
+    pub(super) rung: [AtomicU64; waiters::SLOTS],
     /// Waiters of ours that it has taken (generation + 1).
-    taken: [AtomicU32; waiters::SLOTS],
+    pub(super) taken: [AtomicU32; waiters::SLOTS],
     /// The channel may be read by this process (not by a forked child).
     readable: AtomicU32,
     /// The peer knows our sleep page: 0, 1, or [`OF_OLD`].
-    introduced: AtomicU32,
+    pub(super) introduced: AtomicU32,
     reading: AtomicU32,
     /// 1 while the slot itself holds a reference (the peer connected to us).
     base: AtomicU32,
 }
 
 /// The peer knows the sleep page of the family that this process has left, and can't be given another one.
-const OF_OLD: u32 = 2;
+pub(super) const OF_OLD: u32 = 2;
 
 /// A process of our own user.
-const KIN: u32 = 0;
+pub(super) const KIN: u32 = 0;
 /// One of another user, as far as anybody can tell.
-const STRANGER: u32 = 1;
+pub(super) const STRANGER: u32 = 1;
 /// One of another user that has closed what it was to ring by: it has doorbell bytes.
-const DEAF: u32 = 2;
+pub(super) const DEAF: u32 = 2;
 
 /// One of the user that this process was before (`kin`): it has doorbell bytes, and gives us the same.
 pub(super) const FORMER: u32 = 3;
-
-/// A thread tells it now.
-const TELLING: u32 = u32::MAX;
 
 /// What a uid that means nothing in this user namespace looks like: several users, or none.
 const OVERFLOW_UID: u32 = 65534;
@@ -149,6 +147,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
 /// A forked child shares its parent's channels and must not read from them; it has none of its waiters.
 pub fn forget_in_child() {
     porter::forget_in_child();
+    held::forget_in_child();
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
         p.wakes.close_ears();
@@ -183,7 +182,8 @@ pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
 
 /// Whether `fd` is one of our descriptors here.
 pub fn owns(fd: i32) -> bool {
-    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || porter::owns(fd)
+    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || left::owns(fd)
+        || held::owns(fd)
 }
 
 /// Names our descriptors here.
@@ -192,13 +192,15 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
         add(p.channel.load(Relaxed));
         p.wakes.descriptors(add);
     }
-    porter::descriptors(add);
+    left::descriptors(add);
+    held::descriptors(add);
 }
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
     all().any(|(_, p)| p.channel.compare_exchange(old, new, AcqRel, Relaxed).is_ok() || p.wakes.moved(old, new))
-        || porter::moved(old, new)
+        || left::moved(old, new)
+        || held::moved(old, new)
 }
 
 impl Peer {
@@ -259,6 +261,12 @@ impl Peer {
         self.channel.load(Acquire)
     }
 
+    /// The channel, for a message: it may be closed meanwhile, or move.
+    pub(super) fn hold_channel(&self) -> Option<Held> {
+        let fd = self.channel();
+        held::hold(fd, || self.channel() == fd)
+    }
+
     /// Pid and uid as the kernel vouched for them when the channel was made.
     pub fn who(&self) -> (u32, u32) {
         (self.pid.load(Relaxed), self.uid.load(Relaxed))
@@ -304,146 +312,16 @@ impl Peer {
         if fault::fails(Fault::Message) {
             return Err(sys::Errno(libc::EAGAIN));
         }
-        let sent = rights::send_with_fds(self.channel(), &buf[..len], &fds[..n])?;
+        let channel = self.hold_channel().ok_or(sys::Errno(libc::EPIPE))?;
+        let sent = rights::send_with_fds(channel.fd(), &buf[..len], &fds[..n])?;
         if page {
             self.introduced.store(1, Relaxed);
         }
         Ok(sent)
     }
 
-    /// Takes the sleep page that came with a message.
-    pub fn take_page(&self, fd: i32) {
-        if !control::is_restricted()
-            && self.page.load(Acquire).is_null()
-            && mem::is_safe_memfd(fd, waiters::LEN)
-            && let Ok(p) = mem::map_shared(fd, waiters::LEN, false)
-        {
-            self.page.store(p, Release);
-        }
-        sys::fd::close(fd);
-    }
-
-    /// Takes what one of the peer's waiters is to be rung by.
-    pub fn take_bell(&self, bell: Bell, fd: i32) {
-        match Waiter::named(bell.slot, bell.generation) {
-            Some(w) if !control::is_restricted() || self.is_kin() => self.wakes.take_bell(w, fd, self.is_kin()),
-            _ => wakes::close_bell(fd, self.is_kin()),
-        }
-    }
-
-    /// The sleep word of a waiter of the peer.
-    #[inline]
-    pub fn sleep_word(&self, w: Waiter) -> Option<u32> {
-        let p = self.page.load(Acquire);
-        if p.is_null() {
-            return None;
-        }
-        // SAFETY: the slot is below SLOTS, so the word lies inside the mapping of LEN bytes, which is
-        // unmapped only with the last reference.
-        Some(unsafe { &*p.add(w.slot() * waiters::STRIDE).cast::<AtomicU32>() }.load(Relaxed))
-    }
-
-    /// Whether this sleep of a waiter of the peer was rung already.
-    #[inline]
-    pub fn is_rung(&self, w: Waiter, sleep: u32) -> bool {
-        self.rung[w.slot()].load(Relaxed) == name_of_sleep(w, sleep)
-    }
-
-    /// Notes that this sleep was rung.
-    pub fn note_rung(&self, w: Waiter, sleep: u32) {
-        self.rung[w.slot()].store(name_of_sleep(w, sleep), Relaxed);
-    }
-
-    /// Rings a waiter of the peer; false if that can't be done.
-    pub fn ring(&self, w: Waiter) -> bool {
-        self.wakes.ring(w, self.is_kin())
-    }
-
-    /// Lets the peer know what to ring a waiter of ours by; false if that can't be done now.
-    pub fn tell(&self, w: Waiter) -> bool {
-        let told = &self.told[w.slot()];
-        let before = told.load(Relaxed);
-        if before == w.generation() + 1 {
-            return true;
-        }
-        if before == TELLING
-            || !w.is_ours()
-            || w.is_stale()
-            || !self.is_readable()
-            || self.introduced.load(Relaxed) == OF_OLD
-            || told.compare_exchange(before, TELLING, AcqRel, Relaxed).is_err()
-        {
-            return false;
-        }
-        let sent = match self.kinship.load(Relaxed) {
-            KIN => self.send_bell(w, w.eventfd()),
-            STRANGER => self.send_ear(w),
-            _ => false,
-        };
-        if sent {
-            self.told_at[w.slot()].store(clock::ticks(), Relaxed);
-        }
-        told.store(if sent { w.generation() + 1 } else { 0 }, Release);
-        sent
-    }
-
-    fn send_bell(&self, w: Waiter, fd: i32) -> bool {
-        let bell = Bell { slot: w.slot() as u32, generation: w.generation() };
-        self.send(&Message::Bell(bell), Some(fd)).is_ok()
-    }
-
-    fn send_ear(&self, w: Waiter) -> bool {
-        if control::is_restricted() {
-            return false;
-        }
-        let Ok(rings) = self.wakes.open_ear(w) else { return false };
-        let sent = self.send_bell(w, rings);
-        sys::fd::close(rings);
-        if !sent {
-            self.wakes.close_ear(w);
-        }
-        sent
-    }
-
-    /// What a waiter of ours has to listen to for this peer, beside its eventfd; -1: nothing.
-    pub fn ear(&self, w: Waiter) -> i32 {
-        if self.is_kin() { -1 } else { self.wakes.ear(w) }
-    }
-
-    /// Takes what it has rung. One that has closed its end rings by doorbell bytes from now on.
-    pub fn hear(&self, w: Waiter) {
-        if !self.wakes.hear(w) {
-            self.kinship.store(DEAF, Relaxed);
-            self.close_ear(w);
-        }
-    }
-
-    /// Closes the ear of a waiter: the peer finds that nobody listens, and rings by doorbell bytes.
-    pub fn close_ear(&self, w: Waiter) {
-        self.wakes.close_ear(w);
-    }
-
     /// Whether it is of our own user: it could trace us.
     pub fn is_kin(&self) -> bool {
         self.kinship.load(Relaxed) == KIN
     }
-
-    /// Whether the peer has surely taken what it was told of a waiter: its channel is empty. A
-    /// message for which there is no room in its table of descriptors stays there.
-    pub fn has_taken(&self, w: Waiter) -> bool {
-        let taken = &self.taken[w.slot()];
-        if taken.load(Relaxed) != w.generation() + 1 && sys::fd::unacked(self.channel()) == Ok(0) {
-            taken.store(w.generation() + 1, Relaxed);
-        }
-        taken.load(Relaxed) == w.generation() + 1
-    }
-
-    /// Whether a waiter that was told had been told before that tick.
-    pub fn was_told_before(&self, w: Waiter, tick: u64) -> bool {
-        self.told_at[w.slot()].load(Relaxed) < tick
-    }
-}
-
-fn name_of_sleep(w: Waiter, sleep: u32) -> u64 {
-    u64::from(w.generation()) << 32 | u64::from(sleep)
 }

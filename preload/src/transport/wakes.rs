@@ -7,11 +7,14 @@
 //! So it gets an end of a pair of sockets (`sys::pair`) for each of our waiters, and what it gives us has to be such an
 //! end: anything else could hold who rings it, or raise a signal. Such an end is closed by a porter (`sys::porter`): the other
 //! user may have put something into its queue.
+//!
+//! Several threads ring and hear while another one replaces or closes what they do it by: it is held meanwhile (`sys::held`).
 
 use super::waiters::{SLOTS, Waiter};
 use crate::fault::{self, Step as Fault};
+use crate::sys::held::{self, Held};
 use crate::sys::{Errno, Res, fd, mem, pair, porter};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 /// The table of a peer.
 pub struct Wakes(AtomicPtr<Table>);
@@ -21,25 +24,67 @@ struct Table {
     ears: [Slot; SLOTS],
 }
 
-struct Slot {
-    fd: AtomicI32,
-    generation: AtomicU32,
+/// What a waiter is rung by or hears by: [`name`]; 0: nothing. One word: a descriptor is never taken for another waiter's.
+struct Slot(AtomicU64);
+
+fn name(w: Waiter, fd: i32) -> u64 {
+    u64::from(w.generation()) << 32 | (fd + 1) as u64
+}
+
+fn fd_of(name: u64) -> i32 {
+    name as u32 as i32 - 1
 }
 
 impl Slot {
     fn of(&self, w: Waiter) -> Option<i32> {
-        let fd = self.fd.load(Acquire); // pairs with the Release in `put`
-        (fd >= 0 && self.generation.load(Relaxed) == w.generation()).then_some(fd)
+        let named = self.0.load(Acquire); // pairs with the exchange in `put`
+        (fd_of(named) >= 0 && (named >> 32) as u32 == w.generation()).then(|| fd_of(named))
     }
 
-    /// What was there before; -1: nothing.
-    fn put(&self, w: Waiter, fd: i32) -> i32 {
-        self.generation.store(w.generation(), Relaxed);
-        self.fd.swap(fd, AcqRel)
+    /// What it has for this waiter, for a system call: others may give it up meanwhile.
+    fn hold(&self, w: Waiter) -> Option<Held> {
+        let fd = self.of(w)?;
+        held::hold(fd, || self.of(w) == Some(fd))
     }
 
-    fn empty(&self) -> i32 {
-        self.fd.swap(-1, AcqRel)
+    /// As [`Self::hold`], whichever waiter it is for.
+    fn hold_any(&self) -> Option<Held> {
+        let named = self.0.load(Acquire); // as in `of`
+        held::hold(fd_of(named), || self.0.load(Acquire) == named)
+    }
+
+    fn fd(&self) -> i32 {
+        fd_of(self.0.load(Relaxed))
+    }
+
+    /// What was there before and nobody uses, to be closed; -1: nothing.
+    fn put(&self, w: Waiter, fd: i32, by_porter: bool) -> i32 {
+        free(self.0.swap(name(w, fd), AcqRel), by_porter)
+    }
+
+    /// What was there and nobody uses, to be closed; -1: nothing.
+    fn empty(&self, by_porter: bool) -> i32 {
+        free(self.0.swap(0, AcqRel), by_porter)
+    }
+
+    /// As [`Self::empty`], if it is for this waiter.
+    fn empty_of(&self, w: Waiter, by_porter: bool) -> i32 {
+        let is_its = |named: u64| (fd_of(named) >= 0 && (named >> 32) as u32 == w.generation()).then_some(0);
+        self.0.fetch_update(AcqRel, Acquire, is_its).map_or(-1, |named| free(named, by_porter))
+    }
+
+    /// It has another number now; false if it is not this one.
+    fn moved(&self, old: i32, new: i32) -> bool {
+        let is_it = |named: u64| (fd_of(named) == old).then_some(named >> 32 << 32 | (new + 1) as u64);
+        self.0.fetch_update(AcqRel, Acquire, is_it).is_ok()
+    }
+}
+
+/// The descriptor of a name that was taken out, unless its last user closes it.
+fn free(named: u64, by_porter: bool) -> i32 {
+    match fd_of(named) {
+        fd if fd >= 0 && held::give_up(fd, by_porter) => fd,
+        _ => -1,
     }
 }
 
@@ -63,29 +108,28 @@ impl Wakes {
     /// Takes what one of the peer's waiters is to be rung by. `is_kin`: the peer is of our own user.
     pub fn take_bell(&self, w: Waiter, fd: i32, is_kin: bool) {
         match self.table_or_make() {
-            Some(t) if is_kin || pair::is_end(fd) => close_bell(t.bells[w.slot()].put(w, fd::park(fd)), is_kin),
+            Some(t) if is_kin || pair::is_end(fd) => close_bell(t.bells[w.slot()].put(w, fd::park(fd), !is_kin), is_kin),
             _ => close_bell(fd, is_kin),
         }
     }
 
     /// Rings a waiter of the peer; false if that can't be done.
     pub fn ring(&self, w: Waiter, is_kin: bool) -> bool {
-        let Some(fd) = self.table().and_then(|t| t.bells[w.slot()].of(w)) else { return false };
+        let Some(held) = self.table().and_then(|t| t.bells[w.slot()].hold(w)) else { return false };
         if fault::fails(Fault::Bell) {
             return false;
         }
         match is_kin {
             // EAGAIN means that the counter is at its end: it rings already.
-            true => !matches!(fd::event_set(fd), Err(e) if e.0 != libc::EAGAIN),
-            false => pair::ring(fd).is_ok(),
+            true => !matches!(fd::event_set(held.fd()), Err(e) if e.0 != libc::EAGAIN),
+            false => pair::ring(held.fd()).is_ok(),
         }
     }
 
     /// Rings all waiters of a peer of our own user, asleep or not.
     pub fn ring_all(&self) {
-        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(|s| s.fd.load(Acquire)));
-        for fd in bells.filter(|fd| *fd >= 0) {
-            let _ = fd::event_set(fd);
+        for held in self.table().into_iter().flat_map(|t| t.bells.iter().filter_map(Slot::hold_any)) {
+            let _ = fd::event_set(held.fd());
         }
     }
 
@@ -96,7 +140,7 @@ impl Wakes {
         }
         let t = self.table_or_make().ok_or(Errno(libc::ENOMEM))?;
         let [hears, rings] = pair::make()?;
-        close_ear(t.ears[w.slot()].put(w, fd::park(hears)));
+        close_ear(t.ears[w.slot()].put(w, fd::park(hears), pair::may_carry()));
         w.has_new_ear();
         Ok(rings)
     }
@@ -108,30 +152,26 @@ impl Wakes {
 
     /// Takes what an ear has heard; false if the peer has closed its end.
     pub fn hear(&self, w: Waiter) -> bool {
-        match self.ear(w) {
-            -1 => true,
-            fd => pair::hear(fd),
-        }
+        self.table().and_then(|t| t.ears[w.slot()].hold(w)).is_none_or(|held| pair::hear(held.fd()))
     }
 
     /// Closes an ear.
     pub fn close_ear(&self, w: Waiter) {
-        if self.ear(w) >= 0
-            && let Some(t) = self.table()
-        {
-            close_ear(t.ears[w.slot()].empty());
+        if let Some(t) = self.table() {
+            close_ear(t.ears[w.slot()].empty_of(w, pair::may_carry()));
         }
     }
 
     /// Closes all ears.
     pub fn close_ears(&self) {
-        self.table().into_iter().for_each(|t| t.ears.iter().for_each(|s| close_ear(s.empty())));
+        self.table().into_iter().for_each(|t| t.ears.iter().for_each(|s| close_ear(s.empty(pair::may_carry()))));
     }
 
     /// Closes what the peer gave us to ring, and `channel` with it.
     pub fn close_bells(&self, channel: i32, is_kin: bool) {
-        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(Slot::empty));
+        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(|s| s.empty(!is_kin)));
         let mut all = [-1; SLOTS + 1];
+        let channel = if channel >= 0 && held::give_up(channel, !is_kin) { channel } else { -1 };
         let given = bells.chain([channel]).filter(|fd| *fd >= 0);
         let n = all.iter_mut().zip(given).map(|(to, fd)| *to = fd).count();
         match is_kin {
@@ -143,17 +183,17 @@ impl Wakes {
 
     /// Names the descriptors here.
     pub fn descriptors(&self, add: &mut impl FnMut(i32)) {
-        self.slots().for_each(|s| add(s.fd.load(Relaxed)));
+        self.slots().for_each(|s| add(s.fd()));
     }
 
     /// Whether `fd` is one of them.
     pub fn owns(&self, fd: i32) -> bool {
-        self.slots().any(|s| s.fd.load(Relaxed) == fd)
+        fd >= 0 && self.slots().any(|s| s.fd() == fd)
     }
 
     /// One of them has another number now; false if it is none.
     pub fn moved(&self, old: i32, new: i32) -> bool {
-        self.slots().any(|s| s.fd.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+        self.slots().any(|s| s.moved(old, new))
     }
 
     fn slots(&self) -> impl Iterator<Item = &'static Slot> {
@@ -168,12 +208,8 @@ impl Wakes {
 
     fn table_or_make(&self) -> Option<&'static Table> {
         if self.table().is_none() {
+            // Zero bytes are a table in which nothing is.
             let p = mem::map_private(size_of::<Table>()).ok()?.cast::<Table>();
-            // SAFETY: a fresh private mapping; zero bytes are valid for atomics.
-            let fresh: &Table = unsafe { &*p };
-            for s in fresh.bells.iter().chain(&fresh.ears) {
-                s.fd.store(-1, Relaxed);
-            }
             if self.0.compare_exchange(std::ptr::null_mut(), p, AcqRel, Relaxed).is_err() {
                 mem::unmap(p.cast(), size_of::<Table>()); // another thread was faster
             }

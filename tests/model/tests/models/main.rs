@@ -4,6 +4,7 @@ mod alone;
 mod careful;
 mod doorbell;
 mod gate;
+mod held;
 mod ring;
 mod sleep;
 mod sleepers;

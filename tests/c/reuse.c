@@ -1,0 +1,250 @@
+/* Owns: numbers of descriptors that the program gets while a thread is about to ring a peer under them, in a build of the library
+ * that takes its time at that place (tests/tests/faults.rs).
+ *   reuse moved    the program takes the numbers itself, by dup2
+ *   reuse closed   the peer has another waiter instead, the number is free, and the program's next descriptor has it
+ * Exit 0: nothing stands in the program's file, and everybody was woken. The connecting end is a program of its own, which
+ * does not take its time. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PORT = 7070, ROUNDS = 3, BYTES = 100, NUMBERS = 400 };
+
+static void die(const char *what) {
+    fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
+    exit(1);
+}
+
+static void fail(const char *what) {
+    errno = 0;
+    die(what);
+}
+
+static void give(int fd, char what) {
+    char bytes[BYTES];
+    memset(bytes, what, sizeof bytes);
+    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
+        die("send");
+}
+
+/* What was given; 0: the other end is gone. */
+static char get(int fd) {
+    char bytes[BYTES];
+    for (size_t n = 0; n < sizeof bytes;) {
+        ssize_t more = recv(fd, bytes + n, sizeof bytes - n, 0);
+        if (more == 0)
+            return 0;
+        if (more < 0 && errno != EAGAIN)
+            die("recv");
+        n += more > 0 ? more : 0;
+    }
+    return bytes[0];
+}
+
+/* -- the end that waits and is rung */
+
+static int dial(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&to, sizeof to))
+        die("connect");
+    return fd;
+}
+
+/* Until the other end says that it is in memory. */
+static int dial_and_warm(void) {
+    int fd = dial();
+    do
+        give(fd, 'w');
+    while (get(fd) != 'm');
+    return fd;
+}
+
+static void *ask(void *fd) {
+    give(*(int *)fd, 'q');
+    if (get(*(int *)fd) != 'a')
+        die("no answer");
+    return NULL;
+}
+
+static void client(int is_closed) {
+    int first = dial_and_warm(), second = is_closed ? dial_and_warm() : -1;
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!is_closed) {
+            ask(&first);
+            continue;
+        }
+        /* The first thread looks by itself, for it is not rung yet, and ends; the second one has its slot. */
+        struct timeval soon = {0, 150000};
+        setsockopt(first, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+        for (int n = 0; n < 2; n++) {
+            pthread_t thread;
+            if (pthread_create(&thread, NULL, ask, n ? &second : &first) || pthread_join(thread, NULL))
+                die("a thread");
+        }
+        give(second, 'n');
+    }
+}
+
+/* -- the end that rings */
+
+static int connections[2], file;
+static atomic_int in_send, stop;
+
+static int regions(void) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    int n = 0;
+    while (f && fgets(line, sizeof line, f))
+        n += strstr(line, "smcr-region") != NULL;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static int warm(int listener, int nth) {
+    int fd = accept(listener, NULL, NULL), more = 10;
+    for (int n = 0; fd >= 0 && get(fd) == 'w'; n++) {
+        if (n == 20000)
+            fail("it is not in memory");
+        more -= regions() == nth;
+        give(fd, more > 0 ? 'w' : 'm');
+        if (more == 0)
+            return fd;
+    }
+    die("accept");
+    return -1;
+}
+
+/* Answers, and rings for it: the other end sleeps by then. */
+static void *answer(void *fd) {
+    if (get(*(int *)fd) != 'q')
+        die("no question");
+    usleep(60000);
+    in_send++;
+    give(*(int *)fd, 'a');
+    in_send--;
+    return NULL;
+}
+
+static int is_eventfd(int fd) {
+    char path[64], name[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, name, sizeof name);
+    return n == 20 && !memcmp(name, "anon_inode:[eventfd]", 20);
+}
+
+/* All numbers of eventfds: the program has none itself. */
+static int take_numbers(int *numbers) {
+    int n = 0;
+    for (int fd = 3; fd < 4096 && n < NUMBERS; fd++)
+        if (is_eventfd(fd))
+            numbers[n++] = fd;
+    for (int i = 0; i < n; i++)
+        if (dup2(file, numbers[i]) != numbers[i])
+            die("dup2");
+    return n;
+}
+
+/* Whatever number is free next. */
+static void *open_more(void *numbers) {
+    for (int *n = numbers; *n < NUMBERS && !stop; usleep(*n < NUMBERS / 2 ? 0 : 1000)) {
+        int fd = fcntl(file, F_DUPFD_CLOEXEC, 3);
+        if (fd >= 0)
+            n[++*n] = fd;
+    }
+    return NULL;
+}
+
+static void check_file(void) {
+    struct stat st;
+    if (fstat(file, &st))
+        die("fstat");
+    if (st.st_size)
+        fail("there are bytes in the file that the program did not write");
+}
+
+static int moved_round(void) {
+    pthread_t thread;
+    int numbers[NUMBERS], met = 0;
+    if (pthread_create(&thread, NULL, answer, &connections[0]))
+        die("a thread");
+    for (int ms = 0; !in_send && ms < 20000; ms++)
+        usleep(1000);
+    usleep(60000);
+    met = in_send; /* it is being held, with the number in its hands */
+    int n = take_numbers(numbers);
+    pthread_join(thread, NULL);
+    while (n > 0)
+        close(numbers[--n]);
+    return met;
+}
+
+static int closed_round(void) {
+    static int numbers[NUMBERS + 1];
+    pthread_t first, opener;
+    int met = 0;
+    numbers[0] = stop = 0;
+    if (pthread_create(&first, NULL, answer, &connections[0]))
+        die("a thread");
+    if (get(connections[1]) != 'q')
+        die("no question");
+    met = in_send; /* as above */
+    usleep(60000);
+    if (pthread_create(&opener, NULL, open_more, numbers))
+        die("a thread");
+    give(connections[1], 'a');
+    pthread_join(first, NULL);
+    if (get(connections[1]) != 'n')
+        die("no end");
+    stop = 1;
+    pthread_join(opener, NULL);
+    while (numbers[0] > 0)
+        close(numbers[numbers[0]--]);
+    return met;
+}
+
+int main(int argc, char **argv) {
+    int is_closed = argc > 1 && strstr(argv[1], "closed"), one = 1, status = 0, met = 0;
+    if (argc > 2)
+        return client(is_closed), 0;
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    file = memfd_create("the program's", MFD_CLOEXEC);
+    if (file < 0 || bind(listener, (void *)&here, sizeof here) || listen(listener, 8))
+        die("listen");
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        unsetenv("SMCR_HOLD");
+        execl("/proc/self/exe", argv[0], is_closed ? "closed" : "moved", "client", NULL);
+        _exit(1);
+    }
+    for (int i = 0; i < 1 + is_closed; i++)
+        connections[i] = warm(listener, i + 1);
+    for (int i = 0; i < ROUNDS; i++) {
+        met += is_closed ? closed_round() : moved_round();
+        check_file();
+    }
+    waitpid(child, &status, 0);
+    if (!met)
+        fail("no thread was about to ring");
+    printf("%s: %d times\n", is_closed ? "closed" : "moved", met);
+    return !WIFEXITED(status) || WEXITSTATUS(status);
+}
