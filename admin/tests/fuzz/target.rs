@@ -54,8 +54,7 @@ fn read(editor: &Editor) -> Layer {
 }
 
 fn survives_in_a_page(layer: &Layer) {
-    let mut page = Page::default();
-    page.layer = *layer;
+    let page = Page { layer: *layer, ..Page::default() };
     let mut image = [0; LEN];
     control::emit(&page, &mut image);
     assert_eq!(control::parse(&image), Ok(page));

@@ -99,7 +99,10 @@ fn run(filter: &[Instruction], data: &[u32; 16]) -> Option<u32> {
             0x04 | 0x0c => a = a.wrapping_add(operand),
             0x14 | 0x1c => a = a.wrapping_sub(operand),
             0x24 | 0x2c => a = a.wrapping_mul(operand),
-            0x34 | 0x3c => a = if operand == 0 { return Some(0) } else { a / operand },
+            0x34 | 0x3c => match a.checked_div(operand) {
+                Some(quotient) => a = quotient,
+                None => return Some(0),
+            },
             0x44 | 0x4c => a |= operand,
             0x54 | 0x5c => a &= operand,
             0x64 | 0x6c => a = a.wrapping_shl(operand),

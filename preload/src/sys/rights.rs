@@ -102,7 +102,7 @@ pub fn peek_without_fds(sock: c_int, data: &mut [u8]) -> Res<(usize, bool)> {
 pub fn take_with_all_fds(sock: c_int) -> bool {
     /// The kernel lets through no more (SCM_MAX_FD).
     const ALL: usize = 253;
-    let mut control = [0u64; (ALL + 1) / 2 + 4];
+    let mut control = [0u64; ALL.div_ceil(2) + 4];
     let mut data = [0u8; 1];
     let mut iov = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
     let mut msg = header(&mut iov, &mut control);

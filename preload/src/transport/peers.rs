@@ -73,7 +73,7 @@ const FREE: Peer = Peer {
     uid: AtomicU32::new(0),
     kinship: AtomicU32::new(STRANGER),
     page: AtomicPtr::new(std::ptr::null_mut()),
-    wakes: Wakes::NONE,
+    wakes: Wakes::none(),
     told: [const { AtomicU32::new(0) }; waiters::SLOTS],
     told_at: [const { AtomicU64::new(0) }; waiters::SLOTS],
     rung: [const { AtomicU64::new(0) }; waiters::SLOTS],

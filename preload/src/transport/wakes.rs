@@ -103,7 +103,9 @@ fn close_ear(fd: i32) {
 
 impl Wakes {
     /// Without a table.
-    pub const NONE: Wakes = Wakes(AtomicPtr::new(std::ptr::null_mut()));
+    pub const fn none() -> Wakes {
+        Wakes(AtomicPtr::new(std::ptr::null_mut()))
+    }
 
     /// Takes what one of the peer's waiters is to be rung by. `is_kin`: the peer is of our own user.
     pub fn take_bell(&self, w: Waiter, fd: i32, is_kin: bool) {

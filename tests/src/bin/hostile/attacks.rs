@@ -105,7 +105,7 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
         }
         // The wide ring, which this end was never asked about.
         "size-wide" => {
-            r.d32(0, at::SIZE).store(1 << 30 | 64 * 1024, SeqCst);
+            r.d32(0, at::SIZE).store((1 << 30) | (64 * 1024), SeqCst);
             head.store(sent + 1, SeqCst);
         }
         "switch-far" => r.d32(0, at::SWITCH).store(next + 7, SeqCst),

@@ -86,9 +86,8 @@ fn lingering() -> Result<(OwnedFd, TcpStream)> {
     let kept = listener.accept()?.0;
     given.set_nonblocking(true)?;
     let full = loop {
-        match given.write(&[7; 65536]) {
-            Ok(_) => {}
-            Err(e) => break e,
+        if let Err(e) = given.write_all(&[7; 65536]) {
+            break e;
         }
     };
     ensure!(full.kind() == ErrorKind::WouldBlock, "{full}");
