@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 
+# What a loaded machine needs more of: every deadline is this many times as long.
+PATIENCE = float(os.environ.get("SMCR_CONFORMANCE_PATIENCE", "1"))
 # strict: both ends, and a fallback of a connection that should have left TCP is an error.
 MODES = ("native", "both", "server", "client", "strict")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -30,6 +32,7 @@ def run(job, mode, library, deadline, settings=()):
     command = ["unshare", *user, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", *me]
     environ = dict(os.environ, SMCR_CONFORMANCE_LIB=str(library))
     environ.update(settings)
+    deadline *= PATIENCE
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
                                start_new_session=True)
     try:
@@ -37,7 +40,7 @@ def run(job, mode, library, deadline, settings=()):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return {"failed": f"not over after {deadline} s"}
+        return {"failed": f"not over after {deadline:.0f} s"}
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             return json.loads(line)
@@ -76,7 +79,7 @@ class Bed:
         return process
 
     def wait_for(self, port, seconds=30):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < end:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
@@ -92,7 +95,7 @@ class Bed:
 
     def client(self, *command, user=None, env=None, cwd=None, seconds=120, stdin=b"", check=True):
         """Runs a client to its end; returns its standard output."""
-        done = subprocess.run(as_user(user, command), input=stdin, capture_output=True, timeout=seconds,
+        done = subprocess.run(as_user(user, command), input=stdin, capture_output=True, timeout=seconds * PATIENCE,
                               cwd=cwd or self.work, env=self.environment(self.mode in ("both", "client", "strict"), env))
         if check and done.returncode:
             raise RuntimeError(f"{command[0]} exits {done.returncode}: {done.stderr.decode(errors='replace').strip()[-160:]}"
@@ -102,7 +105,7 @@ class Bed:
     def quiet(self, *command, user=None, env=None, cwd=None):
         """Set-up that is no part of the job: never accelerated, and what crosses `lo` meanwhile does not count."""
         before = lo_bytes()
-        done = subprocess.run(as_user(user, command), capture_output=True, cwd=cwd or self.work, timeout=300,
+        done = subprocess.run(as_user(user, command), capture_output=True, cwd=cwd or self.work, timeout=300 * PATIENCE,
                               env=self.environment(False, env))
         self.aside += lo_bytes() - before
         if done.returncode:
@@ -170,6 +173,11 @@ def lo_bytes():
         if line.strip().startswith("lo:"):
             return int(line.split(":")[1].split()[0])
     return 0
+
+
+def patient(seconds):
+    """As `timeout` takes it."""
+    return str(int(seconds * PATIENCE))
 
 
 def digest(data):

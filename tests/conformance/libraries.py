@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 
-from bed import Skip, need
+from bed import Skip, need, patient
 from runtimes import output, tree_of, words
 
 PYTHON = "/usr/bin/python3"
@@ -56,7 +56,7 @@ def node(bed, part):
 def twisted(bed, part):
     if importlib.util.find_spec("twisted") is None:
         raise Skip("not installed: python3-twisted")
-    text = output(bed, ["timeout", "-k", "5", "400", PYTHON, "-m", "twisted.trial", "--reporter=bwverbose", part], bed.work)
+    text = output(bed, ["timeout", "-k", "5", patient(400), PYTHON, "-m", "twisted.trial", "--reporter=bwverbose", part], bed.work)
     passed, failed, place = [], [], []
     for line in text.splitlines():
         found = re.match(r"( *)(\S+) ?(?:\.\.\. *\[(\w[\w-]*)\])?$", line)
@@ -75,11 +75,12 @@ def gevent(bed, _):
     passed, failed = [], []
     tests = [test for test in sorted((top / "gevent/tests").glob("test*.py")) if GEVENT.match(test.stem)]
     def one(test):
-        return test.stem, output(bed, ["timeout", "-k", "5", "90", PYTHON, "-m", f"gevent.tests.{test.stem}", "-v"], bed.work,
+        return test.stem, output(bed, ["timeout", "-k", "5", patient(90), PYTHON, "-m", f"gevent.tests.{test.stem}", "-v"], bed.work,
                                  {"PYTHONPATH": str(top), "PYTHONWARNINGS": "ignore"})
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for stem, text in pool.map(one, tests):
-            result = words(text, r"^(\w+ \([\w.]+\)) .*ok$", r"^(?:FAIL|ERROR): (.*)$")
+            # What a child prints comes between a name and its "ok".
+            result = words(text, r"^(\w+ \([\w.]+\)) (?:.*\n(?!\w+ \([\w.]+\))){0,4}?.*ok$", r"^(?:FAIL|ERROR): (.*)$")
             passed += [f"{stem} {name}" for name in result["passed"]]
             failed += [f"{stem} {name}" for name in result["failed"]]
     return {"passed": passed, "failed": failed}
@@ -94,7 +95,7 @@ def microhttpd(bed, part):
 def each(bed, tests, command, more=None, seconds=60, at_once=2, cwd=None):
     """Runs test programs and takes their exit status."""
     def one(test):
-        done = subprocess.run(["timeout", "-k", "2", str(seconds), *command(test)], cwd=cwd(test), stdin=subprocess.DEVNULL,
+        done = subprocess.run(["timeout", "-k", "2", patient(seconds), *command(test)], cwd=cwd(test), stdin=subprocess.DEVNULL,
                               env=bed.environment(bed.mode != "native", more), capture_output=True)
         return done.returncode
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
@@ -105,7 +106,8 @@ def each(bed, tests, command, more=None, seconds=60, at_once=2, cwd=None):
             "failed": [n for n, code in zip(names, codes) if code not in (0, 32, 77)]}
 
 
-PACKAGES = ["ltp", "nodejs", "gevent", "libmicrohttpd"]
+# What the first word of a name needs the sources of.
+PACKAGES = {"LTP": "ltp", "Node": "nodejs", "gevent": "gevent", "libmicrohttpd": "libmicrohttpd"}
 
 
 def jobs():

@@ -8,7 +8,7 @@ did not cross the loopback device under the library, against the native run of t
 switch included. A row that is the same because everything stayed on TCP shows 0 %. *Strict* is both ends with `SMCR_STRICT=1`: a
 connection that should have left TCP and does not is reset.
 
-Kernel {machine}; {date}. The last column is the commit of the library that the row was run with.
+Last run on kernel {machine}; {date}. The last column is the commit of the library that the row was run with.
 
 """
 
@@ -32,23 +32,39 @@ What is known to differ, and why, is listed in [interpose.md](interpose.md).
 """
 
 
-def markdown(found):
+def markdown(found, order, earlier):
+    """The scoreboard, in this order of names; a row that was not run here is as the earlier text has it, if it has it."""
     text = HEAD.format(**found)
-    if found["programs"]:
+    known = {line.split("|")[1].strip(): line + "\n" for line in earlier.splitlines() if line.startswith("| ")}
+    table = {row["name"].replace("_", " "): suite_line(row) if "native" in row else program_line(row)
+             for row in found["programs"] + found["suites"]}
+    lines = {kind: [{**known, **table}[name] for name in order[kind] if name in table or name in known] for kind in order}
+    if lines["programs"]:
         text += "## Programs\n\n| program | both ends | server only | client only | strict | off TCP | library |\n|---|---|---|---|---|---|---|\n"
-        for row in found["programs"]:
-            text += f"| {row['name'].replace('_', ' ')} | {' | '.join(cell(row, m) for m in ('both', 'server', 'client', 'strict'))} | {share(row)} | {row['revision']} |\n"
-        low = [row for row in found["programs"] if row.get("off") is not None and row["off"] < 0.95]
+        text += "".join(lines["programs"])
+        low = [cells for cells in map(cells_of, lines["programs"]) if cells[5] and float(cells[5].split()[0]) < 95]
         if low:
             text += "\nLess than 95 % left TCP, and why:\n\n"
-            text += "".join(f"- {row['name'].replace('_', ' ')}: {WHY.get(row['name'], 'not known')}.\n" for row in low)
-    if found["suites"]:
+            text += "".join(f"- {cells[0]}: {WHY.get(cells[0].replace(' ', '_'), 'not known')}.\n" for cells in low)
+    if lines["suites"]:
         text += "\n## Suites\n\n| suite | passed natively | passed under the library | lost | off TCP | library |\n|---|---|---|---|---|---|\n"
-        for row in found["suites"]:
-            native, both = count(row["native"]), count(row["both"])
-            lost = ", ".join(row.get("lost", [])) or ("-" if row["verdict"] == "same" else row["verdict"])
-            text += f"| {row['name']} | {native} | {both} | {lost} | {share(row)} | {row['revision']} |\n"
+        text += "".join(lines["suites"])
     return text + NOTES
+
+
+def program_line(row):
+    modes = " | ".join(cell(row, mode) for mode in ("both", "server", "client", "strict"))
+    return f"| {row['name'].replace('_', ' ')} | {modes} | {share(row)} | {row['revision']} |\n"
+
+
+def suite_line(row):
+    native, both = count(row["native"]), count(row["both"])
+    lost = ", ".join(row.get("lost", [])) or ("-" if row["verdict"] == "same" else row["verdict"])
+    return f"| {row['name']} | {native} | {both} | {lost} | {share(row)} | {row['revision']} |\n"
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def cell(row, mode):

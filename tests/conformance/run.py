@@ -59,12 +59,14 @@ def main():
             if given.only in job.__name__:
                 kept.add("programs", program(job.__name__, library, given.short))
     if not given.programs:
-        sources.prepare(cache, suites.PACKAGES)
         for name, _, _ in suites.jobs():
             if given.only in name:
+                sources.prepare(cache, suites.package(name))
                 kept.add("suites", suite(name, library))
     if given.write:
-        pathlib.Path(given.write).write_text(report.markdown(kept.found))
+        scoreboard = pathlib.Path(given.write)
+        order = {"programs": [job.__name__.replace("_", " ") for job in PROGRAMS], "suites": [name for name, _, _ in suites.jobs()]}
+        scoreboard.write_text(report.markdown(kept.found, order, scoreboard.read_text() if scoreboard.exists() else ""))
     return 1 if kept.differs else 0
 
 

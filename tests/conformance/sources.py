@@ -30,21 +30,25 @@ BUILD = {
                       ["make", "-s", "-j2", "-C", "src/testcurl", "check", "TESTS="]],
     "mio": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "os-poll,os-ext,net", "--target-dir", "out"]],
     "async-io": [["cargo", "test", "-q", "--no-run", "--tests", "--target-dir", "out"]],
+    "tokio": [["cargo", "test", "-q", "--no-run", "-p", "tokio", "--features", "full", "--target-dir", "out",
+               *(word for name in ("tcp_*", "uds_*", "net_*", "io_driver*", "io_async_fd", "io_copy_bidirectional", "buffered", "udp",
+                                   "unix_shutdown", "rt_common") for word in ("--test", name))]],
     "ltp": [["make", "-s", "autotools"], ["./configure", "-q"], ["make", "-s", "-j2", "-C", "lib"],
             *(["make", "-s", "-k", "-j2", "-C", f"testcases/kernel/syscalls/{part}"] for part in LTP)],
 }
 # Of the Python Package Index: Debian's package has no tests.
 PIP = {"gevent": "gevent==24.11.1"}
+# Of crates.io, with their tests.
+CRATES = {"tokio": "1.54.1"}
 # What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
             "async-io": "https://github.com/smol-rs/async-io"}
 
 
-def prepare(cache, packages):
-    """Fetches and builds; sets the folder of each in the environment, for the jobs (empty: not there)."""
-    for package in packages:
-        if not folder(package):
-            os.environ[variable(package)] = str(built(pathlib.Path(cache), package) or "")
+def prepare(cache, package):
+    """Fetches and builds; sets the folder in the environment, for the jobs (empty: not there)."""
+    if package and variable(package) not in os.environ:
+        os.environ[variable(package)] = str(built(pathlib.Path(cache), package) or "")
 
 
 def folder(package):
@@ -63,6 +67,9 @@ def built(cache, package):
     shutil.rmtree(top, ignore_errors=True)
     if package in UPSTREAM:
         if subprocess.run(["git", "clone", "-q", "--depth", "1", UPSTREAM[package], top], capture_output=True).returncode:
+            return None
+    elif package in CRATES:
+        if not crate(top, package, CRATES[package]):
             return None
     elif package in PIP:
         pip = ["/usr/bin/python3", "-m", "pip", "install", "-q", "--only-binary=:all:", "--target", top, PIP[package]]
@@ -85,6 +92,22 @@ def built(cache, package):
             return None
     (top / ".built").touch()
     return top
+
+
+def crate(top, name, version):
+    """A crate as the root of a workspace, so that what its tests need of others is built with this one and not with a second."""
+    (top / "src").mkdir(parents=True)
+    (top / "src/lib.rs").touch()
+    (top / "Cargo.toml").write_text(f'[package]\nname = "fetch"\nedition = "2021"\n[dependencies]\n{name} = "={version}"\n')
+    try:
+        subprocess.run(["cargo", "vendor", "-q", "vendor"], cwd=top, capture_output=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return False
+    (top / "vendor" / name).rename(top / name)
+    shutil.rmtree(top / "vendor")
+    shutil.rmtree(top / "src")
+    (top / "Cargo.toml").write_text(f'[workspace]\nmembers = ["{name}"]\nresolver = "2"\n[patch.crates-io]\n{name}.path = "{name}"\n')
+    return True
 
 
 def fetched(cache, package):

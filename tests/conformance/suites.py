@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 
 import libraries
 import runtimes
-from bed import Skip, need
+from bed import Skip, need, patient
 from runtimes import tree_of
 
 PYTHON = "/usr/bin/python3"
@@ -27,8 +27,8 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "unit/multi", "unit/limits", "unit/obuf-limits", "unit/querybuf", "unit/networking", "unit/other", "unit/scripting",
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
          "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
-# Packages whose sources the suites need.
-PACKAGES = ["redis", "libuv1", *runtimes.PACKAGES, *libraries.PACKAGES]
+# What the first word of a name needs the sources of.
+PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES}
 STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
 # Those that need no sources and end within seconds.
 QUICK = [*(f"CPython {m}" for m in ("test_socket", "test_select", "test_selectors", "test_poll", "test_epoll", "test_asynchat",
@@ -43,7 +43,7 @@ def cpython(bed, module):
     report = bed.work / "report.xml"
     os.environ["TMPDIR"] = str(bed.work)
     use = ["-u", "network"] if module in NETWORK else []
-    subprocess.run([PYTHON, "-m", "test", *use, "--junit-xml", str(report), "--timeout", "240", *OUT, module],
+    subprocess.run([PYTHON, "-m", "test", *use, "--junit-xml", str(report), "--timeout", patient(240), *OUT, module],
                    cwd=bed.work, env=bed.environment(bed.mode != "native"), capture_output=True, stdin=subprocess.DEVNULL)
     if not report.exists():
         return {"failed": [f"{module} (no report)"], "passed": []}
@@ -110,6 +110,12 @@ def jobs():
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
     yield from runtimes.jobs()
     yield from libraries.jobs()
+
+
+def package(name):
+    """What this suite needs the sources of, or None."""
+    first, _, rest = name.partition(" ")
+    return rest if first == "Rust" else PACKAGES.get(first)
 
 
 def find(name):
