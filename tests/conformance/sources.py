@@ -98,7 +98,7 @@ def crate(top, name, version):
     """A crate as the root of a workspace, so that what its tests need of others is built with this one and not with a second."""
     (top / "src").mkdir(parents=True)
     (top / "src/lib.rs").touch()
-    (top / "Cargo.toml").write_text(f'[package]\nname = "fetch"\nedition = "2021"\n[dependencies]\n{name} = "={version}"\n')
+    (top / "Cargo.toml").write_text(f'[package]\nname = "fetch"\nedition = "2021"\n[workspace]\n[dependencies]\n{name} = "={version}"\n')
     try:
         subprocess.run(["cargo", "vendor", "-q", "vendor"], cwd=top, capture_output=True, check=True)
     except (FileNotFoundError, subprocess.CalledProcessError):
