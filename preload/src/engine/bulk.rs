@@ -100,6 +100,7 @@ fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
             // The consumer reads it only after it has seen a head beyond its tail, as with the base.
             dir.size.fetch_or(size::WIDE, Relaxed);
             s.tx.wide.store(IN_USE, Relaxed);
+            s.tx.wants_more.store(1, Relaxed); // in the largest parts
         }
         _ => {}
     }
@@ -152,6 +153,9 @@ pub fn rest(s: &Sock, dir: &Dir) {
     if is_wide(s) {
         to_the_ring(s, dir);
     }
+    if pace(s).is_for_wide() {
+        s.tx.waiter.store(0, Relaxed); // fresh pages are slow at first
+    }
     if let Some(region) = s.region() {
         wide::give_back(index_of(s), wide::number_of(region, dir));
     }
@@ -179,10 +183,12 @@ pub fn after_part(s: &Sock, began: u64, bytes: usize) {
 /// In the mode in which connections change their medium at random: every kind of neighbour on any machine, the same for long enough.
 #[cold]
 fn imagined(s: &Sock) -> Speed {
-    match s.tx.cursor.load(Relaxed) >> 21 & 3 {
+    match s.tx.cursor.load(Relaxed) >> 21 & 15 {
         0 => Speed::Fast,
-        1 | 2 => Speed::Slow,
-        _ => Speed::Crawl,
+        15 => Speed::Crawl,
+        14 => Speed::Slow,
+        _ if is_wide(s) => Speed::Fast,
+        _ => Speed::Slow,
     }
 }
 

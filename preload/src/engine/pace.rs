@@ -32,7 +32,7 @@ impl Speed {
 
 /// What has been learned, in one word; 0 at first.
 ///
-/// Bits 30 and 31 are the [`Mode`]. Below them, while it learns: parts to pass before it does, slow ones in a row, crawls in
+/// Bits 30 and 31 are the [`Mode`]. Below them, while it learns: parts of 16 KiB to pass before it does, slow ones in a row, crawls in
 /// a row, a byte each; else the parts that are left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pace(pub u32);
@@ -51,8 +51,9 @@ enum Mode {
 
 /// So many parts in a row are alike before anything follows.
 const ALIKE: u32 = 16;
-/// The first sweep over a wide ring finds no pages: two sweeps of it in the smallest parts that count.
-const SWEEPS: u32 = 64;
+/// The first sweep over a wide ring finds no pages: two sweeps of it, nearly, in parts of 16 KiB.
+const SWEEPS: u32 = 255;
+const SMALLEST: usize = 16 << 10;
 /// Bytes after which it learns anew.
 const LASTS: usize = 1 << 30;
 /// Bytes of what is counted down.
@@ -64,8 +65,8 @@ impl Pace {
     pub fn after(self, speed: Speed, bytes: usize, is_wide: bool) -> Pace {
         match self.mode() {
             Mode::Ring if speed == Speed::Fast => Pace(0),
-            Mode::Wide if speed == Speed::Fast && self.0 & 0xffff == 0 => self.passed(is_wide),
-            Mode::Ring | Mode::Wide => self.learn(speed, is_wide),
+            Mode::Wide if speed == Speed::Fast && self.0 & 0xffff == 0 => self.passed(bytes, is_wide),
+            Mode::Ring | Mode::Wide => self.learn(speed, bytes, is_wide),
             Mode::Stream | Mode::Stay => {
                 let left = (self.0 & COUNT).saturating_sub(bytes.div_ceil(UNIT) as u32);
                 if left == 0 { Pace(0) } else { Pace::new(self.mode(), left) }
@@ -85,8 +86,8 @@ impl Pace {
         self.mode() == Mode::Stream
     }
 
-    fn learn(self, speed: Speed, is_wide: bool) -> Pace {
-        let passed = self.passed(is_wide);
+    fn learn(self, speed: Speed, bytes: usize, is_wide: bool) -> Pace {
+        let passed = self.passed(bytes, is_wide);
         let (grace, slow, crawl) = (passed.0 >> 16 & 0xff, passed.0 >> 8 & 0xff, passed.0 & 0xff);
         let crawl = if speed == Speed::Crawl { crawl + 1 } else { 0 };
         // What the ring still costs while the wide one is waited for says nothing about that.
@@ -102,9 +103,9 @@ impl Pace {
         }
     }
 
-    fn passed(self, is_wide: bool) -> Pace {
-        let has_grace = is_wide && self.0 >> 16 & 0xff != 0;
-        Pace(self.0 - if has_grace { 1 << 16 } else { 0 })
+    fn passed(self, bytes: usize, is_wide: bool) -> Pace {
+        let parts = if is_wide { bytes.div_ceil(SMALLEST) as u32 } else { 0 };
+        Pace(self.0 - ((self.0 >> 16 & 0xff).min(parts) << 16))
     }
 
     fn new(mode: Mode, rest: u32) -> Pace {
@@ -151,7 +152,7 @@ mod tests {
         // While the other end is asked, and while pages are made, slow parts do not count.
         let asked = run(wide, Speed::Slow, 1000, false);
         assert!(asked.is_for_wide());
-        let made = run(asked, Speed::Slow, SWEEPS - 1, true);
+        let made = run(asked, Speed::Slow, SWEEPS * SMALLEST as u32 / UNIT as u32, true);
         assert!(run(made, Speed::Fast, 100_000, true).is_for_wide());
         // One that is no better is left for a GiB.
         let left = run(made, Speed::Slow, ALIKE, true);
