@@ -1,30 +1,13 @@
 /* Owns: what the survivor sees when the other end dies: SIGKILL, crash, exit, with and without
  * unread data, in every state of the stream. Each end is a child of its case, so that the case
  * itself lives to tell. */
-#include "case.h"
+#include "mortal.h"
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 
 static char buf[64 * KIB];
 
-/* The end that dies: tells its pid, does what `life` says, and then waits to be killed. */
-static void mortal(void (*life)(int fd)) {
-    int fd = conn();
-    life(fd);
-    tell_pid(getpid());
-    for (;;)
-        pause();
-}
-/* The survivor kills it and waits until its sockets are gone. */
-static void kill_peer(void) {
-    pid_t pid = hear_pid();
-    settle();
-    MUST(kill(pid, SIGKILL));
-    while (hear() != 0) { /* its end of the control socket closes last: fd 3 is low, so wait on */
-    }
-    settle();
-}
 /* Reads till there is no more; how much, and whether it was all right. */
 static uint64_t read_all(int fd, int *good, ssize_t *last) {
     uint64_t o = 0;

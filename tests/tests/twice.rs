@@ -42,6 +42,7 @@ const PROGRAMS: &[&str] = &[
     "withdrawn",
     "connects",
     "death",
+    "killed",
     "streams",
     "addresses",
     "sandbox",

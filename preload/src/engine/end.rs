@@ -6,7 +6,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, close, debt, follow, proof, rx::Step};
+use super::{bell, close, debt, follow, kernel, proof, rx::Step};
 use crate::transport::changes;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -82,8 +82,13 @@ pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
 /// What a send gets where the kernel's socket would answer otherwise than TCP's at the same state of
 /// the stream: after the peer's death. None: the kernel knows.
 pub fn answer_send(s: &Sock, sock: i32, n: usize) -> Option<Res> {
-    let dir = s.rx.dir().filter(|_| s.rx.end.load(Relaxed) != 0)?;
-    match verdict(s, sock, dir) {
+    let dir = s.rx.dir()?;
+    let verdict = match s.rx.end.load(Relaxed) {
+        0 if kernel::is_behind_ring(s) && shows_death(s, sock, dir) => Verdict::Died,
+        0 => return None,
+        _ => verdict(s, sock, dir),
+    };
+    match verdict {
         Verdict::Died if take_death(s) => Some(Err(Errno(libc::ECONNRESET))),
         Verdict::Died => Some(Err(Errno(libc::EPIPE))),
         _ if is_reset_for_bell(s, dir) => {
@@ -135,8 +140,30 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
 
 /// Whether the peer went without a word and left bytes unread in our ring.
 fn is_killed(s: &Sock, sock: i32, dir: &Dir) -> bool {
+    is_killed_by(s, sock, dir, s.rx.end.load(Relaxed) == FIN)
+}
+
+/// `is_fin`: its kernel shows an end, and no reset.
+fn is_killed_by(s: &Sock, sock: i32, dir: &Dir, is_fin: bool) -> bool {
     let marks = dir.fin.load(Acquire);
-    marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0 && !ring_was_read(s, sock)
+    marks & (fin::WRITE | fin::CLOSED) == 0 && s.tx.switches.load(Relaxed) > 0 && !ring_was_read(s, sock, is_fin)
+}
+
+/// As [`Verdict::Died`], while receiving is on TCP and payload that came before the end is still to be read: `kernel` is what poll says
+/// of RDHUP. The end itself is not noted: whoever waits would be told that the stream is through.
+pub fn is_death(s: &Sock, sock: i32, dir: &Dir, kernel: u32) -> bool {
+    const RDHUP: u32 = libc::POLLRDHUP as u32;
+    const HUP: u32 = libc::POLLHUP as u32;
+    // Behind a link, and of a reset, the kernel alone knows.
+    kernel & (RDHUP | HUP) == RDHUP
+        && s.region().is_some()
+        && !s.has(flag::SHUT_RD)
+        && is_killed_by(s, sock, dir, true)
+}
+
+/// As [`is_death`], and asks the kernel.
+fn shows_death(s: &Sock, sock: i32, dir: &Dir) -> bool {
+    !s.rx_in_memory() && is_death(s, sock, dir, fd::poll_now(sock, libc::POLLRDHUP) as u16 as u32)
 }
 
 /// What a reader gets when the ring is drained. None: not ended.
@@ -189,9 +216,15 @@ pub fn take_death(s: &Sock) -> bool {
     s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0
 }
 
+/// Whether the ECONNRESET of a dead peer was reported.
+pub fn is_death_told(s: &Sock) -> bool {
+    s.has(flag::ERROR_PENDING)
+}
+
 /// Whether the ECONNRESET of a dead peer is still to be reported.
 pub fn death_is_pending(s: &Sock, sock: i32) -> bool {
-    !s.has(flag::ERROR_PENDING) && s.rx.dir().is_some_and(|d| verdict(s, sock, d) == Verdict::Died)
+    let died = |d| verdict(s, sock, d) == Verdict::Died || shows_death(s, sock, d);
+    !is_death_told(s) && s.rx.dir().is_some_and(died)
 }
 
 /// Whether we reset the connection ourselves.
@@ -202,18 +235,18 @@ fn was_ours(s: &Sock) -> bool {
 /// Whether the peer had read all that we left in its ring. After a way back: what lies before the mark, and what
 /// it asked for through TCP lies unread unless it has followed the mark, or the program that has the connection from it,
 /// which knows of no mark, has read it.
-fn ring_was_read(s: &Sock, sock: i32) -> bool {
+fn ring_was_read(s: &Sock, sock: i32, is_fin: bool) -> bool {
     let (made, end) = (s.tx.switches.load(Relaxed), s.tx.cursor.load(Relaxed));
     s.tx.dir().is_none_or(|d| {
         let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { end };
-        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made || tcp_was_read(s, sock))
+        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made || is_fin && tcp_was_read(s, sock))
     })
 }
 
 /// Whether all that went through TCP was read by whoever has the peer's socket: its kernel has taken all of it and shows an
 /// end, where it shows a reset if some of it lies unread.
 fn tcp_was_read(s: &Sock, sock: i32) -> bool {
-    s.rx.end.load(Relaxed) == FIN && !s.tx_in_memory() && !debt::owes(s) && fd::unacked(sock) == Ok(0)
+    !s.tx_in_memory() && !debt::owes(s) && fd::unacked(sock) == Ok(0)
 }
 
 /// Whether the peer had read all payload of ours: of the ring, and of TCP. There `taken` says how far it had come, and

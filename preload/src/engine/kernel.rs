@@ -146,12 +146,18 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
 /// in the ring makes a reset of it (`end::answer_send`), of which the kernel knows nothing.
 #[inline]
 pub fn look_behind_ring(s: &Sock, sock: i32) {
-    let made = s.tx.switches.load(Relaxed);
-    let is_behind = made != 0 && s.rx.end.load(Relaxed) == 0 && s.tx.dir().is_some_and(|d| d.passed.load(Relaxed) != made);
+    let is_behind = s.rx.end.load(Relaxed) == 0 && is_behind_ring(s);
     // Where receiving is on TCP, what has come before the end is read first.
     if is_behind && (s.rx_in_memory() || fd::unread(sock) == Ok(0)) {
         look_at_kernel_for_sender(s, sock);
     }
+}
+
+/// Whether the peer has not come to where sending is now.
+#[inline]
+pub fn is_behind_ring(s: &Sock) -> bool {
+    let made = s.tx.switches.load(Relaxed);
+    made != 0 && s.tx.dir().is_some_and(|d| d.passed.load(Relaxed) != made)
 }
 
 /// Takes doorbells off, as far as nobody but the caller needs them. Called with the receiving lock held.

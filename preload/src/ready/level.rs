@@ -77,6 +77,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         if switched && follow::can_follow(s, dir) {
             follow::progress(s, sock);
             rx_memory = s.rx_in_memory();
+            switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         }
         if rx_memory {
             let unread = follow::in_ring(s, dir);
@@ -105,9 +106,14 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             switch::spill(s, sock, switch::Spill::HalfClosed);
             tx_memory = s.tx_in_memory();
         }
-        if let Some(dir) = s.rx.dir().filter(|_| !switched && desc::unread(sock) == Ok(0)) {
-            end::found(s, end::FIN);
-            ended = end::verdict(s, sock, dir);
+        if let Some(dir) = s.rx.dir() {
+            if !switched && desc::unread(sock) == Ok(0) {
+                end::found(s, end::FIN);
+                ended = end::verdict(s, sock, dir);
+            } else if end::is_death(s, sock, dir, kernel) {
+                // Payload that came before it is read first, but TCP's reset would show already.
+                ended = Verdict::Died;
+            }
         }
     }
     if !rx_memory {
@@ -121,6 +127,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if !tx_memory && paid {
         bits |= kernel & OUT;
     }
+    // A call that had moved bytes has left it for the next one.
+    let error = if s.error.load(Relaxed) != 0 { ERR } else { 0 };
     match ended {
         Verdict::Open => {}
         Verdict::Eof => {
@@ -129,11 +137,10 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             bits |= IN | RDHUP | own | if s.has(flag::SHUT_WR) { HUP } else { 0 };
         }
         Verdict::Reset => {
-            let error = if s.error.load(Relaxed) != 0 { ERR } else { 0 };
             bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN | error;
         }
         Verdict::Died => {
-            bits |= IN | OUT | RDHUP | HUP | if end::death_is_pending(s, sock) { ERR } else { 0 };
+            bits |= IN | OUT | RDHUP | HUP | if end::is_death_told(s) { error } else { ERR };
         }
     }
     if s.has(flag::SHUT_RD) {
