@@ -116,6 +116,49 @@ static void poll_b(void) { b(polled, 0); }
 static void select_b(void) { b(selected, 0); }
 static void send_b(void) { b(sending, 0); }
 
-const struct test tests[] = {{"in_recv", echo_a, recv_b, 0},       {"in_recv_over", echo_a, recv_over_b, 0},
+/* A set is closed while a thread sleeps in it, and another one is made: who sleeps there is woken, whatever the first one does. */
+struct sleeper {
+    int set, ms;
+    pthread_t thread;
+};
+static void *sleep_in(void *p) {
+    struct sleeper *me = p;
+    struct epoll_event e;
+    return (void *)(long)epoll_wait(me->set, &e, 1, me->ms);
+}
+static void begin(struct sleeper *s) {
+    struct epoll_event e = {EPOLLIN, {0}};
+    s->set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(s->set, EPOLL_CTL_ADD, the_fd, &e));
+    pthread_create(&s->thread, NULL, sleep_in, s);
+    settle();
+}
+static long end(struct sleeper *s) {
+    void *result;
+    pthread_join(s->thread, &result);
+    return (long)result;
+}
+static void in_set_a(void) {
+    struct sleeper first = {.ms = 400}, second = {.ms = 10000};
+    the_fd = conn();
+    begin(&first);
+    R(close(first.set));
+    begin(&second);
+    R(end(&first));
+    meet();
+    R(end(&second));
+    R(recv(the_fd, in, SIZE, 0));
+    meet();
+}
+static void in_set_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    put(fd, "now", 3);
+    meet();
+}
+
+const struct test tests[] = {{"in_set", in_set_a, in_set_b, 0},
+                             {"in_recv", echo_a, recv_b, 0},       {"in_recv_over", echo_a, recv_over_b, 0},
                              {"in_poll", echo_a, poll_b, 0},       {"in_select", echo_a, select_b, 0},
                              {"in_send", sink_a, send_b, 0},       {NULL, NULL, NULL, 0}};

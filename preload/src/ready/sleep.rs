@@ -15,7 +15,7 @@ use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::real;
-use crate::sys::{clock, fd as desc};
+use crate::sys::{Errno, clock, fd as desc};
 use crate::table;
 use crate::family::sock::Sock;
 use crate::table::members::{Inner, Member};
@@ -55,12 +55,13 @@ pub unsafe fn sleep(
         false => (None, None),
     };
     let mut listens = false;
+    let mut closed = 0;
     if let Some(w) = waiter {
-        lie_down(set, w);
+        closed = lie_down(set, w);
         listens = set.channel.load(Relaxed) != 0 && linked::listen().is_some();
         let n = pass(epfd, set, out, Depth::Whole);
         if n > 0 {
-            get_up(set, w);
+            get_up(set, w, closed);
             if listens {
                 linked::listen_no_more(false);
             }
@@ -91,7 +92,11 @@ pub unsafe fn sleep(
         linked::listen_no_more(false); // what the channel says is among the events
     }
     if let Some(w) = waiter {
-        get_up(set, w);
+        if !get_up(set, w, closed) {
+            // What stands there now is another one's.
+            crate::sys::set_errno(Errno(libc::EBADF));
+            return if k == 0 && deadline.is_some() { Slept::Over } else { Slept::Failed };
+        }
         time_wake(set, since);
         spin::slept(&set.spin, since);
     }
@@ -224,25 +229,30 @@ fn time_wake(set: &Set, since: u64) {
     }
 }
 
-/// One more thread of this set sleeps.
-fn lie_down(set: &Set, w: Waiter) {
+/// One more thread of this set sleeps. Returns how often it was closed before.
+fn lie_down(set: &Set, w: Waiter) -> u32 {
     let marker = Marker::new();
     // Count and word change together: else one thread's waking could hide another's falling asleep.
     let _held = set.lock(&marker);
     set.sleepers.fetch_add(1, AcqRel);
     w.fall_asleep();
+    set.closed.load(Relaxed)
 }
 
 /// A thread is awake again; while others sleep the word says so, with a new number, so that the next
-/// arrival wakes one of them.
-fn get_up(set: &Set, w: Waiter) {
+/// arrival wakes one of them. False: the set was closed meanwhile; it may be another one by now, and so may the waiter.
+fn get_up(set: &Set, w: Waiter, closed: u32) -> bool {
     let marker = Marker::new();
     let _held = set.lock(&marker);
+    if set.closed.load(Relaxed) != closed {
+        return false;
+    }
     if set.sleepers.fetch_sub(1, AcqRel) > 1 {
         w.sleep_on();
     } else {
         w.wake_up();
     }
+    true
 }
 
 /// Level-triggered events are told to every thread that waits: the next one looks for itself, as in

@@ -27,6 +27,8 @@ pub struct Set {
     waiter: AtomicU32,
     /// Threads in a hooked wait that sleep.
     pub sleepers: AtomicU32,
+    /// How often it was closed; changed with the lock held. A thread that slept in it before is no sleeper of it any more.
+    pub closed: AtomicU32,
     /// The channel of links is among what the kernel reports of it.
     pub channel: AtomicU32,
     /// Learned spin budget.
@@ -96,14 +98,19 @@ pub fn release(s: &'static Set) {
         return;
     }
     let marker = Marker::new();
-    if let Ok(locked) = s.lock(&marker) {
-        locked.inner.empty();
+    let waiter = s.waiter();
+    {
+        let locked = s.lock(&marker);
+        s.closed.fetch_add(1, Relaxed);
+        for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin, &s.untidy] {
+            w.store(0, Relaxed);
+        }
+        if let Ok(locked) = locked {
+            locked.inner.empty();
+        }
     }
-    if let Some(w) = s.waiter() {
+    if let Some(w) = waiter {
         w.release();
-    }
-    for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin, &s.untidy] {
-        w.store(0, Relaxed);
     }
     s.refs.store(0, Release);
 }
