@@ -115,16 +115,16 @@ impl Subscriber for Writer {
     fn event(&self, event: &Event<'_>) {
         let fd = FD.load(Relaxed);
         // The program may have closed our descriptor and got its number for a file of its own.
-        let same = sys::fd::identity(fd)
-            .is_ok_and(|id| id == (IDENTITY[0].load(Relaxed), IDENTITY[1].load(Relaxed)));
-        if !same {
-            return;
-        }
+        let is_same = || {
+            let identity = (IDENTITY[0].load(Relaxed), IDENTITY[1].load(Relaxed));
+            sys::fd::identity(fd).is_ok_and(|id| id == identity)
+        };
+        let Some(held) = sys::held::hold(fd, is_same) else { return };
         let mut line = Line::new();
         let m = event.metadata();
         let _ = write!(line, "smcr[{}] {} {}:", proc::pid(), m.level(), m.target());
         event.record(&mut line);
-        line.write_to(fd);
+        line.write_to(held.fd());
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -1,7 +1,11 @@
-/* Owns: numbers of descriptors that the program gets while a thread is about to ring a peer under them, in a build of the library
- * that takes its time at that place (tests/tests/faults.rs).
+/* Owns: numbers of descriptors that the program gets while a thread is about to ring under them, in a build of the library
+ * that takes its time at that place (tests/tests/faults.rs). A peer is rung:
  *   reuse moved    the program takes the numbers itself, by dup2
+ *   reuse handler  so does a handler of the very thread that rings
  *   reuse closed   the peer has another waiter instead, the number is free, and the program's next descriptor has it
+ * or another thread of the process, which sleeps in an epoll set:
+ *   reuse own_moved    by dup2
+ *   reuse own_closed   the set is closed, the number is free
  * Exit 0: nothing stands in the program's file, and everybody was woken. The connecting end is a program of its own, which
  * does not take its time. */
 #define _GNU_SOURCE
@@ -15,6 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -86,6 +92,7 @@ static void client(int is_closed) {
     int first = dial_and_warm(), second = is_closed ? dial_and_warm() : -1;
     for (int i = 0; i < ROUNDS; i++) {
         if (!is_closed) {
+            usleep(200000); /* the other end waits by then */
             ask(&first);
             continue;
         }
@@ -179,19 +186,108 @@ static void check_file(void) {
         fail("there are bytes in the file that the program did not write");
 }
 
-static int moved_round(void) {
-    pthread_t thread;
-    int numbers[NUMBERS], met = 0;
-    if (pthread_create(&thread, NULL, answer, &connections[0]))
-        die("a thread");
+static int taken[NUMBERS], taken_count;
+
+static void take_all(int sig) { taken_count = take_numbers(taken); }
+
+/* A thread is about to ring: the numbers are taken, and given back when it has. */
+static int taken_from(pthread_t thread, int by_handler) {
     for (int ms = 0; !in_send && ms < 20000; ms++)
         usleep(1000);
     usleep(60000);
-    met = in_send; /* it is being held, with the number in its hands */
-    int n = take_numbers(numbers);
+    int met = in_send; /* it is being held, with the number in its hands */
+    if (by_handler)
+        pthread_kill(thread, SIGUSR1);
+    else
+        take_all(0);
     pthread_join(thread, NULL);
-    while (n > 0)
-        close(numbers[--n]);
+    while (taken_count > 0)
+        close(taken[--taken_count]);
+    return met;
+}
+
+static int moved_round(int by_handler) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, answer, &connections[0]))
+        die("a thread");
+    return taken_from(thread, by_handler);
+}
+
+/* -- rings of its own threads */
+
+static int set;
+static atomic_int waited;
+
+static void *wait_in_set(void *ms) {
+    struct epoll_event e;
+    epoll_wait(set, &e, 1, *(int *)ms);
+    waited++;
+    return NULL;
+}
+
+static void make_set(void) {
+    struct epoll_event e = {.events = EPOLLIN};
+    set = epoll_create1(EPOLL_CLOEXEC);
+    if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, connections[0], &e))
+        die("a set");
+}
+
+/* The one that sleeps in the set has to know. */
+static void *add_more(void *fd) {
+    struct epoll_event e = {.events = EPOLLOUT, .data = {.u64 = 1}};
+    in_send++;
+    if (epoll_ctl(set, EPOLL_CTL_ADD, *(int *)fd, &e))
+        die("epoll_ctl");
+    in_send--;
+    return NULL;
+}
+
+static int own_moved_round(void) {
+    pthread_t waiter, adder;
+    int pipe_ends[2], ms = 1000;
+    if (get(connections[0]) != 'q' || pipe2(pipe_ends, O_CLOEXEC))
+        die("no question");
+    make_set();
+    if (pthread_create(&waiter, NULL, wait_in_set, &ms))
+        die("a thread");
+    usleep(100000);
+    if (pthread_create(&adder, NULL, add_more, &pipe_ends[0]))
+        die("a thread");
+    int met = taken_from(adder, 0);
+    pthread_join(waiter, NULL);
+    for (int i = 0; i < 2; i++)
+        close(pipe_ends[i]);
+    close(set);
+    give(connections[0], 'a');
+    return met;
+}
+
+static int own_closed_round(void) {
+    static int numbers[NUMBERS + 1];
+    pthread_t waiters[2], opener;
+    int ms = 2500, there = 0, met = 0;
+    numbers[0] = stop = waited = 0;
+    make_set();
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&waiters[i], NULL, wait_in_set, &ms))
+            die("a thread");
+    while (!there && !waited)
+        if (usleep(1000), ioctl(connections[0], FIONREAD, &there))
+            die("FIONREAD");
+    usleep(150000);
+    met = !waited; /* the first of them is about to wake the other */
+    close(set);
+    if (pthread_create(&opener, NULL, open_more, numbers))
+        die("a thread");
+    for (int i = 0; i < 2; i++)
+        pthread_join(waiters[i], NULL);
+    stop = 1;
+    pthread_join(opener, NULL);
+    while (numbers[0] > 0)
+        close(numbers[numbers[0]--]);
+    if (get(connections[0]) != 'q')
+        die("no question");
+    give(connections[0], 'a');
     return met;
 }
 
@@ -220,7 +316,9 @@ static int closed_round(void) {
 }
 
 int main(int argc, char **argv) {
-    int is_closed = argc > 1 && strstr(argv[1], "closed"), one = 1, status = 0, met = 0;
+    const char *what = argc > 1 ? argv[1] : "moved";
+    int is_closed = !strcmp(what, "closed"), one = 1, status = 0, met = 0;
+    signal(SIGUSR1, take_all);
     if (argc > 2)
         return client(is_closed), 0;
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -233,18 +331,21 @@ int main(int argc, char **argv) {
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         unsetenv("SMCR_HOLD");
-        execl("/proc/self/exe", argv[0], is_closed ? "closed" : "moved", "client", NULL);
+        execl("/proc/self/exe", argv[0], what, "client", NULL);
         _exit(1);
     }
     for (int i = 0; i < 1 + is_closed; i++)
         connections[i] = warm(listener, i + 1);
     for (int i = 0; i < ROUNDS; i++) {
-        met += is_closed ? closed_round() : moved_round();
+        if (!strncmp(what, "own_", 4))
+            met += what[4] == 'm' ? own_moved_round() : own_closed_round();
+        else
+            met += is_closed ? closed_round() : moved_round(*what == 'h');
         check_file();
     }
     waitpid(child, &status, 0);
     if (!met)
         fail("no thread was about to ring");
-    printf("%s: %d times\n", is_closed ? "closed" : "moved", met);
+    printf("%s: %d times\n", what, met);
     return !WIFEXITED(status) || WEXITSTATUS(status);
 }

@@ -133,6 +133,24 @@ fn taken_while_it_is_rung() -> Result<()> {
     met("reuse", "moved", BELL, 400)
 }
 
+/// So does a handler of the thread itself, which can't wait for what it lies on.
+#[test]
+fn taken_by_a_handler_of_who_rings() -> Result<()> {
+    met("reuse", "handler", BELL, 400)
+}
+
+/// The same where another thread of the program is rung.
+#[test]
+fn taken_while_an_own_thread_is_rung() -> Result<()> {
+    met("reuse", "own_moved", BELL, 400)
+}
+
+/// A set is closed while one of its threads is about to wake another one, and the program opens files.
+#[test]
+fn closed_while_an_own_thread_is_rung() -> Result<()> {
+    met("reuse", "own_closed", BELL, 700)
+}
+
 /// What a thread is about to ring is replaced, and the program opens files.
 #[test]
 fn replaced_while_it_is_rung() -> Result<()> {

@@ -8,7 +8,7 @@
 
 use super::RESTRICTED;
 use crate::family::process;
-use crate::sys::fd;
+use crate::sys::{fd, held};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// The end to wait on, and the one that keeps it from showing an end of file.
@@ -27,10 +27,11 @@ pub fn descriptor() -> i32 {
 
 /// Takes out what woke us. Called by a sleeper that the level woke, and when a page was read.
 pub fn take() {
-    let from = ENDS[0].load(Relaxed);
-    let mut bytes = [0u8; 256];
-    // SAFETY: the buffer is valid for writes.
-    while from >= 0 && matches!(unsafe { fd::read(from, bytes.as_mut_ptr(), bytes.len()) }, Ok(256)) {}
+    held::with(&ENDS[0], |from| {
+        let mut bytes = [0u8; 256];
+        // SAFETY: the buffer is valid for writes.
+        while matches!(unsafe { fd::read(from.fd(), bytes.as_mut_ptr(), bytes.len()) }, Ok(256)) {}
+    });
 }
 
 #[cold]
@@ -41,8 +42,12 @@ fn make() {
     let Ok(ends) = fd::pipe() else { return };
     // A page of room: what all pipes of a user hold is limited.
     let _ = fd::fcntl(ends[1], libc::F_SETPIPE_SZ, 4096);
+    let ends = ends.map(fd::park);
+    if !held::can_hold(ends[0]) {
+        return ends.into_iter().for_each(fd::close);
+    }
     for (end, fd) in ENDS.iter().zip(ends) {
-        end.store(fd::park(fd), Relaxed);
+        end.store(fd, Release);
     }
     if let Ok((_, inode)) = fd::identity(ENDS[0].load(Relaxed)) {
         process::show_wake(ENDS[0].load(Relaxed), inode);

@@ -41,7 +41,7 @@ pub fn join(epfd: i32, w: Waiter, known: &mut u32) {
 fn join_all(epfd: i32, w: Waiter) {
     for (slot, ear) in peers::ears_of(w) {
         let e = epoll_event { events: (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32, u64: WORD | u64::from(slot) };
-        match fd::epoll_ctl(epfd, EPOLL_CTL_ADD, ear, Some(e)) {
+        match fd::epoll_ctl(epfd, EPOLL_CTL_ADD, ear.fd(), Some(e)) {
             Err(e) if e.0 != libc::EEXIST => {
                 // Nobody would hear it: the doorbell byte is left.
                 peers::get(slot).into_iter().for_each(|p| p.close_ear(w));

@@ -218,7 +218,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
 fn wake_own(me: Waiter) {
     fence(SeqCst); // pairs with the fence in `Waiter::fall_asleep`
     for w in waiters::own_slots().filter(|w| *w != me && w.is_asleep()) {
-        let _ = fd::event_set(w.eventfd());
+        w.ring();
     }
 }
 
@@ -302,7 +302,7 @@ fn sleep(
     if let Some(w) = me {
         w.wake_up();
         if fds[1].revents != 0 {
-            fd::event_clear(w.eventfd());
+            w.hear();
         }
         if fds[3].revents != 0 {
             ear::hear(s, w);

@@ -9,7 +9,7 @@ use super::lock;
 use super::one::{Link, PeerEnd};
 use super::pool::Pool;
 use crate::log;
-use crate::sys::{Res, fd};
+use crate::sys::Res;
 use crate::verbs::device::Device;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::accept::Endpoint;
@@ -347,7 +347,7 @@ impl Group {
 
     pub(super) fn call_for(&mut self, what: Second) {
         self.second = Some(what);
-        let _ = fd::event_set(lock::service());
+        lock::call_service();
     }
 
     /// Asks for a sign of life by a link; the queue pair fails if there is nobody to take it. Once, however many connections

@@ -103,7 +103,7 @@ impl State {
         }
         slot.leaving = Leaving::Wanted;
         self.leavers.push(index);
-        let _ = fd::event_set(lock::service());
+        lock::call_service();
         true
     }
 
@@ -230,7 +230,7 @@ impl State {
         let Some(at) = self.slot(index).and_then(|s| s.unseen(writes)) else { return };
         if !self.unseen.iter().any(|u| u.index == index && u.writes == writes) {
             self.unseen.push(Unseen { index, writes, at, since: now() });
-            let _ = fd::event_set(lock::service());
+            lock::call_service();
         }
     }
 

@@ -6,7 +6,7 @@
 use super::group::Group;
 use super::state::State;
 use crate::family::process;
-use crate::sys::{self, clock, fd, proc};
+use crate::sys::{self, clock, fd, held, proc};
 use smcr_proto::smc::Time;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
@@ -94,22 +94,19 @@ pub fn parent() -> i32 {
 
 /// It has another number now; false if it is another one.
 pub fn moved(old: i32, new: i32) -> bool {
-    PARENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
+    [&PARENT, &SERVICE].iter().any(|place| place.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
 }
 
 /// This process has nothing to do with its parent's links any more.
 pub fn leave_to_parent() {
-    let event = PARENT.swap(-1, Relaxed);
-    if event >= 0 {
-        fd::close(event);
-    }
+    held::close(&PARENT);
     INHERITED.store(0, Relaxed);
     sys::device::leave_to_parent();
 }
 
 /// Tells the parent, whose link it is, to look.
 pub fn kick_parent() {
-    let _ = fd::event_set(PARENT.load(Relaxed));
+    held::ring(&PARENT);
 }
 
 /// Rounds of a wait for the lock that are spent spinning; the last of those in which others are let go first.
@@ -216,6 +213,16 @@ pub fn service() -> i32 {
     SERVICE.load(Acquire)
 }
 
+/// Calls the service thread.
+pub fn call_service() {
+    held::ring(&SERVICE);
+}
+
+/// The service thread comes.
+pub fn was_called() {
+    held::clear(&SERVICE);
+}
+
 /// The service thread has looked at everything, and comes again at this time if nothing calls it. With the lock held, as
 /// [`call_by`] is.
 pub(super) fn comes_at(at: Option<Time>) {
@@ -227,7 +234,7 @@ pub(super) fn call_by(at: Time) {
     const LATE: Time = Time::from_secs(1);
     if COMES.load(Relaxed) > (at + LATE).as_nanos() as u64 {
         COMES.store(0, Relaxed);
-        let _ = fd::event_set(service());
+        call_service();
     }
 }
 

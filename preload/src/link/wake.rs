@@ -6,7 +6,6 @@
 
 use crate::family::sock::Sock;
 use crate::layout::{Dir, word};
-use crate::sys::fd;
 use crate::transport::changes;
 use crate::transport::waiters::{Waiter, own_slots};
 use std::sync::atomic::{Ordering::*, fence};
@@ -49,6 +48,6 @@ pub fn everybody() {
 
 fn ring(w: Waiter) {
     if w.is_asleep() {
-        let _ = fd::event_set(w.eventfd());
+        w.ring();
     }
 }

@@ -61,7 +61,7 @@ pub fn ctl(
         && let Some(w) = set.waiter()
     {
         // A thread that sleeps in this set must look at what changed.
-        let _ = desc::event_set(w.eventfd());
+        w.ring();
     }
     r
 }

@@ -280,7 +280,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if let Some(w) = me {
         w.wake_up();
         if rung {
-            desc::event_clear(w.eventfd());
+            w.hear();
         }
     }
     if channel.is_some() {

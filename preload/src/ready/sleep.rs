@@ -207,7 +207,7 @@ fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
 fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
     if !inner.bell_registered {
         let e = epoll_event { events: level::IN | ET, u64: BELL };
-        inner.bell_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, w.eventfd(), Some(e)).is_ok();
+        inner.bell_registered = w.with_eventfd(|held| desc::epoll_ctl(epfd, EPOLL_CTL_ADD, held.fd(), Some(e)).is_ok()) == Some(true);
         // smcrctl's own bell: an event of it makes the thread look at the control page.
         let _ = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, wake::descriptor(), Some(e));
     }
@@ -262,7 +262,7 @@ pub fn wake_next(set: &Set) {
     if set.sleepers.load(Relaxed) > 0
         && let Some(w) = set.waiter()
     {
-        let _ = desc::event_set(w.eventfd());
+        w.ring();
     }
 }
 

@@ -6,11 +6,17 @@
 //! last who lets go. Nobody waits for that, and there is no lock: a holder may be stopped for long, or lie below a handler. Who has to wait is who gives the number
 //! itself to the program ([`await_users`]), for that is about to use it. Modelled in tests/model/tests/models/held.rs.
 //!
-//! Used by `transport` for all that comes from peers and goes to them, and by `table::own`.
+//! A handler can't wait for what it lies on. So each thread notes what it holds; the handler takes that away from below itself, and who
+//! finds that its number was taken looks for the one that stands there now. (A handler that comes when it has found that it was not, in
+//! the few instructions before the system call, is too late.)
+//!
+//! Used by `transport` for all that wakes, by what else rings an eventfd of ours or takes what came for us, and by `table::own`.
 
+use super::thread::{self, Thread};
 use super::{fd, porter, proc};
 use libc::c_int;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*, compiler_fence};
 
 /// Numbers that can be held: all that there are, unless fs.nr_open was raised.
 const CAP: usize = 1 << 20;
@@ -33,13 +39,71 @@ fn word_of(fd: c_int) -> Option<&'static AtomicU32> {
     WORDS.get(n & !0x3ff | (n & 0xf) << 6 | (n >> 4 & 0x3f))
 }
 
+/// In [`Thread::held`]: a handler has given the number to the program. Else the number + 1, or 0.
+const TAKEN: c_int = -1;
+
 /// A number that stays what it is until this goes.
-pub struct Held(c_int);
+pub struct Held {
+    fd: c_int,
+    /// Where its thread notes it; past the end: nowhere, for this is a handler on top of too many others.
+    at: usize,
+    _stays_in_its_thread: PhantomData<*const ()>,
+}
 
 impl Held {
-    /// The number.
+    /// The number; -1 if it was taken by a handler on top of this.
     pub fn fd(&self) -> c_int {
-        self.0
+        if self.is_taken() { -1 } else { self.fd }
+    }
+
+    /// Whether a handler on top of this has given it to the program.
+    pub fn is_taken(&self) -> bool {
+        compiler_fence(SeqCst); // what a handler stores
+        notes().get(self.at).is_some_and(|note| note.load(Relaxed) == TAKEN)
+    }
+}
+
+fn notes() -> &'static [AtomicI32] {
+    let thread: &'static Thread = thread::here();
+    &thread.held
+}
+
+/// Whether a number can be held.
+pub fn can_hold(fd: c_int) -> bool {
+    word_of(fd).is_some()
+}
+
+/// Does something with the descriptor whose number stands there, and once more if a handler has given the number away meanwhile.
+/// None: there is none.
+pub fn with<T>(place: &AtomicI32, act: impl Fn(&Held) -> T) -> Option<T> {
+    loop {
+        let fd = place.load(Acquire);
+        if !can_hold(fd) {
+            return None;
+        }
+        let Some(held) = hold(fd, || place.load(Acquire) == fd) else { continue };
+        let result = act(&held);
+        if !held.is_taken() {
+            return Some(result);
+        }
+    }
+}
+
+/// Rings the eventfd whose number stands there.
+pub fn ring(place: &AtomicI32) {
+    with(place, |held| fd::event_set(held.fd()));
+}
+
+/// Clears the eventfd whose number stands there.
+pub fn clear(place: &AtomicI32) {
+    with(place, |held| fd::event_clear(held.fd()));
+}
+
+/// Closes the descriptor whose number stood there, or leaves that to its last user.
+pub fn close(place: &AtomicI32) {
+    let fd = place.swap(-1, AcqRel);
+    if fd >= 0 && give_up(fd, false) {
+        fd::close(fd);
     }
 }
 
@@ -53,13 +117,25 @@ pub fn hold(fd: c_int, is_still: impl FnOnce() -> bool) -> Option<Held> {
     // Pairs with the exchange of `give_up` and of `await_users`: either they come later and see this user, or this reads
     // what they wrote, and the look behind it finds that the number has gone.
     word.fetch_add(1, AcqRel);
-    let held = Held(fd);
+    // Noted once it is counted, and no longer than it is: a handler in between waits, and counts nobody out who is not its own.
+    let notes = notes();
+    let at = notes.iter().position(|note| note.load(Relaxed) == 0).unwrap_or(notes.len());
+    if let Some(note) = notes.get(at) {
+        note.store(fd + 1, Relaxed);
+    }
+    compiler_fence(SeqCst);
+    let held = Held { fd, at, _stays_in_its_thread: PhantomData };
     is_still().then_some(held)
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(word) = word_of(self.0) else { return };
+        let Some(word) = word_of(self.fd) else { return };
+        compiler_fence(SeqCst);
+        if let Some(note) = notes().get(self.at) {
+            note.store(0, Relaxed);
+        }
+        compiler_fence(SeqCst);
         // Nothing is counted in a child that was forked from a handler above this: it has forgotten all users.
         // Release: what was done with the number is done; it pairs with the Acquire of `await_users`, and here with who closes.
         let left = |v: u32| match v & USERS {
@@ -70,7 +146,7 @@ impl Drop for Held {
         if let Ok(before) = word.fetch_update(AcqRel, Relaxed, left)
             && before & (USERS | GIVEN_UP) == GIVEN_UP | 1
         {
-            end(self.0, before);
+            end(self.fd, before);
         }
     }
 }
@@ -100,17 +176,20 @@ pub fn give_up(fd: c_int, by_porter: bool) -> bool {
     is_free
 }
 
-/// The caller has taken the number out of where it is looked for, and the program gets it now: waits until nobody uses it. Only a
-/// thread that does not run holds it for longer than a moment, and if that lies below the handler from which this is
-/// called, it never goes on: there is an end to waiting.
+/// The caller has taken the number out of where it is looked for, and the program gets it now: takes it from what lies below this
+/// thread's handler, and waits until nobody else uses it. Only a thread that does not run holds it for longer than a moment, and one that
+/// was cancelled never lets go: there is an end to waiting.
 pub fn await_users(fd: c_int) {
     const YIELDS: u32 = 50;
     const TRIES: u32 = 2050;
     let Some(word) = word_of(fd) else { return };
+    let below = notes().iter().filter(|note| note.load(Relaxed) == fd + 1);
+    let below = below.inspect(|note| note.store(TAKEN, Relaxed)).count() as u32;
+    compiler_fence(SeqCst); // as in `is_taken`
     for n in 0..TRIES {
         // An exchange, for the first look: pairs with the one in `hold`. Acquire: pairs with the Release of who lets go.
         match word.fetch_or(0, AcqRel) & USERS {
-            0 => return,
+            users if users <= below => return,
             _ if n < YIELDS => proc::yield_now(),
             _ => drop(fd::poll(&mut [], 1)),
         }
@@ -185,6 +264,26 @@ mod tests {
         assert!(!owns(fd));
         drop(user);
         assert!(fd::is_open(fd)); // it is the program's now
+        fd::close(fd);
+    }
+
+    #[test]
+    fn one_that_its_own_thread_gives_away_is_used_no_more() {
+        let [fd, fresh] = [(); 2].map(|_| fd::eventfd().expect("an eventfd"));
+        let place = AtomicI32::new(fd);
+        let mut used = Vec::new();
+        let seen = std::cell::RefCell::new(&mut used);
+        with(&place, |held| {
+            if held.fd() == fd {
+                place.store(fresh, Release);
+                await_users(fd); // what a handler does here
+            }
+            seen.borrow_mut().push(held.fd());
+        });
+        assert_eq!(used, [-1, fresh]);
+        assert!(notes().iter().all(|note| note.load(Relaxed) == 0));
+        close(&place);
+        assert!(with(&place, |_| ()).is_none());
         fd::close(fd);
     }
 

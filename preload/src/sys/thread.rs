@@ -5,7 +5,7 @@
 //! is preloaded always has room there.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering::*};
 
 /// One thread's block; all zero at its start.
 #[repr(C, align(64))]
@@ -34,6 +34,8 @@ pub struct Thread {
     pub ask_gap: Cell<u64>,
     /// Ticks that its last yield took.
     pub yield_took: Cell<u64>,
+    /// Numbers of descriptors that it uses now (`sys::held`).
+    pub held: [AtomicI32; 4],
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -89,13 +91,14 @@ pub fn here() -> &'static Thread {
                     ask_at: Cell::new(0),
                     ask_gap: Cell::new(0),
                     yield_took: Cell::new(0),
+                    held: [const { AtomicI32::new(0) }; 4],
                 }
             };
         }
         p = BLOCK.with(std::ptr::from_ref);
     }
     // SAFETY: the block lives as long as the thread, and the reference is of no use in another one (it is
-    // not Send); all fields are cells that the thread alone uses, zero bytes are valid.
+    // not Send); all fields are cells or atomics that the thread alone uses, zero bytes are valid.
     unsafe { &*p }
 }
 

@@ -155,8 +155,8 @@ pub fn forget_in_child() {
 }
 
 /// The ears of a waiter of ours: the slot + 1 of the peer of each, and the descriptor.
-pub fn ears_of(w: Waiter) -> impl Iterator<Item = (u32, i32)> {
-    all().map(move |(i, p)| (i, p.wakes.ear(w))).filter(|(_, fd)| *fd >= 0)
+pub fn ears_of(w: Waiter) -> impl Iterator<Item = (u32, Held)> {
+    all().filter_map(move |(i, p)| Some((i, p.wakes.hold_ear(w)?)))
 }
 
 /// A waiter of ours that has ears ends.

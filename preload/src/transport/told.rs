@@ -80,7 +80,7 @@ impl Peer {
             return false;
         }
         let sent = match self.kinship.load(Relaxed) {
-            KIN => self.send_bell(w, w.eventfd()),
+            KIN => w.with_eventfd(|held| self.send_bell(w, held.fd())) == Some(true),
             STRANGER => self.send_ear(w),
             _ => false,
         };

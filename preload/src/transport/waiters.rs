@@ -7,6 +7,7 @@
 
 use crate::control;
 use crate::fault::{self, Step as Fault};
+use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, fence};
 
@@ -94,9 +95,27 @@ impl Waiter {
         LOCAL[self.slot()].ears.load(Relaxed)
     }
 
-    /// The eventfd to wait on.
+    /// The eventfd to wait on; for what reads, writes or passes it there is [`Self::with_eventfd`].
     pub fn eventfd(self) -> i32 {
         LOCAL[self.slot()].eventfd.load(Relaxed)
+    }
+
+    /// Does something with the eventfd, whose number another thread may give up, or the program take, meanwhile.
+    pub fn with_eventfd<T>(self, act: impl Fn(&Held) -> T) -> Option<T> {
+        held::with(&LOCAL[self.slot()].eventfd, act)
+    }
+
+    /// Rings it, as a peer would.
+    pub fn ring(self) {
+        self.with_eventfd(|held| {
+            fault::pass(Fault::Bell);
+            sys::fd::event_set(held.fd())
+        });
+    }
+
+    /// Takes what it was rung.
+    pub fn hear(self) {
+        held::clear(&LOCAL[self.slot()].eventfd);
     }
 
     /// Says "asleep"; the caller looks at its connections once more before it sleeps.
@@ -154,10 +173,7 @@ impl Waiter {
         if LOCAL[self.slot()].ears.swap(0, Relaxed) != 0 {
             super::peers::waiter_ends(self);
         }
-        let fd = LOCAL[self.slot()].eventfd.swap(-1, Relaxed);
-        if fd >= 0 {
-            sys::fd::close(fd);
-        }
+        held::close(&LOCAL[self.slot()].eventfd);
         if let Some(t) = taken(self.slot()) {
             t.store(t.load(Relaxed) & !1, Release);
         }
@@ -178,16 +194,17 @@ pub fn take() -> Res<Waiter> {
             continue;
         }
         let generation = ((old + 2) >> 1) & 0xffff;
-        let fd = match sys::fd::eventfd() {
-            Ok(fd) => sys::fd::park(fd),
-            Err(e) => {
+        let fd = match sys::fd::eventfd().map(sys::fd::park) {
+            Ok(fd) if held::can_hold(fd) => fd,
+            made => {
+                made.iter().for_each(|fd| sys::fd::close(*fd));
                 t.store(old, Release);
-                return Err(e);
+                return Err(made.err().unwrap_or(Errno(libc::EMFILE)));
             }
         };
         local.generation.store(generation, Relaxed);
         local.stale.store(0, Relaxed);
-        local.eventfd.store(fd, Relaxed);
+        local.eventfd.store(fd, Release);
         let w = Waiter(generation << 8 | slot as u32);
         w.wake_up();
         return Ok(w);

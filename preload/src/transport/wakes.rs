@@ -117,21 +117,32 @@ impl Wakes {
 
     /// Rings a waiter of the peer; false if that can't be done.
     pub fn ring(&self, w: Waiter, is_kin: bool) -> bool {
-        let Some(held) = self.table().and_then(|t| t.bells[w.slot()].hold(w)) else { return false };
-        if fault::fails(Fault::Bell) {
-            return false;
-        }
-        match is_kin {
-            // EAGAIN means that the counter is at its end: it rings already.
-            true => !matches!(fd::event_set(held.fd()), Err(e) if e.0 != libc::EAGAIN),
-            false => pair::ring(held.fd()).is_ok(),
+        let Some(bell) = self.table().map(|t| &t.bells[w.slot()]) else { return false };
+        loop {
+            let Some(held) = bell.hold(w) else { return false };
+            if fault::fails(Fault::Bell) {
+                return false;
+            }
+            let rang = match is_kin {
+                // EAGAIN means that the counter is at its end: it rings already.
+                true => !matches!(fd::event_set(held.fd()), Err(e) if e.0 != libc::EAGAIN),
+                false => pair::ring(held.fd()).is_ok(),
+            };
+            if rang || !held.is_taken() {
+                return rang;
+            }
         }
     }
 
     /// Rings all waiters of a peer of our own user, asleep or not.
     pub fn ring_all(&self) {
-        for held in self.table().into_iter().flat_map(|t| t.bells.iter().filter_map(Slot::hold_any)) {
-            let _ = fd::event_set(held.fd());
+        for bell in self.table().into_iter().flat_map(|t| &t.bells) {
+            while let Some(held) = bell.hold_any() {
+                let _ = fd::event_set(held.fd());
+                if !held.is_taken() {
+                    break;
+                }
+            }
         }
     }
 
@@ -154,7 +165,12 @@ impl Wakes {
 
     /// Takes what an ear has heard; false if the peer has closed its end.
     pub fn hear(&self, w: Waiter) -> bool {
-        self.table().and_then(|t| t.ears[w.slot()].hold(w)).is_none_or(|held| pair::hear(held.fd()))
+        self.hold_ear(w).is_none_or(|held| pair::hear(held.fd()) || held.is_taken())
+    }
+
+    /// The ear of a waiter of ours, for a system call.
+    pub fn hold_ear(&self, w: Waiter) -> Option<Held> {
+        self.table().and_then(|t| t.ears[w.slot()].hold(w))
     }
 
     /// Closes an ear.

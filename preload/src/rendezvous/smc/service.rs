@@ -13,7 +13,7 @@ use crate::link::cover;
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::family::sock::{Sock, flag};
-use crate::sys::{fd, net, proc};
+use crate::sys::{fd, held, net, proc};
 use crate::verbs::uevent;
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
@@ -50,8 +50,6 @@ const SOON: Time = Time::from_millis(10);
 
 static SUBMITTED: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
 static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// Wakes the thread.
-static EVENT: AtomicI32 = AtomicI32::new(-1);
 /// epoll set of the TCP connections below links: their end may be the peer's death.
 static WATCH: AtomicI32 = AtomicI32::new(-1);
 
@@ -100,14 +98,18 @@ fn enqueue(job: Job) {
     if RUNNING.swap(1, AcqRel) == 0 && !start() {
         RUNNING.store(0, Release);
     }
-    let _ = fd::event_set(EVENT.load(Acquire));
+    lock::call_service();
 }
 
 fn start() -> bool {
     let (Ok(event), Ok(watch)) = (fd::eventfd(), fd::epoll_create()) else { return false };
-    EVENT.store(fd::park(event), Release);
-    WATCH.store(fd::park(watch), Release);
-    lock::set_service(EVENT.load(Relaxed));
+    let [event, watch] = [event, watch].map(fd::park);
+    if !held::can_hold(event) {
+        [event, watch].into_iter().for_each(fd::close);
+        return false;
+    }
+    WATCH.store(watch, Release);
+    lock::set_service(event);
     proc::with_signals_blocked(|| {
         std::thread::Builder::new()
             .name("smcr-link".into())
@@ -191,7 +193,7 @@ fn round(work: &mut Work) {
     leavers.extend(wanted.into_iter().filter_map(Leaver::find));
     leavers.retain_mut(|l| !l.step());
     let heard = uevent::descriptor().unwrap_or(-1);
-    let own = [EVENT.load(Relaxed), WATCH.load(Relaxed), heard];
+    let own = [lock::service(), WATCH.load(Relaxed), heard];
     let mut fds: Vec<libc::pollfd> = own.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
     let first = fds.len();
     for shake in shakes.iter() {
@@ -222,7 +224,7 @@ fn round(work: &mut Work) {
         return;
     }
     if fds[0].revents != 0 {
-        fd::event_clear(fds[0].fd);
+        lock::was_called();
         relatives::watch(|child, place| listen(child, libc::EPOLLIN, CHILD | place as u64, libc::EPOLL_CTL_ADD));
         lock::with(|all| all.mark_all());
     }
@@ -310,7 +312,6 @@ pub fn forget_in_child() {
     RUNNING.store(0, Relaxed);
     SUBMITTED.store(std::ptr::null_mut(), Relaxed);
     relatives::forget_in_child();
-    EVENT.store(-1, Relaxed); // `link::lock` keeps it: by it the parent is told to look
     let watch = WATCH.swap(-1, Relaxed);
     if watch >= 0 {
         fd::close(watch);
@@ -330,7 +331,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     if RUNNING.load(Relaxed) == 0 {
         return;
     }
-    add(EVENT.load(Relaxed));
+    add(lock::service());
     add(WATCH.load(Relaxed));
     backlog::descriptors(&mut *add);
     relatives::descriptors(&mut *add);
@@ -347,7 +348,6 @@ pub fn moved(old: i32, new: i32) -> bool {
     cover::moved(old, new)
         || lock::moved(old, new)
         || uevent::moved(old, new)
-        || EVENT.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)
         || relatives::moved(old, new)
