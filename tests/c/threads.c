@@ -159,8 +159,9 @@ static void many_readers_b(void) {
 }
 
 /* Four threads write without a pause to a slow reader from the start on, so that some are always inside a send,
- * most of them waiting for room: the stream moves all the same. */
-enum { WRITERS = 4, BLOCKS = 15000, BLOCK = 2000 };
+ * most of them waiting for room: the stream moves all the same. So much that what fits into the socket buffers, and what goes on
+ * through TCP while a starved end takes its steps (some megabytes together), is a small part of it. */
+enum { WRITERS = 4, BLOCKS = 45000, BLOCK = 2000 };
 static void many_writers_a(void) {
     int fd = conn_cold();
     long of[WRITERS] = {0};

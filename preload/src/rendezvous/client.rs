@@ -286,6 +286,7 @@ pub fn verify(s: &'static Sock, sock: i32) {
     for (to, from) in s.nonce.iter().zip(&r.nonce) {
         to.store(from.load(Relaxed), Relaxed);
     }
+    s.tries.store(1, Relaxed); // of looks until now, from here on of switches (`engine::switch`)
     s.step.store(step::PROVED, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, "peer proved");
     super::proved(s, sock);
