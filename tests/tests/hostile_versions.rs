@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use hostile_common::{Talker, connections};
+use smcr_proto::rendezvous::VERSION_HIGH;
 use smcr_tests::apps::PORT;
 use smcr_tests::library;
 use smcr_tests::net::Net;
@@ -21,7 +22,7 @@ fn newer() -> Result<PathBuf> {
         .current_dir(library::source_dir())
         .args(["build", "-p", "smcr-preload", "--target-dir"])
         .arg(&target)
-        .env("SMCR_TEST_VERSION", "3")
+        .env("SMCR_TEST_VERSION", (VERSION_HIGH + 1).to_string())
         .env_remove("LD_PRELOAD")
         .output()?;
     ensure!(
