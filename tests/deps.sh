@@ -76,7 +76,12 @@ smbclient smbclient
 /usr/lib/python3/dist-packages/hypothesis python3-hypothesis
 /usr/include/x86_64-linux-gnu/curl/curl.h libcurl4-openssl-dev
 autoconf autoconf
-automake automake" ;;
+automake automake
+perl perl
+/usr/include/event2/event.h libevent-dev
+/usr/include/pcre2.h libpcre2-dev
+/usr/include/openssl/ssl.h libssl-dev
+/usr/include/zlib.h zlib1g-dev" ;;
     lab) list build; echo "python3 python3
 ip iproute2
 qemu-system-x86_64 qemu-system-x86

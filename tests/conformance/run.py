@@ -61,7 +61,8 @@ def main():
     if not given.programs:
         for name, _, _ in suites.jobs():
             if given.only in name:
-                sources.prepare(cache, suites.package(name))
+                for package in suites.packages(name):
+                    sources.prepare(cache, package)
                 kept.add("suites", suite(name, library))
     if given.write:
         scoreboard = pathlib.Path(given.write)

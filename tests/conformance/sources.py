@@ -12,6 +12,11 @@ LTP = ("accept accept4 bind connect recv recvfrom recvmsg recvmmsg send sendto s
        " socket socketpair setsockopt getsockopt getsockname getpeername sockioctl listen epoll_create epoll_create1 epoll_ctl epoll_wait"
        " epoll_pwait poll ppoll select pselect close close_range dup dup2 dup3 fcntl read readv write writev preadv2 pwritev2 fork vfork"
        " execve").split()
+# Parts of nginx that its tests ask for.
+NGINX = ("debug threads http_ssl_module http_v2_module http_realip_module http_addition_module http_sub_module http_dav_module"
+         " http_flv_module http_mp4_module http_gunzip_module http_gzip_static_module http_auth_request_module http_random_index_module"
+         " http_secure_link_module http_slice_module http_stub_status_module mail mail_ssl_module stream stream_ssl_module"
+         " stream_realip_module stream_ssl_preread_module").split()
 # Package of Debian -> how its tests are built, in its folder; nothing where they are scripts.
 BUILD = {
     "redis": [],
@@ -28,6 +33,11 @@ BUILD = {
     "libmicrohttpd": [["./configure", "-q", "--disable-https", "--disable-doc", "--disable-examples"], ["make", "-s", "-j2"],
                       ["make", "-s", "-j2", "-C", "src/microhttpd", "check", "TESTS="],
                       ["make", "-s", "-j2", "-C", "src/testcurl", "check", "TESTS="]],
+    "nginx": [["auto/configure", *(f"--with-{part}" for part in NGINX)], ["make", "-s", "-j2"]],
+    "nginx-tests": [],
+    "vtest": [["make", "-s", "vtest"]],
+    "haproxy": [],
+    "memcached": [["./configure", "-q"], ["make", "-s", "-j2"]],
     "mio": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "os-poll,os-ext,net", "--target-dir", "out"]],
     "async-io": [["cargo", "test", "-q", "--no-run", "--tests", "--target-dir", "out"]],
     "tokio": [["cargo", "test", "-q", "--no-run", "-p", "tokio", "--features", "full", "--target-dir", "out",
@@ -42,12 +52,13 @@ PIP = {"gevent": "gevent==24.11.1"}
 CRATES = {"tokio": "1.54.1"}
 # What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
-            "async-io": "https://github.com/smol-rs/async-io"}
+            "async-io": "https://github.com/smol-rs/async-io", "nginx": "https://github.com/nginx/nginx",
+            "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2"}
 
 
 def prepare(cache, package):
     """Fetches and builds; sets the folder in the environment, for the jobs (empty: not there)."""
-    if package and variable(package) not in os.environ:
+    if variable(package) not in os.environ:
         os.environ[variable(package)] = str(built(pathlib.Path(cache), package) or "")
 
 

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as xml
 
 import libraries
 import runtimes
+import servers
 from bed import Skip, need, patient
 from runtimes import tree_of
 
@@ -28,7 +29,7 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
          "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
 # What the first word of a name needs the sources of.
-PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES}
+PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
 STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
 # Those that need no sources and end within seconds.
 QUICK = [*(f"CPython {m}" for m in ("test_socket", "test_select", "test_selectors", "test_poll", "test_epoll", "test_asynchat",
@@ -110,12 +111,13 @@ def jobs():
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
     yield from runtimes.jobs()
     yield from libraries.jobs()
+    yield from servers.jobs()
 
 
-def package(name):
-    """What this suite needs the sources of, or None."""
+def packages(name):
+    """What this suite needs the sources of."""
     first, _, rest = name.partition(" ")
-    return rest if first == "Rust" else PACKAGES.get(first)
+    return [rest] if first == "Rust" else PACKAGES.get(first, "").split()
 
 
 def find(name):

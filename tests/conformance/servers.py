@@ -1,0 +1,83 @@
+"""Own test suites of server programs: nginx's, HAProxy's and memcached's. Each returns which tests passed and which did not,
+as those of suites.py. Called by run.py through suites.py, inside a `Bed`.
+"""
+
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+
+from bed import need, patient
+from libraries import each
+from runtimes import tree_of
+
+# Their servers become nobody where root starts them, and could not read what the tests write; daemon is an ordinary user.
+USER = [] if os.geteuid() else ["setpriv", "--reuid=1", "--regid=1", "--clear-groups"]
+# First letters of nginx's files: parts that end in time.
+NGINX = ["[a-g]", "[h-l]", "[m-r]", "[s-z]"]
+
+
+def nginx(bed, part):
+    """Files of nginx-tests, which talk to an nginx of the same day from perl; fixed ports, so one after the other."""
+    need("perl")
+    tree = ours(bed, "nginx-tests")
+    more = {"TEST_NGINX_BINARY": str(tree_of("nginx") / "objs/nginx"), "TMPDIR": str(bed.work)}
+    return tap(bed, tree, [[str(test.name)] for test in sorted(tree.glob(f"{part}*.t"))], more, at_once=1)
+
+
+def memcached(bed, _):
+    """The files of t/, which start a server each, on a port that is free."""
+    need("perl")
+    tree = ours(bed, "memcached")
+    # Of fixed ports, of the whole machine's state, or of the sources' format.
+    tests = [test for test in sorted((tree / "t").glob("*.t")) if test.stem not in ("whitespace", "64bit", "maxconns")]
+    return tap(bed, tree, [["-Ilib", f"t/{test.name}"] for test in tests], {"TMPDIR": str(bed.work)}, at_once=2)
+
+
+def haproxy(bed, _):
+    """HAProxy's regression tests: the programs of Debian, clients and servers of vtest."""
+    need("haproxy")
+    tree = ours(bed, "haproxy")
+    more = {"HAPROXY_PROGRAM": shutil.which("haproxy"), "TMPDIR": str(bed.work)}
+    vtest = str(tree_of("vtest") / "vtest")
+    def command(test):
+        return [*USER, vtest, "-q", "-t", patient(40), "-D", "no-htx=", "-k", "-b", "50M", str(test)]
+    return each(bed, sorted(tree.glob("reg-tests/*/*.vtc")), command, more, seconds=60, at_once=1, cwd=lambda _: tree)
+
+
+def ours(bed, package):
+    """A copy of the tree that the tests may write to."""
+    tree = bed.work / package
+    shutil.copytree(tree_of(package), tree, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    bed.work.chmod(0o777)
+    if USER:
+        subprocess.run(["chown", "-R", "1:1", tree], check=True)
+    return tree
+
+
+def tap(bed, cwd, tests, more, at_once):
+    """Runs perl's test files and takes their lines of "ok" and "not ok"."""
+    def one(arguments):
+        done = subprocess.run(["timeout", "-k", "2", patient(90), *USER, "perl", *arguments], cwd=cwd, stdin=subprocess.DEVNULL,
+                              env=bed.environment(bed.mode != "native", more), capture_output=True, text=True, errors="replace")
+        return arguments[-1], done.returncode, done.stdout
+    passed, failed = [], []
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        for name, code, text in pool.map(one, tests):
+            text = re.sub(r"(?<= to server )\d+(?= in )", "N", text)  # whichever it is, the first time
+            found = re.findall(r"^(ok|not ok) (\d+)(?: - (.*?))?( # (?:TODO|SKIP|skip).*)?$", text, re.M)
+            passed += [f"{name} {number} {what}" for word, number, what, left in found if word == "ok" and not left]
+            bad = [f"{name} {number} {what}" for word, number, what, left in found if word != "ok" and not left]
+            failed += bad + ([f"{name}: exit {code}"] if code and not bad else [])
+    return {"passed": passed, "failed": failed}
+
+
+# What the first word of a name needs the sources of.
+PACKAGES = {"nginx": "nginx nginx-tests", "memcached": "memcached", "HAProxy": "haproxy vtest"}
+
+
+def jobs():
+    yield from ((f"nginx {part}", nginx, part) for part in NGINX)
+    yield "HAProxy", haproxy, ""
+    yield "memcached t", memcached, ""
