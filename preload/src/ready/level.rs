@@ -97,7 +97,9 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         bits |= OUT;
     }
     let mut kernel = 0;
-    if !rx_memory || !tx_memory || switched || ended == Verdict::Reset || s.has(flag::PINNED) && !linked {
+    // What became of an end that its socket has shown, the kernel knows.
+    let is_shown = ended == Verdict::Reset || ended == Verdict::Eof && !linked && s.rx.end.load(Relaxed) != 0;
+    if !rx_memory || !tx_memory || switched || is_shown || s.has(flag::PINNED) && !linked {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory && !linked && kernel & (RDHUP | HUP) != 0 && !s.has(flag::SHUT_RD) {
