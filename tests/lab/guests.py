@@ -141,10 +141,10 @@ ATTEMPTS = 3
 class Guests:
     """Both of them, booted; a context manager."""
 
-    def __init__(self, kernel, cache, library, out=None, memory=1536, mtu=1500):
+    def __init__(self, kernel, cache, library, out=None, memory=1536, mtu=1500, packets=False):
         self.kernel, self.cache, self.library, self.memory, self.mtu = kernel, cache, library, memory, mtu
         self.out = out or tempfile.mkdtemp(prefix="smcr-lab.")
-        self.keep = out is not None
+        self.keep, self.packets = out is not None, packets
         self.processes = []
 
     def __enter__(self):
@@ -196,6 +196,9 @@ class Guests:
             "-device", "virtio-serial-pci", "-chardev", f"socket,id=c0,path={guest.path},server=on,wait=off",
             "-device", "virtserialport,chardev=c0,name=lab",
         ]
+        if self.packets and role == "B":
+            for n in range(2):
+                command += ["-object", f"filter-dump,id=d{n},netdev=n{n},maxlen=112,file={self.out}/packets.eth{n}"]
         log = open(console + ".qemu", "w")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.processes.append(process)

@@ -30,6 +30,7 @@ import cases_way_back  # noqa: E402, F401
 import cases_two_devices  # noqa: E402, F401
 import cases_again  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
+import cases_still  # noqa: E402, F401
 import cases_hostile  # noqa: E402, F401
 
 
@@ -82,6 +83,7 @@ def main():
     parse.add_argument("--list", action="store_true")
     parse.add_argument("--out", help="keep consoles and logs in this directory")
     parse.add_argument("--log", default="", help="SMCR_LOG for programs under the library; needs --out")
+    parse.add_argument("--packets", action="store_true", help="keep the first bytes of each packet that guest B sees; needs --out")
     parse.add_argument("--short", action="store_true", help="only a few cases")
     parse.add_argument("--times", type=int, default=1, help="run the cases so often")
     args = parse.parse_args()
@@ -94,7 +96,7 @@ def main():
         return 0
     cases *= args.times
     began, failed = time.monotonic(), []
-    with boot(args.out, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
+    with boot(args.out, packets=args.packets, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
         lab = Lab(guests, args.log)
         lab.set_up()
         print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)

@@ -1,5 +1,6 @@
 //! What arrives and what becomes due: completions, time, marks. The busy half of [`State`].
 
+use super::awake::STEP;
 use super::failover::{Arrival, What};
 use super::group::Group;
 use super::lock::{self, MARKED, MARKS, STALLED, mark, now};
@@ -219,12 +220,17 @@ impl State {
         self.second_links();
         let now = now();
         let mut next = self.look_at_unseen();
+        let count_from = self.awake.look(now);
         for place in 0..self.groups.len() {
+            if count_from <= now && let Some(group) = &mut self.groups[place] {
+                group.tick(&self.devices, now);
+                self.look_at_group(place);
+            }
             let Some(group) = &mut self.groups[place] else { continue };
-            group.tick(&self.devices, now);
-            self.look_at_group(place);
-            let Some(group) = &mut self.groups[place] else { continue };
-            let mut at = group.timeout();
+            let mut at = group.timeout().map(|at| at.max(count_from));
+            if group.awaits() {
+                at = Some(at.map_or(now + STEP, |at| at.min(now + STEP)));
+            }
             if group.over.is_some() {
                 match group.lasts_until() {
                     Some(until) if until > now => at = Some(until),
@@ -244,6 +250,7 @@ impl State {
         }
         self.show();
         lock::comes_at(next);
+        self.awake.comes_at(next);
         next
     }
 

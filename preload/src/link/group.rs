@@ -247,7 +247,7 @@ impl Group {
             self.run(devices, now);
         }
         for link in 0..self.links.len() {
-            if self.over.is_none() && self.links[link].stuck_at().is_some_and(|at| at <= now) {
+            if self.over.is_none() && self.links[link].stuck_at(self.ours).is_some_and(|at| at <= now) {
                 log::warn!(target: "smcr::link", link, "the peer takes nothing: the link is given up");
                 self.fail(devices, link, now);
             }
@@ -256,9 +256,14 @@ impl Group {
 
     /// When to call [`Group::tick`].
     pub fn timeout(&self) -> Option<Time> {
-        let stuck = self.links.iter().filter_map(Link::stuck_at).filter(|_| self.over.is_none());
+        let stuck = self.links.iter().filter_map(|l| l.stuck_at(self.ours)).filter(|_| self.over.is_none());
         let timer = self.machine.as_ref().and_then(|m| m.poll_timeout());
         stuck.chain(timer).min()
+    }
+
+    /// Whether the peer, or its network card, is to answer within a time that counts.
+    pub fn awaits(&self) -> bool {
+        self.over.is_none() && (self.links.iter().any(Link::awaits) || self.machine.as_ref().is_some_and(|m| m.awaits_answer()))
     }
 
     /// Does what the machine asks for, and sends what it has to say.

@@ -7,7 +7,7 @@
 //! ([`crate::layout::word::LINK`]) bring the engine here; where no link is used, nothing does.
 //!
 //! - [`lock`]: the one lock of all of it; `kick` to send;
-//! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time;
+//! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time; `awake`: whether this process stood still;
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
@@ -17,6 +17,7 @@
 //! - `forge`: a hostile peer, for tests alone.
 
 mod arrive;
+mod awake;
 pub mod cover;
 mod failover;
 mod farewell;

@@ -4,6 +4,7 @@
 //! ([`super::slot`]). A link that is down keeps its queue pair, in error, to the end of the group: what had arrived by it
 //! is still told from what belongs to nobody.
 
+use super::awake::STEP;
 use super::lock::{self, now};
 use super::pool::Pool;
 use crate::sys::{Errno, Res};
@@ -35,6 +36,9 @@ const BACKLOG: usize = 64;
 /// own retries may have no end.)
 const PATIENCE: Time = Time::from_secs(5);
 const PATIENCE_PROBED: Time = Time::from_secs(2);
+/// The same towards a kernel, from where there is no way back to TCP: as long as Linux waits for a free slot
+/// (SMC_WR_TX_WAIT_FREE_SLOT_TIME). While there are slots its Test Link decides, and ours.
+const PATIENCE_KERNEL: Time = Time::from_secs(10);
 
 /// The peer's end of a link.
 #[derive(Clone, Copy)]
@@ -175,11 +179,19 @@ impl Link {
         self.backlog.clear();
     }
 
-    /// When what is on its way has been so for too long.
-    pub fn stuck_at(&self) -> Option<Time> {
-        let at = self.progress + PATIENCE;
-        let at = self.probed.map_or(at, |until| at.min(until));
-        (self.outstanding > 0 && !self.is_down).then_some(at)
+    /// When what is on its way has been so for too long; `process`: the peer is libsmcr.
+    pub fn stuck_at(&self, process: bool) -> Option<Time> {
+        let patience = match process {
+            true => Some(PATIENCE),
+            false => (self.outstanding >= SLOTS).then_some(PATIENCE_KERNEL),
+        };
+        let at = patience.map(|p| self.progress + p).into_iter().chain(self.probed).min();
+        at.filter(|_| self.awaits())
+    }
+
+    /// Whether a completion is awaited.
+    pub fn awaits(&self) -> bool {
+        self.outstanding > 0 && !self.is_down
     }
 
     /// Puts an LLC message behind those that wait for a slot.
@@ -187,7 +199,7 @@ impl Link {
         if self.backlog.len() < BACKLOG {
             self.backlog.push_back(frame);
         } else {
-            self.progress = Time::ZERO; // too long ago: see `stuck_at`
+            self.probed = Some(Time::ZERO); // long ago: see `stuck_at`
         }
     }
 
@@ -281,7 +293,7 @@ impl Link {
         if first {
             self.progress = now();
             // Nobody else may look when it does not arrive.
-            self.stuck_at().into_iter().for_each(lock::call_by);
+            lock::call_by(self.progress + STEP);
         }
     }
 

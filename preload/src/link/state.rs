@@ -1,5 +1,6 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
+use super::awake::Awake;
 use super::cover;
 use super::failover::Arrival;
 use super::group::Group;
@@ -43,6 +44,8 @@ pub struct State {
     pub(super) held: Vec<Arrival>,
     /// Records of links that are shown.
     pub(super) shown: usize,
+    /// Whether deadlines count.
+    pub(super) awake: Awake,
 }
 
 impl State {
@@ -59,6 +62,7 @@ impl State {
         unseen: Vec::new(),
         held: Vec::new(),
         shown: 0,
+        awake: Awake::NEW,
     };
 
     /// This process's name among SMC peers: random, one for each process and start.

@@ -288,6 +288,12 @@ impl Group {
         links.chain(self.timers.next()).min()
     }
 
+    /// Whether the peer is to answer within a time.
+    pub fn awaits_answer(&self) -> bool {
+        let awaits = |l: &Link| l.timers.runs(OfLink::Confirm) || l.timers.runs(OfLink::TestAnswer);
+        self.timers.runs(OfGroup::Flow) || self.links.iter().flatten().any(awaits)
+    }
+
     fn begin_flow(&mut self, now: Time, flow: Flow, request: Message) -> Result<(), GroupError> {
         let Some(by) = self.usable() else { return Err(GroupError::Unavailable) };
         if self.flow.is_some() {

@@ -98,6 +98,11 @@ impl<W: Which> Timers<W> {
         due
     }
 
+    /// Whether it runs.
+    pub fn runs(&self, timer: W) -> bool {
+        self.0[timer.place()].is_some()
+    }
+
     /// The first to run out.
     pub fn next(&self) -> Option<Time> {
         self.0.iter().flatten().min().copied()
