@@ -70,7 +70,7 @@ FORGED = [
     ("closed, aborted and done in one", "cdc +1 +0 +0 +0 0 e0", "ends"),
     ("all flags, so that it is a failover message", "cdc +1 +0 +0 +0 ff ff", "link"),
     # Writes that announce themselves
-    ("a write of no bytes", "imm 0 +0 +0", "ends"),
+    ("a write of no bytes", "imm 0 +0 +0", "link"),
     ("a write longer than the free space", GARBAGE, "ends"),
     ("a write that says more has been read than was sent", "imm 1 +0 +30000", "ends"),
     ("writes for other connections", "imm 1 +1 +0;imm 1 +4096 +0;imm 1 0 +0;imm 1 ffff +0", "link"),

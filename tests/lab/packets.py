@@ -77,5 +77,6 @@ def look(path):
     print(f"{path}: {dict(both)}, {wrong} sent again as another packet")
 
 
-for name in sys.argv[1:]:
-    look(name)
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        look(name)

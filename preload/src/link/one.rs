@@ -84,6 +84,8 @@ pub struct Link {
     progress: Time,
     /// By when a sign of life is to come, which was asked for because of what TCP has shown.
     probed: Option<Time>,
+    /// It has been asked for: TCP has ended below a connection. What completed after that may have done so in the peer's last moment.
+    doubted: bool,
     /// Place of the message that was posted last.
     last: Option<u32>,
     /// Free places of the room for messages that are not inline, one bit each.
@@ -113,6 +115,7 @@ impl Link {
             outstanding: 0,
             progress: Time::ZERO,
             probed: None,
+            doubted: false,
             last: None,
             rooms: u32::MAX,
             room: domain.room(),
@@ -183,6 +186,7 @@ impl Link {
     pub fn stuck_at(&self, process: bool) -> Option<Time> {
         let patience = match process {
             true => Some(PATIENCE),
+            false if self.doubted => Some(PATIENCE),
             false => (self.outstanding >= SLOTS).then_some(PATIENCE_KERNEL),
         };
         let at = patience.map(|p| self.progress + p).into_iter().chain(self.probed).min();
@@ -205,6 +209,7 @@ impl Link {
 
     /// A sign of life is asked for: who does not answer is dead sooner, if it is a process. False: it is on its way already.
     pub fn note_probe(&mut self, process: bool) -> bool {
+        self.doubted = true;
         self.probed.replace(now() + if process { PATIENCE_PROBED } else { PATIENCE }).is_none()
     }
 
