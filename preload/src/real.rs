@@ -181,6 +181,11 @@ table! {
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int = libc::ENOSYS;
     sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int = -1;
     signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    bsd_signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    ssignal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    sysv_signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    __sysv_signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
+    sigset(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
     siginterrupt(signal: c_int, flag: c_int) -> c_int = -1;
     syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long = -1;
 }

@@ -1,10 +1,35 @@
-//! The program's buffers of one call: an iovec array with a position.
+//! The program's buffers of one call: an iovec array with a position, and where control messages go.
+
+use std::cell::Cell;
 
 /// Buffers of a call, as the program gave them.
 #[derive(Clone, Copy)]
 pub struct Bufs<'a> {
     iov: &'a [libc::iovec],
     len: usize,
+    control: Option<&'a Control>,
+}
+
+/// Where the program wants control messages, which come from the kernel alone (SO_TIMESTAMP).
+pub struct Control {
+    at: *mut libc::c_void,
+    room: usize,
+    /// Length and flags of what came with the last bytes.
+    pub came: Cell<Option<(usize, i32)>>,
+}
+
+impl Control {
+    /// The place that a message names; None: there is none.
+    pub fn of(m: &libc::msghdr) -> Option<Control> {
+        let room = m.msg_controllen as usize;
+        (room > 0 && !m.msg_control.is_null()).then(|| Control { at: m.msg_control, room, came: Cell::new(None) })
+    }
+
+    /// Puts the place into a message for the kernel.
+    pub fn ask(&self, m: &mut libc::msghdr) {
+        m.msg_control = self.at;
+        m.msg_controllen = self.room as _;
+    }
 }
 
 /// Whether no memory of a program can be there: the first page, and the kernel's half of the addresses.
@@ -34,7 +59,17 @@ impl<'a> Bufs<'a> {
         for v in iov {
             len = len.saturating_add(v.iov_len);
         }
-        Bufs { iov, len: len.min(isize::MAX as usize) }
+        Bufs { iov, len: len.min(isize::MAX as usize), control: None }
+    }
+
+    /// With a place for control messages.
+    pub fn with(self, control: Option<&'a Control>) -> Bufs<'a> {
+        Bufs { control, ..self }
+    }
+
+    /// Where control messages go.
+    pub fn control(&self) -> Option<&'a Control> {
+        self.control
     }
 
     /// Whether some of the `n` bytes from `from` on lie where no memory can be: EFAULT instead of moving them.

@@ -71,6 +71,7 @@ impl Source for FromFile {
                         return Ok(done);
                     }
                 }
+                Err(Errno(libc::EISDIR)) if done == 0 => return Err(Errno(libc::EINVAL)), // as sendfile says it
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => return Ok(done),
             }

@@ -191,6 +191,11 @@ pub fn offer_reading(s: &Sock, sock: i32) {
         s.note(Reason::BusyReader);
         return;
     }
+    // The peer's proof, and its first doorbell, would lie below the mark that the kernel keeps for the program until then.
+    if s.low_water.load(Relaxed) > 1 {
+        s.note(Reason::TcpSpecial);
+        return;
+    }
     let marker = Marker::new();
     let Some(_held) = s.rx.lock.try_take(&marker) else { return };
     // Whoever sets it aside takes the lock behind that.
@@ -198,6 +203,14 @@ pub fn offer_reading(s: &Sock, sock: i32) {
         count::took(s, 0);
         dir.ctl.fetch_or(ctl::READY, AcqRel);
     }
+}
+
+/// Before the kernel's socket gets a low-water mark: true if the peer has not switched to memory, and does not from here on.
+pub fn withdraw_offer(s: &Sock) -> bool {
+    const PATIENCE_NS: u64 = 2_000_000_000;
+    s.rx.dir().is_none_or(|dir| {
+        close_door(dir, clock::now_ns() + PATIENCE_NS) && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
+    })
 }
 
 /// From here on the peer may switch to memory no more; false: it is about to mark a switch that it has begun before, and

@@ -57,8 +57,14 @@ pub fn read(
         let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
         msg.msg_iov = part.as_mut_ptr();
         msg.msg_iovlen = part.len();
+        if let Some(c) = bufs.control() {
+            c.ask(&mut msg);
+        }
         // SAFETY: the buffers are the program's, valid for writes.
         let r = unsafe { net::recvmsg(sock, &mut msg, (flags & keep) | libc::MSG_DONTWAIT) };
+        if let (Ok(_), Some(c)) = (&r, bufs.control()) {
+            c.came.set(Some((msg.msg_controllen as usize, msg.msg_flags)));
+        }
         if let Ok(moved) = r
             && flags & libc::MSG_PEEK == 0
         {

@@ -6,8 +6,12 @@
 
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
+use crate::transport::region;
 use libc::{IPPROTO_TCP, SOL_SOCKET, TCP_CORK, TCP_NODELAY};
 use std::sync::atomic::Ordering::*;
+
+/// Most that SO_RCVLOWAT may ask of a ring, which always has room for as much.
+pub const MOST_LOW_WATER: u32 = region::RING_MIN as u32;
 
 /// Reads the program's options from the kernel, once, before the first switch.
 pub fn learn(s: &Sock, sock: i32) {
@@ -27,6 +31,21 @@ pub fn learn(s: &Sock, sock: i32) {
     s.set(flag::SHADOWED);
 }
 
+/// What the kernel makes of a mark while its own has to be 1. It looks for readers when it is 1 again.
+pub fn limited_low_water(sock: i32, v: i32) -> i32 {
+    let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &v);
+    let limited = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(v);
+    let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+    limited
+}
+
+/// Reads SO_RCVLOWAT from the kernel, which limits what the program asks for.
+pub fn learn_low_water(s: &Sock, sock: i32) {
+    if let Ok(v) = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_RCVLOWAT) {
+        s.low_water.store(v.max(1) as u32, Relaxed);
+    }
+}
+
 /// Reads TCP_INQ from the kernel, which keeps it.
 pub fn learn_inq(s: &Sock, sock: i32) {
     s.put(flag::INQ, net::get_opt::<i32>(sock, IPPROTO_TCP, net::TCP_INQ).is_ok_and(|v| v != 0));
@@ -42,7 +61,7 @@ pub fn learn_nonblock(s: &Sock, sock: i32) {
 /// A timeout option in ns.
 pub fn timeout(sock: i32, name: i32) -> u64 {
     net::get_opt::<libc::timeval>(sock, SOL_SOCKET, name)
-        .map_or(0, |t| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000)
+        .map_or(0, |t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_usec as u64 * 1000))
 }
 
 /// Sets the kernel's socket for doorbells.

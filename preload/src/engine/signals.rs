@@ -1,46 +1,62 @@
 //! EINTR or restart: what a signal does to a wait that is recv or send for the program.
 //!
 //! ppoll is never restarted, recv and send are when the handler has SA_RESTART. Which handler ran is
-//! not visible, so all handlers are asked (once per change: the hooks of sigaction and its relatives
-//! count changes). Where some restart and some do not, an EINTR is returned: the program has handlers
+//! not visible, and it may be gone by then (SA_RESETHAND, or it took itself away), so which signals have
+//! one that interrupts is known before each wait: the hooks of sigaction and its relatives note it. Where some
+//! handlers restart and some do not, an EINTR is returned: the program has handlers
 //! that interrupt, so it expects it.
 
+use crate::family::process::is_vfork_child;
 use crate::sys::proc;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-static CHANGES: AtomicU32 = AtomicU32::new(1);
-/// Changes seen << 1 | answer.
-static ANSWER: AtomicU32 = AtomicU32::new(0);
+/// Signals whose handlers interrupt, a bit each.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+/// The kernel has been asked for all of them.
+static KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// A handler was set; called by the hooks.
-pub fn changed() {
-    CHANGES.fetch_add(1, Relaxed);
-}
-
-/// Whether an interrupted recv or send goes on.
-pub fn restarts() -> bool {
-    let changes = CHANGES.load(Relaxed);
-    let known = ANSWER.load(Relaxed);
-    if known >> 1 == changes & 0x7fff_ffff {
-        return known & 1 != 0;
+/// A handler may have been set; called by the hooks afterwards.
+pub fn changed(signal: i32) {
+    // A child of vfork has handlers of its own and its parent's memory.
+    if KNOWN.load(Relaxed) && (1..=64).contains(&signal) && !is_vfork_child() {
+        look(signal);
     }
-    let all = ask();
-    ANSWER.store(changes << 1 | u32::from(all), Relaxed);
-    all
 }
 
-fn ask() -> bool {
+/// Whether a signal may end a wait that begins now with EINTR.
+pub fn interrupt() -> bool {
+    if !KNOWN.load(Relaxed) {
+        // Stored first: what is set meanwhile is noted by its hook.
+        KNOWN.store(true, Relaxed);
+        (1..=64).for_each(look);
+    }
+    INTERRUPTING.load(Relaxed) != 0
+}
+
+/// Whether an interrupted recv or send goes on; `before` is what [`interrupt`] said when it began to wait.
+pub fn restarts(before: bool) -> bool {
+    let restarts = !before && !interrupt();
+    // One that was for once is gone.
+    let mut known = INTERRUPTING.load(Relaxed);
+    while known != 0 {
+        look(known.trailing_zeros() as i32 + 1);
+        known &= known - 1;
+    }
+    restarts
+}
+
+fn look(signal: i32) {
     // Faults of the program itself never interrupt a wait; their handlers (Rust's, the JVM's) say
     // nothing.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    for signal in (1..=64).filter(|n| !faults.contains(n)) {
-        if let Some((handler, flags)) = proc::signal_action(signal)
-            && handler != libc::SIG_DFL
-            && handler != libc::SIG_IGN
-            && flags & libc::SA_RESTART as u64 == 0
-        {
-            return false;
-        }
+    let interrupts = !faults.contains(&signal)
+        && proc::signal_action(signal).is_some_and(|(handler, flags)| {
+            handler != libc::SIG_DFL && handler != libc::SIG_IGN && flags & libc::SA_RESTART as u64 == 0
+        });
+    let bit = 1 << (signal - 1);
+    if interrupts {
+        INTERRUPTING.fetch_or(bit, Relaxed);
+    } else {
+        INTERRUPTING.fetch_and(!bit, Relaxed);
     }
-    true
 }

@@ -38,7 +38,7 @@ impl Timer {
         }
         let now = clock::now_ns();
         if self.deadline == 0 {
-            self.deadline = now + self.limit;
+            self.deadline = now.saturating_add(self.limit);
         }
         Some(self.deadline.saturating_sub(now))
     }
@@ -51,8 +51,9 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
     if timer.left() == Some(0) {
         return Err(Errno(libc::EAGAIN));
     }
+    let interrupt = signals::interrupt();
     match plain_for(sock, libc::POLLPRI, 1) {
-        Err(e) if e.0 == libc::EINTR && !signals::restarts() => Err(e),
+        Err(e) if e.0 == libc::EINTR && !signals::restarts(interrupt) => Err(e),
         _ => Ok(()),
     }
 }
@@ -135,6 +136,9 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
     if more {
         // Rare: the stream has data already, so no word would ring for it again; look every ms.
+        if timer.left() == Some(0) {
+            return Err(Errno(libc::EAGAIN));
+        }
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
     let me = if s.is_public() && !linked { None } else { thread_waiter() };
@@ -286,6 +290,7 @@ fn sleep(
     ];
     let listened = if fds[3].fd < 0 { 3 } else { 4 };
     count(Counter::Sleeps, 1);
+    let interrupt = signals::interrupt();
     inside::enter(s, &fds);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
     let (limit, left) = (left, [left, short, at_most].into_iter().flatten().min());
@@ -313,7 +318,7 @@ fn sleep(
     }
     leave(linked && fds[0].revents != 0);
     if n < 0 {
-        if e.0 == libc::EINTR && !begun && timer.limit == 0 && signals::restarts() {
+        if e.0 == libc::EINTR && !begun && timer.limit == 0 && signals::restarts(interrupt) {
             return Ok(Woke::Event);
         }
         return Err(e);

@@ -1,10 +1,14 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
+use super::vectors::MOST;
 use super::{direct, hooks, one, vectors};
+use crate::engine::bufs::Control;
 use crate::engine::fast;
 use crate::engine::rx::FROM_READ;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
+use crate::sys::probe::is_there;
+use crate::sys::{Errno, set_errno};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -31,7 +35,7 @@ hooks! {
         // SAFETY: the program's arguments.
         match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
             // SAFETY: as above.
-            Some((s, all)) => direct(|| unsafe { table::io::recv(fd, s, all, FROM_READ, || real::readv(fd, iov, n)) }),
+            Some((s, all)) => direct(|| unsafe { table::io::recv(fd, s, all, FROM_READ, None, || real::readv(fd, iov, n)) }),
             // SAFETY: the program's arguments.
             None => unsafe { real::readv(fd, iov, n) },
         }
@@ -80,12 +84,14 @@ hooks! {
                 let kernel = std::cell::Cell::new(false);
                 // SAFETY: the program's arguments.
                 unsafe {
-                    let r = table::io::recv(fd, s, all, flags, || {
+                    let control = Control::of(&*msg).filter(|_| !s.has(flag::INQ));
+                    let r = table::io::recv(fd, s, all, flags, control.as_ref(), || {
                         kernel.set(true);
                         real::recvmsg(fd, msg, flags)
                     });
                     if !kernel.get() && r >= 0 {
-                        vectors::answer(&mut *msg, flags, table::options::inq(s, fd));
+                        let came = control.and_then(|c| c.came.get());
+                        vectors::answer(&mut *msg, flags, table::options::inq(s, fd), came);
                     }
                     r
                 }
@@ -105,18 +111,20 @@ hooks! {
     }
 
     fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
-        if off == -1 && table::sock(fd).is_some() && flags & !NOWAIT == 0 {
-            return at_position(fd, iov, n, flags);
-        }
         // SAFETY: the program's arguments.
+        if off == -1 && let Some(r) = unsafe { vectors::at_position(fd, iov, n, flags, true) } {
+            return r;
+        }
+        // SAFETY: as above.
         unsafe { real::preadv2(fd, iov, n, off, flags) }
     }
 
     fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
-        if off == -1 && table::sock(fd).is_some() && flags & !NOWAIT == 0 {
-            return at_position(fd, iov, n, flags);
-        }
         // SAFETY: the program's arguments.
+        if off == -1 && let Some(r) = unsafe { vectors::at_position(fd, iov, n, flags, true) } {
+            return r;
+        }
+        // SAFETY: as above.
         unsafe { real::preadv64v2(fd, iov, n, off, flags) }
     }
 }
@@ -138,7 +146,7 @@ unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) ->
 #[inline(never)]
 unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, more: c_int) -> ssize_t {
     // SAFETY: the program's arguments.
-    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, || real::read(fd, buf, n)) })
+    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, None, || real::read(fd, buf, n)) })
 }
 
 /// recv on a tracked socket.
@@ -157,7 +165,7 @@ unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, fl
 unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, more: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::io::recv_slowly(fd, s, &one(buf, n), flags | more, || real::recv(fd, buf, n, flags)) }
+        unsafe { table::io::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recv(fd, buf, n, flags)) }
     })
 }
 
@@ -200,30 +208,19 @@ unsafe fn recvfrom_slowly(
     direct(|| {
         // SAFETY: the program's arguments.
         let r = unsafe {
-            table::io::recv_slowly(fd, s, &one(buf, n), flags | more, || real::recvfrom(fd, buf, n, flags, addr, len))
+            table::io::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
         };
-        // A stream socket gives no address.
-        if r >= 0 && !addr.is_null() && !len.is_null() {
-            // SAFETY: the program's pointer.
-            unsafe { *len = 0 };
+        if r < 0 || addr.is_null() {
+            return r;
         }
-        r
+        // A stream socket gives no address, and the bytes are gone whatever is wrong with the place for it.
+        // SAFETY: the program's pointer, which is there.
+        let wrong = match is_there(len, 1).then(|| unsafe { std::mem::replace(&mut *len, 0) }) {
+            None => libc::EFAULT,
+            Some(n) if n > i32::MAX as u32 => libc::EINVAL,
+            Some(_) => return r,
+        };
+        set_errno(Errno(wrong));
+        -1
     })
-}
-
-/// RWF_NOWAIT.
-const NOWAIT: c_int = 8;
-
-/// preadv2 with offset -1 is readv.
-fn at_position(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> ssize_t {
-    // SAFETY: an all-zero msghdr is valid; the entries are the program's.
-    unsafe {
-        if flags & NOWAIT == 0 {
-            return readv(fd, iov, n);
-        }
-        let mut msg: msghdr = std::mem::zeroed();
-        msg.msg_iov = iov.cast_mut();
-        msg.msg_iovlen = n.max(0) as usize;
-        recvmsg(fd, &mut msg, libc::MSG_DONTWAIT)
-    }
 }

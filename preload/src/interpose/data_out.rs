@@ -1,13 +1,13 @@
-//! write, writev, send, sendto, sendmsg, sendmmsg, sendfile, splice; pwrite and its relatives pass
-//! through (ESPIPE).
+//! write, writev, send, sendto, sendmsg, sendmmsg; pwrite and its relatives pass through (ESPIPE).
 
+use super::vectors::MOST;
 use super::{direct, hooks, one, vectors};
 use crate::engine::{fast, switch};
 use crate::family::sock::Sock;
-use crate::sys::probe::{is_null_or_there, is_there};
-use crate::sys::{Errno, fd as desc, net, set_errno};
+use crate::sys::probe::is_there;
+use crate::sys::{Errno, set_errno};
 use crate::{real, table};
-use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
@@ -23,6 +23,8 @@ hooks! {
     fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
         // SAFETY: the program's arguments.
         match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
+            // Nothing to write is no matter of the socket's.
+            Some((_, all)) if all.iter().all(|v| v.iov_len == 0) => 0,
             // SAFETY: as above.
             Some((s, all)) => direct(|| unsafe { table::io::send(fd, s, all, 0, || real::writev(fd, iov, n)) }),
             // SAFETY: the program's arguments.
@@ -91,58 +93,21 @@ hooks! {
     }
 
     fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
-        if off == -1 && flags == 0 && table::sock(fd).is_some() {
-            // SAFETY: the program's arguments; with offset -1 it is writev.
-            return unsafe { writev(fd, iov, n) };
-        }
         // SAFETY: the program's arguments.
+        if off == -1 && let Some(r) = unsafe { vectors::at_position(fd, iov, n, flags, false) } {
+            return r;
+        }
+        // SAFETY: as above.
         unsafe { real::pwritev2(fd, iov, n, off, flags) }
     }
 
     fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, off: i64, flags: c_int) -> ssize_t {
-        if off == -1 && flags == 0 && table::sock(fd).is_some() {
-            // SAFETY: as above.
-            return unsafe { writev(fd, iov, n) };
-        }
         // SAFETY: the program's arguments.
-        unsafe { real::pwritev64v2(fd, iov, n, off, flags) }
-    }
-
-    fn sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
-        // SAFETY: the program's arguments.
-        unsafe { sendfile64(out, file, off, n) }
-    }
-
-    fn sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
-        match table::sock(out).filter(|_| is_null_or_there(off)) {
-            // SAFETY: the program's arguments.
-            None => unsafe { real::sendfile64(out, file, off, n) },
-            // SAFETY: as above; the program's pointer is valid or null.
-            Some(s) => direct(|| unsafe {
-                table::io::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
-            }),
-        }
-    }
-
-    fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, n: size_t, flags: c_uint) -> ssize_t {
-        if let Some(s) = table::sock(to)
-            && off_out.is_null()
-            && off_in.is_null()
-            && let Some(r) = table::io::splice_in(to, s, from, n, flags)
-        {
+        if off == -1 && let Some(r) = unsafe { vectors::at_position(fd, iov, n, flags, false) } {
             return r;
         }
-        if table::sock(from).is_some() && off_in.is_null() && off_out.is_null() {
-            return direct(|| splice_out(from, to, n, flags));
-        }
-        if let Some(s) = table::sock(to) {
-            // SAFETY: the program's arguments.
-            return direct(|| unsafe {
-                table::io::splice_through_kernel(to, s, flags, || real::splice(from, off_in, to, off_out, n, flags))
-            });
-        }
-        // SAFETY: the program's arguments.
-        unsafe { real::splice(from, off_in, to, off_out, n, flags) }
+        // SAFETY: as above.
+        unsafe { real::pwritev64v2(fd, iov, n, off, flags) }
     }
 }
 
@@ -183,7 +148,7 @@ unsafe fn send_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, fl
 unsafe fn send_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::io::send_slowly(fd, s, &one(buf, n), flags, || real::send(fd, buf, n, flags)) }
+        unsafe { table::io::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::send(fd, buf, n, flags)) }
     })
 }
 
@@ -230,7 +195,7 @@ unsafe fn sendto_slowly(
             table::life::on_connect(s);
             switch::pin(s, fd, Reason::FastOpen);
         }
-        table::io::send_slowly(fd, s, &one(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
+        table::io::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::sendto(fd, buf, n, flags, addr, len))
     })
 }
 
@@ -243,61 +208,6 @@ fn wrong_address(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
         return Some(libc::EINVAL);
     }
     (!is_there(addr.cast::<u8>(), len as usize)).then_some(libc::EFAULT)
-}
-
-/// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.
-fn splice_out(sock: i32, pipe: i32, n: usize, flags: u32) -> isize {
-    let Some(s) = table::sock(sock) else { return -1 };
-    if !s.has(crate::family::sock::flag::CAREFUL) {
-        let moved = crate::engine::from_tcp::through_kernel(s, false, || {
-            // SAFETY: no offsets.
-            unsafe { real::splice(sock, std::ptr::null_mut(), pipe, std::ptr::null_mut(), n, flags) }
-        });
-        if let Some(r) = moved {
-            crate::rendezvous::after_op(s, sock);
-            if !crate::engine::from_tcp::is_end_in_doubt(s, r, n) {
-                return r;
-            }
-        }
-    }
-    // Never take more than the pipe has room for: what is taken can't be put back.
-    let size = desc::fcntl(pipe, libc::F_GETPIPE_SZ, 0).unwrap_or(4096);
-    let used = desc::unread(pipe).unwrap_or(0);
-    let room = size.saturating_sub(used) & !4095;
-    let mut buf = [0u8; 16 * 1024];
-    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
-    if room == 0 && nonblock {
-        set_errno(Errno(libc::EAGAIN));
-        return -1;
-    }
-    let want = n.min(buf.len()).min(room.max(4096));
-    let recv_flags = if nonblock { libc::MSG_DONTWAIT } else { 0 };
-    let iov = one(buf.as_mut_ptr().cast(), want);
-    // SAFETY: the buffer is our own.
-    let got = unsafe {
-        table::io::recv(sock, s, &iov, recv_flags, || {
-            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), recv_flags)
-                .map_or(-1, |n| n as isize)
-        })
-    };
-    if got <= 0 {
-        return got;
-    }
-    let mut done = 0;
-    while done < got as usize {
-        match desc::write_all(pipe, &buf[done..got as usize]) {
-            Ok(w) => done += w,
-            Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
-                let mut p = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
-                let _ = desc::poll(&mut p, -1);
-            }
-            Err(e) => {
-                set_errno(e);
-                return if done > 0 { done as isize } else { -1 };
-            }
-        }
-    }
-    done as isize
 }
 
 /// Descriptors in a message to another process: their connections are TCP from now on.

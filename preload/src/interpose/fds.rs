@@ -2,9 +2,10 @@
 //! protection of the library's own ones (they look closed to the program).
 
 use super::{guarded, hooks};
-use crate::sys::{Errno, fd as desc, set_errno};
+use crate::sys::probe::is_there;
+use crate::sys::{Errno, fd as desc, proc, set_errno};
 use crate::table::{life, options, own, passing};
-use crate::{real, table};
+use crate::{control, real, table};
 use libc::{c_int, c_uint, c_ulong};
 
 hooks! {
@@ -20,10 +21,10 @@ hooks! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        const CLOEXEC: c_int = 4;
-        if flags & CLOEXEC != 0 || first > last {
+        const UNSHARE: c_int = 2;
+        if flags & !UNSHARE != 0 || first > last {
             // SAFETY: the program's arguments. Ours are close-on-exec anyway.
-            return unsafe { real::close_range(first, last, flags) };
+            return unsafe { real::close_range(first, last, flags) }; // marks them, or refuses
         }
         guarded(|| {
             for (fd, _) in table::range(first, last) {
@@ -57,7 +58,7 @@ hooks! {
     }
 
     fn dup2(old: c_int, new: c_int) -> c_int {
-        before_dup(old, new);
+        before_dup(old, new, 0);
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup2(old, new) };
         if r >= 0 && old != new {
@@ -67,7 +68,7 @@ hooks! {
     }
 
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-        before_dup(old, new);
+        before_dup(old, new, flags);
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup3(old, new, flags) };
         if r >= 0 {
@@ -100,7 +101,7 @@ hooks! {
         let mut answer = None;
         guarded(|| answer = options::ioctl(s, fd, request));
         match answer {
-            Some(Ok(n)) if arg != 0 => {
+            Some(Ok(n)) if is_there(arg as *const c_int, 1) => {
                 // SAFETY: these requests give an int.
                 unsafe { (arg as *mut c_int).write(n) };
                 return 0;
@@ -124,11 +125,15 @@ hooks! {
     }
 }
 
-fn before_dup(old: c_int, new: c_int) {
-    if old == new || !desc::is_open(old) {
-        return;
+fn before_dup(old: c_int, new: c_int, flags: c_int) {
+    if old == new || flags & !libc::O_CLOEXEC != 0 || !desc::is_open(old) {
+        return; // it is refused
     }
     if table::get(new).is_some() {
+        let limit = || proc::limit(libc::RLIMIT_NOFILE as usize);
+        if !control::is_restricted() && limit().is_some_and(|limit| new as u64 >= limit) {
+            return;
+        }
         guarded(|| life::before_close(new));
     } else if own::is_own(new) {
         guarded(|| own::move_own(new));

@@ -17,6 +17,7 @@ mod process;
 mod raw;
 mod readiness;
 mod sockets;
+mod splices;
 mod stdio;
 mod vectors;
 

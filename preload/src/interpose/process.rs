@@ -123,24 +123,56 @@ hooks! {
     }
 
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-        if !action.is_null() {
-            signals::changed();
-        }
         // SAFETY: the program's arguments.
-        unsafe { real::sigaction(signal, action, old) }
+        let r = unsafe { real::sigaction(signal, action, old) };
+        if r == 0 && !action.is_null() {
+            signals::changed(signal);
+        }
+        r
     }
 
     fn signal(signal: c_int, handler: usize) -> usize {
-        signals::changed();
         // SAFETY: the program's arguments.
-        unsafe { real::signal(signal, handler) }
+        noted(signal, unsafe { real::signal(signal, handler) })
+    }
+
+    fn bsd_signal(signal: c_int, handler: usize) -> usize {
+        // SAFETY: the program's arguments.
+        noted(signal, unsafe { real::bsd_signal(signal, handler) })
+    }
+
+    fn ssignal(signal: c_int, handler: usize) -> usize {
+        // SAFETY: the program's arguments.
+        noted(signal, unsafe { real::ssignal(signal, handler) })
+    }
+
+    fn sysv_signal(signal: c_int, handler: usize) -> usize {
+        // SAFETY: the program's arguments.
+        noted(signal, unsafe { real::sysv_signal(signal, handler) })
+    }
+
+    fn __sysv_signal(signal: c_int, handler: usize) -> usize {
+        // SAFETY: the program's arguments.
+        noted(signal, unsafe { real::__sysv_signal(signal, handler) })
+    }
+
+    fn sigset(signal: c_int, handler: usize) -> usize {
+        // SAFETY: the program's arguments.
+        noted(signal, unsafe { real::sigset(signal, handler) })
     }
 
     fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
-        signals::changed();
         // SAFETY: the program's arguments.
-        unsafe { real::siginterrupt(signal, flag) }
+        noted(signal, unsafe { real::siginterrupt(signal, flag) })
     }
+}
+
+/// A handler has been set.
+fn noted<R>(signal: c_int, r: R) -> R {
+    let e = crate::sys::errno();
+    signals::changed(signal);
+    crate::sys::set_errno(e);
+    r
 }
 
 /// As [`guarded`], unless the library has withdrawn from the process.

@@ -3,7 +3,7 @@
 
 use super::hooks;
 use super::process::Restriction;
-use super::{credentials, data_in, data_out, fds, process, readiness, sockets};
+use super::{credentials, data_in, data_out, fds, process, readiness, sockets, splices};
 use crate::real;
 use libc::c_long;
 
@@ -22,8 +22,8 @@ hooks! {
                 libc::SYS_sendmsg => data_out::sendmsg(a as i32, b as *const _, c as i32) as c_long,
                 libc::SYS_recvmmsg => c_long::from(data_in::recvmmsg(a as i32, b as *mut _, c as u32, d as i32, e as *mut _)),
                 libc::SYS_sendmmsg => c_long::from(data_out::sendmmsg(a as i32, b as *mut _, c as u32, d as i32)),
-                libc::SYS_sendfile => data_out::sendfile64(a as i32, b as i32, c as *mut _, d as usize) as c_long,
-                libc::SYS_splice => data_out::splice(a as i32, b as *mut _, c as i32, d as *mut _, e as usize, f as u32) as c_long,
+                libc::SYS_sendfile => splices::sendfile64(a as i32, b as i32, c as *mut _, d as usize) as c_long,
+                libc::SYS_splice => splices::splice(a as i32, b as *mut _, c as i32, d as *mut _, e as usize, f as u32) as c_long,
                 libc::SYS_close => c_long::from(fds::close(a as i32)),
                 libc::SYS_close_range => c_long::from(fds::close_range(a as u32, b as u32, c as i32)),
                 libc::SYS_dup => c_long::from(fds::dup(a as i32)),
@@ -45,6 +45,19 @@ hooks! {
                 libc::SYS_poll => c_long::from(readiness::poll(a as *mut _, b as u64, c as i32)),
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
+                #[cfg(target_arch = "x86_64")]
+                libc::SYS_select => c_long::from(readiness::select(a as i32, b as *mut _, c as *mut _, d as *mut _, e as *mut _)),
+                libc::SYS_ppoll => {
+                    let r = readiness::ppoll_by_number(a as *mut _, b as u64, c as *mut _, d as *const _, e as usize);
+                    r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
+                }
+                libc::SYS_pselect6 => {
+                    let sets = [b as *mut _, c as *mut _, d as *mut _];
+                    let r = readiness::pselect_by_number(a as i32, sets, e as *mut _, f as *const _);
+                    r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
+                }
+                libc::SYS_preadv2 => data_in::preadv2(a as i32, b as *const _, c as i32, d, f as i32) as c_long,
+                libc::SYS_pwritev2 => data_out::pwritev2(a as i32, b as *const _, c as i32, d, f as i32) as c_long,
                 libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
                 libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
                 libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),

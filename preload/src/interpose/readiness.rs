@@ -4,16 +4,21 @@
 use super::{direct, guard, hooks};
 use crate::sys::probe::{is_null_or_there, is_there};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
-use crate::table::life;
-use crate::{real, table};
+use crate::engine::bufs::is_nowhere;
+use crate::sys::clock;
+use crate::table::{life, own};
+use crate::{control, real, table};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+/// As many as poll is always given, whatever the limit on descriptors.
+const SURELY_ALLOWED: nfds_t = 64;
 
 hooks! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: the program's argument.
         let fd = unsafe { real::epoll_create(size) };
         if fd >= 0 {
-            life::forget_stale(fd);
+            life::on_epoll(fd);
         }
         fd
     }
@@ -22,7 +27,7 @@ hooks! {
         // SAFETY: the program's argument.
         let fd = unsafe { real::epoll_create1(flags) };
         if fd >= 0 {
-            life::forget_stale(fd);
+            life::on_epoll(fd);
         }
         fd
     }
@@ -36,7 +41,7 @@ hooks! {
 
     fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
         match table::epoll_set(ep) {
-            Some(set) if max > 0 && !events.is_null() => {
+            Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask: std::ptr::null() };
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
@@ -48,7 +53,7 @@ hooks! {
 
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
         match table::epoll_set(ep) {
-            Some(set) if max > 0 && !events.is_null() => {
+            Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), mask };
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
@@ -61,7 +66,7 @@ hooks! {
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         match table::epoll_set(ep) {
             // SAFETY: the program's pointer, null or valid.
-            Some(set) if max > 0 && !events.is_null() && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
+            Some(set) if is_room(events, max) && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
                 // SAFETY: the program's arguments.
@@ -111,6 +116,7 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+        let n = own::as_many(n);
         if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
             // SAFETY: the program's arguments.
             return unsafe { real::select(n, r, w, e, timeout) };
@@ -124,13 +130,13 @@ hooks! {
             return unsafe { real::select(n, r, w, e, timeout) };
         }
         // SAFETY: the program's pointer, null or valid.
-        let limit = unsafe { timeout.as_ref() }.map(|t| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1000);
-        let start = crate::sys::clock::now_ns();
+        let limit = unsafe { timeout.as_ref() }.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
+        let start = clock::now_ns();
         // SAFETY: no mask.
         let result = direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int;
         if let Some(limit) = limit {
             // Linux writes the time left.
-            let left = limit.saturating_sub(crate::sys::clock::now_ns() - start);
+            let left = limit.saturating_sub(clock::now_ns() - start);
             // SAFETY: the program's pointer.
             unsafe {
                 (*timeout).tv_sec = (left / 1_000_000_000) as i64;
@@ -141,6 +147,7 @@ hooks! {
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        let n = own::as_many(n);
         if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
@@ -161,6 +168,66 @@ hooks! {
 fn are_there(n: c_int, sets: [*mut fd_set; 3]) -> bool {
     let bytes = (n.max(1) as usize).div_ceil(8);
     sets.iter().all(|p| p.is_null() || is_there(p.cast::<u8>(), bytes))
+}
+
+/// Whether the kernel would take an array of this length there (else it says EINVAL or EFAULT).
+fn is_room(events: *mut epoll_event, max: c_int) -> bool {
+    const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
+    (1..=MOST).contains(&max) && !is_nowhere(events.cast())
+}
+
+/// ppoll(2) by its number: the time left is written. None: the kernel's.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn ppoll_by_number(fds: *mut pollfd, n: nfds_t, timeout: *mut timespec, mask: *const sigset_t, size: usize) -> Option<c_int> {
+    if (!mask.is_null() && size != SIGNAL_SET) || !is_null_or_there(timeout) {
+        return None;
+    }
+    // SAFETY: the program's arguments.
+    unsafe {
+        let a = array(fds, n).filter(|a| is_sound(timeout) && polls::concerns(a))?;
+        Some(with_time_left(timeout, |limit| direct(|| polls::poll(a, limit, mask) as isize) as c_int))
+    }
+}
+
+/// pselect6(2): `mask` points to where the mask is and to its size.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn pselect_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut timespec, mask: *const [usize; 2]) -> Option<c_int> {
+    let n = own::as_many(n);
+    if n <= 0 || !are_there(n, sets) || !is_null_or_there(timeout) || !is_null_or_there(mask) {
+        return None;
+    }
+    // SAFETY: the program's arguments, which are there.
+    unsafe {
+        let [mask, size] = mask.as_ref().copied().unwrap_or_default();
+        let bits = sets.map(|p| selects::Bits::new(p));
+        if (mask != 0 && size != SIGNAL_SET) || !is_sound(timeout) || !selects::concerns(n, &bits) {
+            return None;
+        }
+        let mask = mask as *const sigset_t;
+        Some(with_time_left(timeout, |limit| direct(|| selects::select(n, &bits, limit, mask) as isize) as c_int))
+    }
+}
+
+/// The kernel's size of a set of signals.
+const SIGNAL_SET: usize = 8;
+
+/// # Safety
+/// `timeout` is null or there.
+unsafe fn with_time_left(timeout: *mut timespec, wait: impl FnOnce(Option<u64>) -> c_int) -> c_int {
+    // SAFETY: by the contract.
+    let limit = unsafe { nanos(timeout) };
+    let start = clock::now_ns();
+    let r = wait(limit);
+    if let Some(limit) = limit {
+        let left = limit.saturating_sub(clock::now_ns() - start);
+        // SAFETY: by the contract.
+        unsafe { *timeout = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 } };
+    }
+    r
 }
 
 fn millis(timeout: c_int) -> Option<u64> {
@@ -188,6 +255,10 @@ unsafe fn nanos(t: *const timespec) -> Option<u64> {
 unsafe fn array<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
     if n == 0 || n > 1 << 20 || !is_there(fds, n as usize) {
         return None;
+    }
+    let limit = || crate::sys::proc::limit(libc::RLIMIT_NOFILE as usize);
+    if n > SURELY_ALLOWED && !control::is_restricted() && limit().is_some_and(|most| n > most) {
+        return None; // the kernel says EINVAL
     }
     // SAFETY: by the contract.
     Some(unsafe { std::slice::from_raw_parts_mut(fds, n as usize) })

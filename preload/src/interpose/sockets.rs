@@ -106,7 +106,7 @@ hooks! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
         if let Some(s) = table::sock(fd) {
             // SAFETY: the program gave `len` bytes.
-            let int = (len >= 4 && is_there(value.cast::<i32>(), 1)).then(|| unsafe { value.cast::<i32>().read_unaligned() });
+            let int = ((4..=i32::MAX as u32).contains(&len) && is_there(value.cast::<i32>(), 1)).then(|| unsafe { value.cast::<i32>().read_unaligned() });
             let mut set = options::Set::Kernel;
             // SAFETY: as above.
             let ulp = unsafe { options::is_tls(level, name, value.cast(), len as usize) };
@@ -140,7 +140,10 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::getsockopt(fd, level, name, value, len) };
         };
-        if is_there(len, 1) && is_there(value.cast::<u8>(), 1) && let Some(v) = options::get(s, fd, level, name) {
+        guarded(|| options::before_get(s, fd, level, name));
+        // SAFETY: the program's pointer, which is there; a negative length is the kernel's to refuse.
+        let is_sound = is_there(len, 1) && is_there(value.cast::<u8>(), 1) && unsafe { *len } <= i32::MAX as u32;
+        if is_sound && let Some(v) = options::get(s, fd, level, name) {
             // SAFETY: the program gave `*len` bytes.
             unsafe {
                 let n = (*len as usize).min(4);

@@ -5,6 +5,10 @@
 
 use super::sockets;
 use super::{data_in, data_out};
+use crate::engine::switch;
+use crate::table;
+use crate::table::life;
+use smcr_proto::reason::Reason;
 use crate::sys::probe::{is_null_or_there, is_there};
 use crate::sys::net::TCP_INQ;
 use crate::sys::{Errno, clock, errno, set_errno};
@@ -14,6 +18,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Most buffers of a call, and most messages of sendmmsg.
 const UIO_MAXIOV: usize = 1024;
+/// Most bytes of a call; recv and send take what is more for this.
+pub const MOST: usize = 0x7fff_f000;
 const WAITFORONE: c_int = 0x10000;
 const LONGEST_ADDRESS: usize = 128;
 /// A control message of one int, and the room that it takes.
@@ -58,15 +64,56 @@ pub unsafe fn message<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
     unsafe { buffers(m.msg_iov, m.msg_iovlen) }
 }
 
-/// What the kernel says in a message that it did not receive itself: nothing, but what TCP_INQ asks for.
+/// Flags of preadv2 and pwritev2 that mean nothing for a socket (HIPRI, DSYNC, SYNC, APPEND, NOAPPEND), and the one that does.
+const OF_FILES: c_int = 0x1 | 0x2 | 0x4 | 0x10 | 0x20;
+const NOWAIT: c_int = 0x8;
+
+/// preadv2 or pwritev2 with offset -1, which are readv and writev. None: the real function's.
+///
+/// # Safety
+/// As for these.
+pub unsafe fn at_position(fd: c_int, iov: *const iovec, n: c_int, flags: c_int, reads: bool) -> Option<isize> {
+    let s = table::sock(fd)?;
+    if flags & !(OF_FILES | NOWAIT) != 0 {
+        // The kernel refuses it, or knows what it means.
+        if reads {
+            life::hand_over(s, fd, Reason::TcpSpecial);
+        } else if s.tx_in_memory() {
+            switch::pin(s, fd, Reason::TcpSpecial);
+        }
+        return None;
+    }
+    // SAFETY: an all-zero msghdr is valid; the entries are the program's.
+    unsafe {
+        if flags & NOWAIT == 0 {
+            return Some(if reads { data_in::readv(fd, iov, n) } else { data_out::writev(fd, iov, n) });
+        }
+        let all = buffers(iov, n as usize)?;
+        if all.iter().all(|v| v.iov_len == 0) {
+            return Some(0);
+        }
+        let mut msg: msghdr = std::mem::zeroed();
+        msg.msg_iov = iov.cast_mut();
+        msg.msg_iovlen = all.len() as _;
+        let now = libc::MSG_DONTWAIT;
+        Some(if reads { data_in::recvmsg(fd, &mut msg, now) } else { data_out::sendmsg(fd, &raw const msg, now) })
+    }
+}
+
+/// What the kernel says in a message that it did not receive itself: nothing, but what TCP_INQ asks for, and what `came` from
+/// it with the bytes.
 ///
 /// # Safety
 /// As for recvmsg(2): what the message names is the program's, or nothing at all.
-pub unsafe fn answer(m: &mut msghdr, flags: c_int, inq: Option<i32>) {
+pub unsafe fn answer(m: &mut msghdr, flags: c_int, inq: Option<i32>, came: Option<(usize, i32)>) {
     let room = m.msg_controllen;
     m.msg_namelen = 0;
     m.msg_controllen = 0;
     m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    if let Some((len, more)) = came {
+        m.msg_controllen = len as _;
+        m.msg_flags |= more;
+    }
     let Some(inq) = inq else { return };
     // As put_cmsg in the kernel: cut where there is no room for all.
     let head = libc::cmsghdr { cmsg_len: room.min(INQ_LEN), cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ };

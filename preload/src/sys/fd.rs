@@ -219,6 +219,25 @@ pub fn splice(from: c_int, to: c_int, len: usize, flags: u32) -> Res {
     unsafe { call(Sysno::splice, [from as usize, 0, to as usize, 0, len, flags as usize]) }
 }
 
+/// Whether it is an epoll descriptor, as /proc says.
+pub fn is_epoll(fd: c_int) -> bool {
+    const IS: &[u8] = b"anon_inode:[eventpoll]";
+    let mut path = *b"/proc/self/fd/0000000\0";
+    let mut left = fd.cast_unsigned();
+    for digit in path[14..21].iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    // The kernel takes no leading zeros.
+    let zeros = path[14..20].iter().take_while(|d| **d == b'0').count();
+    path.copy_within(14 + zeros.., 14);
+    let mut to = [0u8; 32];
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, to.as_mut_ptr() as usize, to.len(), 0, 0];
+    // SAFETY: the kernel writes at most `to.len()` bytes; the path is NUL-terminated.
+    let n = unsafe { call(Sysno::readlinkat, args) }.unwrap_or(0);
+    left == 0 && to[..n] == *IS
+}
+
 /// lseek(2).
 pub fn lseek(fd: c_int, off: i64, whence: c_int) -> Res {
     // SAFETY: no pointers.

@@ -9,7 +9,7 @@
 use super::life::forget_stale;
 use super::{Entry, connections, range};
 use crate::control;
-use crate::engine::{end, inside, spin, switch, wait};
+use crate::engine::{end, inside, signals, spin, switch, wait};
 use crate::family::sock::{Sock, flag, role, step};
 use crate::rendezvous::{self, Back, mark};
 use crate::sys::filter::{self, Instruction};
@@ -69,6 +69,7 @@ pub fn prepare() {
     spin::is_single_cpu();
     if range(0, u32::MAX).next().is_some() {
         wait::thread_waiter();
+        signals::interrupt();
         control::wake::descriptor();
     }
 }

@@ -3,7 +3,7 @@
 //! Called by the hooks with the program's buffers and a closure that makes the program's own call.
 //! Results are C results: -1 with errno.
 
-use crate::engine::bufs::{self, Bufs};
+use crate::engine::bufs::{self, Bufs, Control};
 use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
@@ -227,6 +227,7 @@ pub unsafe fn recv(
     s: &'static Sock,
     iov: &[libc::iovec],
     flags: i32,
+    control: Option<&Control>,
     real: impl Fn() -> isize,
 ) -> isize {
     // SAFETY: by the contract.
@@ -234,7 +235,7 @@ pub unsafe fn recv(
         return n as isize;
     }
     // SAFETY: by the contract.
-    unsafe { recv_slowly(fd, s, iov, flags, real) }
+    unsafe { recv_slowly(fd, s, iov, flags, control, real) }
 }
 
 /// As [`recv`] for a call that is not the usual one.
@@ -246,6 +247,7 @@ pub unsafe fn recv_slowly(
     s: &'static Sock,
     iov: &[libc::iovec],
     flags: i32,
+    control: Option<&Control>,
     real: impl Fn() -> isize,
 ) -> isize {
     if bufs::reach_beyond(iov) {
@@ -260,7 +262,7 @@ pub unsafe fn recv_slowly(
                 return real();
             }
             // SAFETY: by the contract.
-            return unsafe { recv_carefully(fd, s, iov, flags, real) };
+            return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
         }
         if s.has(flag::UNASKED) {
             life::first_use(s, fd);
@@ -270,7 +272,7 @@ pub unsafe fn recv_slowly(
         }
         if beside::waits_outside(s, fd, iov, flags) {
             // SAFETY: by the contract.
-            return unsafe { recv_carefully(fd, s, iov, flags, real) };
+            return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
         }
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             rendezvous::after_op(s, fd);
@@ -291,10 +293,11 @@ unsafe fn recv_carefully(
     s: &'static Sock,
     iov: &[libc::iovec],
     flags: i32,
+    control: Option<&Control>,
     real: impl Fn() -> isize,
 ) -> isize {
     // SAFETY: by the contract.
-    let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }, flags);
+    let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);
     let was_closed = s.has(flag::ENDED);
     if was_closed {
         late::leave(s);

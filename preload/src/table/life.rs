@@ -166,6 +166,12 @@ pub fn forget_stale(fd: i32) {
     }
 }
 
+/// A new epoll descriptor.
+pub fn on_epoll(fd: i32) {
+    forget_stale(fd);
+    set::note_epoll(fd);
+}
+
 /// `new` is a duplicate of `old`.
 pub fn on_dup(old: i32, new: i32) {
     if old == new {
@@ -190,6 +196,14 @@ pub fn on_dup(old: i32, new: i32) {
         Some(Entry::Set(s)) if super::has_room(new) => {
             set::hold(s);
             put(new, Entry::Set(s));
+        }
+        None if super::has_room(old.max(new)) && set::is_new_epoll(old) => {
+            // Both numbers are of one set, whichever gets the first member.
+            if let Some(s) = set::make() {
+                put(old, Entry::Set(s));
+                set::hold(s);
+                put(new, Entry::Set(s));
+            }
         }
         _ => {}
     }

@@ -13,6 +13,9 @@ const TCP_ULP: c_int = 31;
 const TCP_REPAIR: c_int = 19;
 const TCP_MD5SIG: c_int = 14;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+/// With times of 64 bits: of the same layout here.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
 const SIOCATMARK: u64 = 0x8905;
 const SO_TIMESTAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
 
@@ -53,8 +56,13 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(v) = value else { return Set::Kernel };
-            s.low_water.store(v.max(1) as u32, Relaxed);
-            if s.rx_in_memory() { Set::Done } else { Set::Kernel }
+            let is_large = !(0..=shadow::MOST_LOW_WATER as i32).contains(&v);
+            if is_large && s.region().is_some() && !(s.is_linked() && !s.can_return()) {
+                let _ = home(Reason::TcpSpecial); // no ring need ever hold as much
+            }
+            let v = if is_large && s.rx_in_memory() { shadow::limited_low_water(sock, v) } else { v };
+            s.low_water.store(if v < 0 { i32::MAX } else { v.max(1) } as u32, Relaxed); // before: no offer is made any more
+            if s.rx_in_memory() || !(v == 0 || v == 1 || follow::withdraw_offer(s)) { Set::Done } else { Set::Kernel }
         }
         (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
         (IPPROTO_TCP, TCP_REPAIR | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
@@ -110,10 +118,11 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
         return;
     }
     match name {
-        libc::SO_RCVTIMEO => s.recv_timeout.store(shadow::timeout(sock, name), Relaxed),
-        libc::SO_SNDTIMEO => s.send_timeout.store(shadow::timeout(sock, name), Relaxed),
-        libc::SO_SNDBUF => {
-            let n = net::get_opt::<i32>(sock, SOL_SOCKET, name).unwrap_or(0);
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => s.recv_timeout.store(shadow::timeout(sock, libc::SO_RCVTIMEO), Relaxed),
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => s.send_timeout.store(shadow::timeout(sock, libc::SO_SNDTIMEO), Relaxed),
+        libc::SO_RCVLOWAT if !s.rx_in_memory() => shadow::learn_low_water(s, sock),
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+            let n = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
             s.buffer_limit.store(n.max(0) as u32, Relaxed);
         }
         libc::SO_LINGER => {
@@ -129,6 +138,13 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
             }
         }
         _ => {}
+    }
+}
+
+/// Before the kernel's getsockopt: one that receives.
+pub fn before_get(s: &'static Sock, sock: i32, level: c_int, name: c_int) {
+    if (level, name) == (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) && !s.has(flag::PINNED) {
+        crate::table::life::hand_over(s, sock, Reason::TcpSpecial);
     }
 }
 

@@ -8,6 +8,9 @@ use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
 use crate::{control, family, log, rendezvous};
 
+/// Where the library's own descriptors begin, if the limit permits it.
+const FIRST_OWN: i32 = 1024;
+
 /// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
 /// the program (EBADF).
 #[inline]
@@ -49,6 +52,26 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     peers::descriptors(&mut add);
     late::descriptors(&mut add);
     n
+}
+
+/// How many descriptors a select of `n` looks at. The kernel leaves out what lies beyond the program's table of descriptors, and
+/// programs that ask for as many as there may be have sets for no more. Ours beyond 1023 make that table larger.
+pub fn as_many(n: i32) -> i32 {
+    if n <= FIRST_OWN || sys::fd::is_open(n - 1) && !is_own(n - 1) || control::is_restricted() {
+        return n;
+    }
+    let mut highest = FIRST_OWN - 1;
+    let listed = sys::dir::names(c"/proc/self/fd", |name| {
+        let fd = name.iter().fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d.wrapping_sub(b'0'))));
+        if fd > highest && sys::fd::is_open(fd) && !is_own(fd) {
+            highest = fd;
+        }
+    });
+    if listed.is_err() {
+        highest = highest.max(super::range(0, u32::MAX).map(|(fd, _)| fd).last().unwrap_or(0));
+    }
+    // It grows in powers of two.
+    n.min((highest.cast_unsigned() + 1).next_power_of_two().cast_signed())
 }
 
 /// The program takes the number of one of our descriptors: ours moves away. Not in a vfork child: what it has

@@ -2,13 +2,14 @@
 //!
 //! Found by descriptor through the socket table; [`super::members`] has what a set knows of its members.
 
+use super::CAP;
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
-use crate::sys::{mem, thread};
+use crate::sys::{self, mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// A set.
 #[repr(align(64))]
@@ -84,6 +85,22 @@ pub fn make() -> Option<&'static Set> {
             Err(v) => head = v,
         }
     }
+}
+
+/// Numbers that an epoll_create gave, a bit each: of what they are now nothing is known.
+static MADE: [AtomicU8; CAP / 8] = [const { AtomicU8::new(0) }; CAP / 8];
+
+/// epoll_create(2) returned it. It has no set before its first member.
+pub fn note_epoll(fd: i32) {
+    if let Some(bits) = MADE.get(fd as usize / 8) {
+        bits.fetch_or(1 << (fd % 8), Relaxed);
+    }
+}
+
+/// Whether it is an epoll descriptor that has no set.
+pub fn is_new_epoll(fd: i32) -> bool {
+    let noted = |bits: &AtomicU8| bits.load(Relaxed) >> (fd % 8) & 1 != 0;
+    MADE.get(fd as usize / 8).is_some_and(noted) && sys::fd::is_epoll(fd)
 }
 
 /// Another descriptor for the set.

@@ -1,0 +1,224 @@
+/* Owns: splice, sendfile and their like between a connection and every other kind of descriptor: what the kernel refuses,
+ * what a full or closed pipe does, and that nothing is lost by it. */
+#include "case.h"
+
+static char buf[256 * KIB];
+static volatile sig_atomic_t pipe_signals;
+static void on_pipe(int s) { pipe_signals++; }
+
+static int file_of(const char *s) {
+    int file = MUST(memfd_create("f", MFD_CLOEXEC));
+    MUST(write(file, s, strlen(s)));
+    MUST(lseek(file, 0, SEEK_SET));
+    return file;
+}
+
+static void refused_a(void) {
+    int fd = conn(), p[2], file = file_of("0123456789"), dir = MUST(open("/", O_RDONLY)), null = MUST(open("/dev/null", O_WRONLY));
+    off_t off = 0;
+    struct iovec v = {buf, 5};
+    MUST(pipe(p));
+    meet_settled(); /* ten bytes are there */
+    R(splice(file, NULL, fd, NULL, 5, 0)); /* none of them a pipe */
+    R(splice(file, &off, fd, NULL, 5, 0));
+    R(splice(fd, NULL, file, NULL, 5, 0));
+    R(splice(fd, NULL, fd, NULL, 5, 0));
+    R(splice(fd, NULL, null, NULL, 5, 0));
+    R(splice(fd, NULL, 999, NULL, 5, 0));
+    R(splice(999, NULL, fd, NULL, 5, 0));
+    R(splice(fd, &off, p[1], NULL, 5, 0)); /* offsets of what has none */
+    R(splice(fd, NULL, p[1], &off, 5, 0));
+    R(splice(p[0], &off, fd, NULL, 5, 0));
+    R(splice(p[0], NULL, fd, &off, 5, 0));
+    R(splice(fd, NULL, p[0], NULL, 5, 0)); /* the wrong end of it */
+    R(splice(p[1], NULL, fd, NULL, 5, 0));
+    R(splice(fd, NULL, p[1], NULL, 0, 0));
+    R(splice(p[0], NULL, fd, NULL, 0, 0));
+    R(splice(fd, NULL, p[1], NULL, 5, 0x100));
+    R(splice(p[0], NULL, fd, NULL, 5, 0x100));
+    R(splice(p[0], NULL, fd, NULL, 5, SPLICE_F_NONBLOCK));
+    R(sendfile(fd, p[0], NULL, 5));
+    R(sendfile(fd, fd, NULL, 5));
+    R(sendfile(fd, dir, NULL, 5));
+    R(sendfile(fd, null, NULL, 5));
+    R(sendfile(fd, 999, NULL, 5));
+    R(sendfile(file, fd, NULL, 5));
+    R(sendfile(fd, file, NULL, 0));
+    R(sendfile(fd, file, NULL, -1));
+    R(sendfile(fd, p[0], &off, 5));
+    off = -1;
+    R(sendfile(fd, file, &off, 5));
+    off = 10;
+    R(sendfile(fd, file, &off, 5));
+    R(sendfile(fd, file, (off_t *)100, 5));
+    R(copy_file_range(file, NULL, fd, NULL, 5, 0));
+    R(copy_file_range(fd, NULL, file, NULL, 5, 0));
+    R(tee(fd, p[1], 5, 0));
+    R(tee(p[0], fd, 5, 0));
+    R(vmsplice(fd, &v, 1, 0));
+    R(lseek(file, 0, SEEK_CUR));
+    close(p[1]);
+    R(splice(p[0], NULL, fd, NULL, 5, 0)); /* a pipe that has ended */
+    R(now_in(fd));
+    say("%zu '%.10s'", get(fd, buf, 10), buf);
+    meet();
+    warm(fd); /* where it was */
+}
+static void refused_b(void) {
+    int fd = conn();
+    put(fd, "0123456789", 10);
+    meet_settled();
+    meet();
+    R(now_in(fd));
+    warm(fd);
+}
+
+/* A pipe without room, and one without a reader: what is in the connection stays there. */
+static void no_room_a(void) {
+    int fd = conn(), p[2];
+    on_signal(SIGPIPE, on_pipe, 0);
+    MUST(pipe2(p, O_NONBLOCK));
+    long full = 0;
+    for (ssize_t n; (n = write(p[1], buf, 4096)) > 0;)
+        full += n;
+    meet_settled();
+    R(splice(fd, NULL, p[1], NULL, 10, 0));
+    R(splice(fd, NULL, p[1], NULL, 10, SPLICE_F_NONBLOCK));
+    nonblocking(p[1], 0);
+    R(splice(fd, NULL, p[1], NULL, 10, SPLICE_F_NONBLOCK));
+    R(now_in(fd));
+    for (ssize_t n; full > 0 && (n = read(p[0], buf, sizeof buf)) > 0;)
+        full -= n;
+    R(splice(fd, NULL, p[1], NULL, 4, 0));
+    R(read(p[0], buf, 100));
+    say("'%.4s'", buf);
+    close(p[0]);
+    R(splice(fd, NULL, p[1], NULL, 10, 0));
+    say("signals %d, there %d", (int)pipe_signals, now_in(fd));
+    say("%zu '%.6s'", get(fd, buf, 6), buf);
+    MUST(pipe(p));
+    nonblocking(fd, 1);
+    R(splice(fd, NULL, p[1], NULL, 10, 0)); /* nothing there */
+    meet();
+    meet_settled();
+    R(splice(fd, NULL, p[1], NULL, 10, 0)); /* the end */
+}
+static void no_room_b(void) {
+    int fd = conn();
+    put(fd, "0123456789", 10);
+    meet_settled();
+    meet();
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    R(recv(fd, buf, 1, 0));
+}
+
+/* SPLICE_F_NONBLOCK is meant for the pipe: a socket that blocks is waited for. */
+static void nonblock_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    meet();
+    R(splice(fd, NULL, p[1], NULL, 10, SPLICE_F_NONBLOCK)); /* it comes after a while */
+    MUST(write(p[1], buf, 10));
+    long all = glut(fd);
+    tell_pid((pid_t)all);
+    R(splice(p[0], NULL, fd, NULL, 4, SPLICE_F_NONBLOCK)); /* until the other end reads */
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void nonblock_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    settle();
+    put(fd, "late", 4);
+    long all = hear_pid(), have = 0;
+    settle();
+    settle();
+    for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0; have += n) {
+    }
+    say("all %d", have >= all + 4);
+    close(fd);
+}
+
+/* sendfile from a connection into a pipe, as splice. */
+static void into_pipe_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    meet_settled();
+    R(sendfile(p[1], fd, NULL, 4));
+    nonblocking(p[0], 1);
+    R(read(p[0], buf, 100));
+    say("there %d", now_in(fd));
+    off_t off = 0;
+    R(sendfile(p[1], fd, &off, 4));
+    say("there %d", now_in(fd));
+    nonblocking(fd, 1);
+    meet();
+}
+static void into_pipe_b(void) {
+    int fd = conn();
+    put(fd, "0123456789", 10);
+    meet_settled();
+    meet();
+    recv(fd, buf, 1, 0);
+}
+
+/* A relay that never looks at what it passes on: socket to pipe to socket, as HAProxy does. */
+enum { ALL = 8 * MIB };
+static void relay_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    long all = 0;
+    for (ssize_t n; (n = splice(fd, NULL, p[1], NULL, 64 * KIB, SPLICE_F_MOVE | SPLICE_F_MORE)) > 0; all += n)
+        for (ssize_t left = n, m; left > 0; left -= m)
+            if ((m = splice(p[0], NULL, fd, NULL, left, SPLICE_F_MOVE)) <= 0)
+                die("splice to the socket");
+    say("passed on %ld", all);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+static void *relay_put(void *fd) {
+    put_stream(*(int *)fd, ALL, 3);
+    MUST(shutdown(*(int *)fd, SHUT_WR));
+    return NULL;
+}
+static void relay_b(void) {
+    int fd = conn();
+    pthread_t t;
+    pthread_create(&t, NULL, relay_put, &fd);
+    get_stream(fd, ALL, 3);
+    pthread_join(t, NULL);
+    R(recv(fd, buf, 1, 0));
+    meet();
+}
+
+/* Pages of the program given to a pipe, doubled by tee, and sent twice. */
+static void pages_a(void) {
+    int fd = conn(), p[2], q[2];
+    MUST(pipe(p));
+    MUST(pipe(q));
+    int good = 1;
+    for (int i = 0; i < 6; i++) {
+        static char page[4096] __attribute__((aligned(4096)));
+        fill(page, sizeof page, (uint64_t)i * sizeof page, 4);
+        struct iovec v = {page, sizeof page};
+        good = good && vmsplice(p[1], &v, 1, 0) == sizeof page && tee(p[0], q[1], sizeof page, 0) == sizeof page;
+        good = good && splice(p[0], NULL, fd, NULL, sizeof page, 0) == sizeof page;
+        good = good && get(fd, buf, sizeof page) == sizeof page && matches(buf, sizeof page, (uint64_t)i * sizeof page, 4);
+        good = good && splice(q[0], NULL, fd, NULL, sizeof page, SPLICE_F_MORE) == sizeof page;
+        good = good && get(fd, buf, sizeof page) == sizeof page && matches(buf, sizeof page, (uint64_t)i * sizeof page, 4);
+    }
+    say("good %d", good);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void echo_b(void) { echo_until_end(conn()); }
+
+const struct test tests[] = {{"refused", refused_a, refused_b, 0},
+                             {"no_room", no_room_a, no_room_b, 0},
+                             {"nonblock", nonblock_a, nonblock_b, 0},
+                             {"into_pipe", into_pipe_a, into_pipe_b, 0},
+                             {"relay", relay_a, relay_b, 0},
+                             {"pages", pages_a, echo_b, 0},
+                             {0}};
