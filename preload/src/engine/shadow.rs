@@ -4,6 +4,7 @@
 //! the kernel has NODELAY on, CORK off and RCVLOWAT 1 while the program reads and sets its own values
 //! here. They go back to the kernel when a direction returns to TCP.
 
+use super::follow;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region;
@@ -107,7 +108,8 @@ pub fn restore_receiving(s: &Sock, sock: i32) {
         n => drop(net::set_opt(sock, SOL_SOCKET, libc::SO_PEEK_OFF, &(n as i32 - 1))),
     }
     let low = s.low_water.load(Relaxed);
-    if low != 1 {
+    // Below a mark the doorbell of the next switch would not be seen.
+    if low != 1 && follow::withdraw_offer(s) {
         let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));
     }
 }
