@@ -1,6 +1,6 @@
 /* Owns: epoll to the letter on one connection: level, edge, one-shot, its errors, its HUP and
  * RDHUP, fds that leave sets, registration before and after the connection moves to memory. */
-#include "case.h"
+#include "sets.h"
 
 static char buf[256 * KIB];
 
@@ -15,12 +15,7 @@ static int look(int ep, int ms) {
     say("epoll_wait(%d) = %d%s%s", ms, n, text, n < 0 ? err_name(errno) : "");
     return n;
 }
-static int ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
-    struct epoll_event e = {ev, {.u64 = data}};
-    return epoll_ctl(ep, op, fd, &e);
-}
 #define DATA 0x1234567890abcdefULL
-enum { ADD = EPOLL_CTL_ADD, MOD = EPOLL_CTL_MOD, DEL = EPOLL_CTL_DEL };
 
 static void send_n(int fd, int n) {
     memset(buf, 'x', n);

@@ -1,18 +1,9 @@
 /* Owns: epoll, poll and select in the less usual forms: the NORM and BAND events, one descriptor under several numbers and in
  * several sets, changes by another thread, sets that hold closed descriptors, a descriptor that moves from set to set. */
-#include "case.h"
+#include "sets.h"
 
 static char buf[64 * KIB];
-enum { ADD = EPOLL_CTL_ADD, MOD = EPOLL_CTL_MOD, DEL = EPOLL_CTL_DEL };
 
-static int ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
-    struct epoll_event e = {ev, {.u64 = data}};
-    return epoll_ctl(ep, op, fd, &e);
-}
-static int by_data(const void *a, const void *b) {
-    const struct epoll_event *x = a, *y = b;
-    return x->data.u64 < y->data.u64 ? -1 : x->data.u64 > y->data.u64;
-}
 static void look(int ep, int ms) {
     struct epoll_event e[16];
     int n = epoll_wait(ep, e, 16, ms);

@@ -1,14 +1,9 @@
 /* Owns: whom an event wakes, and how often it is told: exclusive and one-shot registrations, several sets and threads,
  * the turns of many descriptors, low-water marks. */
-#include "case.h"
+#include "sets.h"
 
 static char buf[64 * KIB];
-enum { ADD = EPOLL_CTL_ADD, MOD = EPOLL_CTL_MOD };
 
-static int ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
-    struct epoll_event e = {ev, {.u64 = data}};
-    return epoll_ctl(ep, op, fd, &e);
-}
 static int set_of(int fd, uint32_t ev) {
     int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
     MUST(ctl(ep, ADD, fd, ev, fd));

@@ -74,7 +74,7 @@ const FEW_DESCRIPTORS: u64 = 32;
 
 #[cold]
 fn make() -> Res<*mut u8> {
-    if sys::proc::limit(libc::RLIMIT_NOFILE as usize).is_some_and(|most| most < FEW_DESCRIPTORS) {
+    if sys::proc::descriptor_limit().is_some_and(|most| most < FEW_DESCRIPTORS) {
         return Err(Errno(libc::EMFILE));
     }
     // One thread makes it; another that comes meanwhile waits for it.

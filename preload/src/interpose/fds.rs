@@ -3,9 +3,9 @@
 
 use super::{guarded, hooks};
 use crate::sys::probe::is_there;
-use crate::sys::{Errno, fd as desc, proc, set_errno};
+use crate::sys::{Errno, fd as desc, set_errno};
 use crate::table::{life, options, own, passing};
-use crate::{control, real, table};
+use crate::{real, table};
 use libc::{c_int, c_uint, c_ulong};
 
 hooks! {
@@ -130,8 +130,7 @@ fn before_dup(old: c_int, new: c_int, flags: c_int) {
         return; // it is refused
     }
     if table::get(new).is_some() {
-        let limit = || proc::limit(libc::RLIMIT_NOFILE as usize);
-        if !control::is_restricted() && limit().is_some_and(|limit| new as u64 >= limit) {
+        if own::exceeds_limit(new as u64 + 1) {
             return;
         }
         guarded(|| life::before_close(new));

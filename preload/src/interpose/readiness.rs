@@ -7,7 +7,7 @@ use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::engine::bufs::is_nowhere;
 use crate::sys::clock;
 use crate::table::{life, own};
-use crate::{control, real, table};
+use crate::{real, table};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 /// As many as poll is always given, whatever the limit on descriptors.
@@ -131,12 +131,10 @@ hooks! {
         }
         // SAFETY: the program's pointer, null or valid.
         let limit = unsafe { timeout.as_ref() }.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
-        let start = clock::now_ns();
         // SAFETY: no mask.
-        let result = direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int;
-        if let Some(limit) = limit {
+        let (result, left) = timed(limit, || direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int);
+        if let Some(left) = left {
             // Linux writes the time left.
-            let left = limit.saturating_sub(clock::now_ns() - start);
             // SAFETY: the program's pointer.
             unsafe {
                 (*timeout).tv_sec = (left / 1_000_000_000) as i64;
@@ -220,14 +218,19 @@ const SIGNAL_SET: usize = 8;
 unsafe fn with_time_left(timeout: *mut timespec, wait: impl FnOnce(Option<u64>) -> c_int) -> c_int {
     // SAFETY: by the contract.
     let limit = unsafe { nanos(timeout) };
-    let start = clock::now_ns();
-    let r = wait(limit);
-    if let Some(limit) = limit {
-        let left = limit.saturating_sub(clock::now_ns() - start);
+    let (r, left) = timed(limit, || wait(limit));
+    if let Some(left) = left {
         // SAFETY: by the contract.
         unsafe { *timeout = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 } };
     }
     r
+}
+
+/// What it returns, and the ns that are left of the limit.
+fn timed(limit: Option<u64>, wait: impl FnOnce() -> c_int) -> (c_int, Option<u64>) {
+    let start = clock::now_ns();
+    let r = wait();
+    (r, limit.map(|limit| limit.saturating_sub(clock::now_ns() - start)))
 }
 
 fn millis(timeout: c_int) -> Option<u64> {
@@ -256,8 +259,7 @@ unsafe fn array<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
     if n == 0 || n > 1 << 20 || !is_there(fds, n as usize) {
         return None;
     }
-    let limit = || crate::sys::proc::limit(libc::RLIMIT_NOFILE as usize);
-    if n > SURELY_ALLOWED && !control::is_restricted() && limit().is_some_and(|most| n > most) {
+    if n > SURELY_ALLOWED && own::exceeds_limit(n) {
         return None; // the kernel says EINVAL
     }
     // SAFETY: by the contract.

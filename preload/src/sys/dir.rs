@@ -1,6 +1,6 @@
 //! Directories: the names in one, raw.
 //!
-//! Used by `verbs::port` for what /sys shows of RDMA devices.
+//! Used by `verbs::port` for what /sys shows of RDMA devices, and where /proc is asked for descriptors.
 
 use super::{Res, Sysno, call, fd};
 use libc::c_int;
@@ -33,6 +33,11 @@ pub fn names(path: &std::ffi::CStr, mut f: impl FnMut(&[u8])) -> Res<()> {
     }
     fd::close(dir);
     Ok(())
+}
+
+/// As [`names`], for those that are numbers.
+pub fn numbers(path: &std::ffi::CStr, mut f: impl FnMut(i32)) -> Res<()> {
+    names(path, |name| std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()).into_iter().for_each(&mut f))
 }
 
 #[cfg(test)]

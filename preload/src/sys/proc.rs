@@ -128,6 +128,11 @@ pub fn limit(resource: usize) -> Option<u64> {
     (l.rlim_cur != libc::RLIM64_INFINITY).then_some(l.rlim_cur)
 }
 
+/// The soft limit of descriptors; None: no limit, or not known.
+pub fn descriptor_limit() -> Option<u64> {
+    limit(libc::RLIMIT_NOFILE as usize)
+}
+
 /// sched_yield(2).
 pub fn yield_now() {
     // SAFETY: no pointers.

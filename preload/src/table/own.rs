@@ -54,6 +54,11 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     n
 }
 
+/// Whether so many descriptors are more than the program may have, as far as that may be asked.
+pub fn exceeds_limit(n: u64) -> bool {
+    !control::is_restricted() && proc::descriptor_limit().is_some_and(|most| n > most)
+}
+
 /// How many descriptors a select of `n` looks at. The kernel leaves out what lies beyond the program's table of descriptors, and
 /// programs that ask for as many as there may be have sets for no more. Ours beyond 1023 make that table larger.
 pub fn as_many(n: i32) -> i32 {
@@ -61,8 +66,7 @@ pub fn as_many(n: i32) -> i32 {
         return n;
     }
     let mut highest = FIRST_OWN - 1;
-    let listed = sys::dir::names(c"/proc/self/fd", |name| {
-        let fd = name.iter().fold(0i32, |n, d| n.wrapping_mul(10).wrapping_add(i32::from(d.wrapping_sub(b'0'))));
+    let listed = sys::dir::numbers(c"/proc/self/fd", |fd| {
         if fd > highest && sys::fd::is_open(fd) && !is_own(fd) {
             highest = fd;
         }

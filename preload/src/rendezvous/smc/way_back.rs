@@ -246,10 +246,9 @@ pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Option<i32> {
         return Some(own);
     }
     let mut found = None;
-    let _ = dir::names(c"/proc/self/fd", |name| {
-        if found.is_none() {
-            let number = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok());
-            found = number.filter(|n| net::cookie(*n) == Ok(cookie)).and_then(take);
+    let _ = dir::numbers(c"/proc/self/fd", |n| {
+        if found.is_none() && net::cookie(n) == Ok(cookie) {
+            found = take(n);
         }
     });
     found
