@@ -163,7 +163,7 @@ fn inspect_file(path: PathBuf, mut remarks: Vec<String>) -> anyhow::Result<Repor
 
 /// What the headers of an ELF file say.
 struct ElfKind {
-    machine: elf::Machine,
+    machine: u16,
     loader: Option<String>,
     go: bool,
 }
