@@ -7,8 +7,8 @@
 #![allow(clippy::unused_unit, reason = "the table gives each function a result")]
 
 use libc::{
-    FILE, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec,
-    mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    FILE, aiocb, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec,
+    mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec, timeval, uid_t,
 };
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -106,6 +106,12 @@ table! {
     sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t = -1;
     sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t = -1;
     splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, n: size_t, flags: c_uint) -> ssize_t = -1;
+    aio_read(one: *mut aiocb) -> c_int = -1;
+    aio_read64(one: *mut aiocb) -> c_int = -1;
+    aio_write(one: *mut aiocb) -> c_int = -1;
+    aio_write64(one: *mut aiocb) -> c_int = -1;
+    lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int = -1;
+    lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int = -1;
     preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;

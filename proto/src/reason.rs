@@ -130,6 +130,8 @@ reasons! {
     UnseenWaiter = 43, "unseen-waiter", "a waiter that the library cannot see waits for a connection over RDMA", "nothing: RDMA is for programs whose waits the library sees";
     /// Left to relatives with other privileges.
     Privileges = 44, "privileges", "a process that held the connection with others has changed its privileges", "nothing: change them before connections are made, or close those of others first";
+    /// aio_read and its like, io_submit.
+    Asynchronous = 45, "aio", "asynchronous I/O (aio_read, io_submit) is used on the connection", "nothing, or let the program read and write by itself";
     /// SMC diagnosis: out of memory.
     SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
     /// SMC diagnosis: no Confirm Link.

@@ -15,7 +15,7 @@ PERL = ["cpan/IO-Socket-IP", "dist/IO", "cpan/libnet", "cpan/Socket"]
 RUBY = ["test/socket", "test/net", "test/io", "test/drb"]
 PHP = ["ext/sockets/tests", "ext/standard/tests/streams", "ext/standard/tests/http", "ext/standard/tests/network",
        "sapi/cli/tests"]
-RUST = ["mio", "async-io", "tokio"]
+RUST = ["mio", "async-io", "tokio", "hyper"]
 # What the first word of a name needs the sources of; each of RUST is its own.
 PACKAGES = {"libevent": "libevent", "APR": "apr", "libzmq": "zeromq3", "nng": "nng", "perl": "perl", "ruby": "ruby3.1", "PHP": "php8.2"}
 

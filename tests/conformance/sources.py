@@ -43,6 +43,7 @@ BUILD = {
     "tokio": [["cargo", "test", "-q", "--no-run", "-p", "tokio", "--features", "full", "--target-dir", "out",
                *(word for name in ("tcp_*", "uds_*", "net_*", "io_driver*", "io_async_fd", "io_copy_bidirectional", "buffered", "udp",
                                    "unix_shutdown", "rt_common") for word in ("--test", name))]],
+    "hyper": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "full", "--target-dir", "out"]],
     "ltp": [["make", "-s", "autotools"], ["./configure", "-q"], ["make", "-s", "-j2", "-C", "lib"],
             *(["make", "-s", "-k", "-j2", "-C", f"testcases/kernel/syscalls/{part}"] for part in LTP)],
 }
@@ -52,7 +53,7 @@ PIP = {"gevent": "gevent==24.11.1"}
 CRATES = {"tokio": "1.54.1"}
 # What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
-            "async-io": "https://github.com/smol-rs/async-io", "nginx": "https://github.com/nginx/nginx",
+            "async-io": "https://github.com/smol-rs/async-io", "hyper": "https://github.com/hyperium/hyper", "nginx": "https://github.com/nginx/nginx",
             "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2"}
 
 

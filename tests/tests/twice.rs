@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "polling",
     "rawwait",
     "uring",
+    "aio",
     "fds",
     "children",
     "vforks",

@@ -8,6 +8,7 @@
     allow(dead_code, non_snake_case, reason = "unit tests export no symbols, so nobody calls the hooks")
 )]
 
+mod aio;
 mod data_in;
 mod data_out;
 mod credentials;

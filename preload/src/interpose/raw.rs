@@ -3,7 +3,7 @@
 
 use super::hooks;
 use super::process::Restriction;
-use super::{credentials, data_in, data_out, fds, process, readiness, sockets, splices};
+use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
 use crate::real;
 use libc::c_long;
 
@@ -75,6 +75,10 @@ hooks! {
                         _ => Restriction::None,
                     };
                     process::restricting(how, || real::syscall(nr, a, b, c, d, e, f))
+                }
+                libc::SYS_io_submit => {
+                    aio::before_io_submit(c as *const _, b);
+                    real::syscall(nr, a, b, c, d, e, f)
                 }
                 libc::SYS_io_uring_setup => {
                     crate::table::life::on_io_uring();

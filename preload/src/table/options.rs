@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{end, follow, shadow, switch, urgent};
+use crate::engine::{end, follow, kernel, shadow, switch, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
@@ -172,9 +172,18 @@ pub fn memory_bytes(s: &Sock) -> (u64, u64) {
 
 /// The kernel has taken new status flags.
 pub fn status_flags(s: &'static Sock, sock: i32, flags: c_int) {
-    s.put(flag::NONBLOCK, flags & libc::O_NONBLOCK != 0);
+    nonblocking(s, sock, flags & libc::O_NONBLOCK != 0);
     if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
         crate::table::life::hand_over(s, sock, Reason::Async);
+    }
+}
+
+fn nonblocking(s: &Sock, sock: i32, now: bool) {
+    let before = s.has(flag::NONBLOCK);
+    s.put(flag::NONBLOCK, now);
+    if now && !before && !s.has(flag::SEEN) && s.rx_in_memory() {
+        // So far it waited in its reads. From here on it may wait where we do not see it, before it ever reads in vain.
+        kernel::arm_unseen(s, sock);
     }
 }
 
@@ -208,7 +217,11 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
 /// The kernel has taken an ioctl.
 pub fn after_ioctl(s: &'static Sock, sock: i32, request: u64) {
     match request {
-        libc::FIONBIO => shadow::learn_nonblock(s, sock),
+        libc::FIONBIO => {
+            if let Ok(f) = fd::status_flags(sock) {
+                nonblocking(s, sock, f & libc::O_NONBLOCK != 0);
+            }
+        }
         libc::FIOASYNC
             if !s.has(flag::PINNED) && fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) =>
         {
