@@ -120,7 +120,8 @@ pub mod ctl {
     /// The producer is about to mark a switch to memory; a wish that comes now is behind it.
     pub const MARKING: u32 = 16;
     /// The consumer asks the producer, which has gone to TCP by itself, to switch to memory: what it has read ahead meanwhile
-    /// is to be sent again (`engine::take_up`). Each of them clears it.
+    /// is to be sent again (`engine::take_up`), and to stay there until it is asked for that. The consumer clears it with its
+    /// request, the producer if it can't come.
     pub const COME: u32 = 32;
     /// The consumer has mapped the wide ring.
     pub const WIDE: u32 = 64;

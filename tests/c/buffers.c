@@ -122,6 +122,28 @@ static void info(void) {
     meet();
 }
 
+/* The reader waits by calls that nobody sees: it is told of each arrival. */
+static void info_told(void) {
+    int fd = conn();
+    struct counted before = counted(fd);
+    if (is_a)
+        R(recv(fd, buf, 1, MSG_DONTWAIT));
+    meet();
+    for (int i = 0; i < 20 && !is_a; i++)
+        put(fd, buf, 100);
+    meet_settled();
+    struct counted now = counted(fd);
+    say("acked %llu, received %llu", (unsigned long long)(now.acked - before.acked),
+        (unsigned long long)(now.received - before.received));
+    if (is_a)
+        R(get(fd, buf, 2000));
+    meet_settled();
+    now = counted(fd);
+    say("acked %llu, received %llu", (unsigned long long)(now.acked - before.acked),
+        (unsigned long long)(now.received - before.received));
+    meet();
+}
+
 /* ---- SO_LINGER with bytes in flight ---- */
 
 static double seconds(void) {
@@ -196,6 +218,7 @@ const struct test tests[] = {{"least", least_a, least_b, 0},
                              {"large", large_a, large_b, 0},
                              {"late", late_a, late_b, 0},
                              {"tcp_info", info, info, 0},
+                             {"tcp_info_told", info_told, info_told, 0},
                              {"linger_time", linger_time_a, lingers_b, 0},
                              {"linger_time_nonblocking", linger_time_nonblocking_a, lingers_b, 0},
                              {"linger_off", linger_off_a, lingers_b, 0},

@@ -2,6 +2,7 @@
  * connection moves to memory, small stacks, alternate signal stacks, a limit on file sizes. Slower or
  * plain TCP, never wrong. */
 #include "case.h"
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 static char buf[256 * KIB];
@@ -206,9 +207,10 @@ static void alt_stack_b(void) {
 }
 
 /* A thread is cancelled in a blocking receive; the descriptor is closed, and the peer sees it. */
+static atomic_int came;
 static void *cancelled(void *p) {
-    while (recv(the_fd, buf, sizeof buf, 0) > 0) {
-    }
+    for (ssize_t n; (n = recv(the_fd, buf, sizeof buf, 0)) > 0;)
+        came += n;
     return NULL;
 }
 static void cancel_and_close_a(void) {
@@ -216,6 +218,8 @@ static void cancel_and_close_a(void) {
     the_fd = conn();
     pthread_create(&t, NULL, cancelled, NULL);
     meet();
+    while (came < 5) /* what lies unread makes a reset */
+        usleep(1000);
     settle();
     MUST(-pthread_cancel(t));
     pthread_join(t, NULL);

@@ -31,6 +31,10 @@ static void executed(void) {
         R(recv(AT, buf, 1, 0));
         fill(buf, 20000, 0, 6);
         put(AT, buf, 20000);
+    } else if (!strcmp(role, "mute_all")) {
+        meet();
+        get_stream(AT, SOME, 5);
+        R(recv(AT, buf, 1, 0));
     } else if (!strcmp(role, "mute")) {
         meet();
         got(AT, buf, 40000, 0, 5);
@@ -161,6 +165,28 @@ static void mute_b(void) {
     R(close(fd));
 }
 
+/* The same, and its peer has gone back to TCP behind what it has not read: it is called to memory again. */
+static void mute_ahead_a(char **env) {
+    int fd = ahead();
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    go_on(fd, "mute_all", env);
+}
+static void mute_ahead_with_a(void) { mute_ahead_a(environ); }
+static void mute_ahead_without_a(void) { mute_ahead_a(without()); }
+static void mute_ahead_b(void) {
+    int fd = conn();
+    static char all[SOME];
+    fill(all, SOME, 0, 5);
+    meet();
+    put(fd, all, SOME - 10000);
+    meet();
+    events(fd, 0, 300);
+    meet();
+    put(fd, all + SOME - 10000, 10000);
+    R(close(fd));
+}
+
 const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"ahead_without", some_without_a, some_b, 0},
                              {"ahead_inherited", some_inherited_a, some_b, 0},
@@ -176,5 +202,7 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"half_closed_fails", last_fails_a, last_b, 0},
                              {"mute_with", mute_with_a, mute_b, 0},
                              {"mute_without", mute_without_a, mute_b, 0},
+                             {"mute_ahead_with", mute_ahead_with_a, mute_ahead_b, 0},
+                             {"mute_ahead_without", mute_ahead_without_a, mute_ahead_b, 0},
                              {"executed", executed, executed, COLD},
                              {0}};

@@ -114,6 +114,8 @@ pub fn freeze(s: &Sock, dir: &Dir, wishes: u32) -> bool {
         s.set(flag::FROZEN);
         dir.ctl.fetch_or(wishes, AcqRel);
     }
+    // Behind the wishes: one that was called for them goes as soon as it is called no more.
+    dir.ctl.fetch_and(!ctl::COME, AcqRel);
     true
 }
 

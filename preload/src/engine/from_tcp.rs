@@ -49,7 +49,11 @@ pub fn read(
     let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
     if n == 0 {
         // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
-        return if limit == 0 { Step::Empty } else { Step::Moved(0) };
+        if limit == 0 {
+            return Step::Empty;
+        }
+        // Where nothing is wanted, that payload is there is all there is to know: the stream has not moved on.
+        return if bufs.len() == from { Step::End } else { Step::Moved(0) };
     }
     let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
     let got = bufs.with_parts(from, n, |part| {

@@ -13,6 +13,7 @@ pub mod bell;
 pub mod beside;
 pub mod bufs;
 pub mod bulk;
+pub mod called;
 pub mod close;
 pub mod count;
 pub mod debt;

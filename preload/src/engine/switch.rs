@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, count, debt, end, follow, kernel, linked, proof, shadow, take_up};
+use super::{bell, called, count, debt, end, follow, kernel, linked, proof, shadow, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -52,7 +52,8 @@ pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) == 0) && try_to(s, sock)
 }
 
-fn try_to(s: &Sock, sock: i32) -> bool {
+/// As [`try_to_memory`], also where the peer has said its last word.
+pub fn try_to(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
     if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
         return false;
@@ -216,6 +217,9 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
     {
         return;
     }
+    if why == Spill::HalfClosed && called::is_kept(s) {
+        return;
+    }
     let marker = Marker::new();
     let Ok(_held) = s.tx.lock.take(&marker) else { return };
     if s.tx_in_memory() {
@@ -298,7 +302,7 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
     }
     let Some(back) = s.rx.dir() else { return !s.tx_in_memory() };
     if !s.tx_in_memory() {
-        come(s, sock);
+        called::come(s, sock);
     }
     if follow::is_asked(s) {
         if !s.has(flag::PINNED) {
@@ -310,15 +314,6 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         spill(s, sock, Spill::HalfClosed);
     }
     !s.tx_in_memory()
-}
-
-/// The peer wants us in memory. It asks again if that could not be done now: who waits must not be called for ever.
-fn come(s: &Sock, sock: i32) {
-    let Some(dir) = s.tx.dir() else { return };
-    if dir.ctl.fetch_and(!ctl::COME, AcqRel) & ctl::COME != 0 && !s.is_linked() {
-        s.tx.hold.store(0, Relaxed);
-        try_to(s, sock);
-    }
 }
 
 /// The peer froze its side of the ring and can't read it any more: what it has not taken is sent

@@ -49,7 +49,9 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
             let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
         }
     }
-    dir.ctl.fetch_and(!ctl::COME, AcqRel);
+    if !s.rx_in_memory() {
+        dir.ctl.fetch_and(!ctl::COME, AcqRel); // else the request does it (`follow::freeze`)
+    }
     follow::close_door(dir, until);
     dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
     if s.rx_in_memory() {

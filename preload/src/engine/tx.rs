@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, bulk, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
+use super::{bell, bulk, called, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -169,7 +169,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     if s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
         kernel::look_at_kernel_for_sender(s, sock);
     }
-    if s.rx.end.load(Relaxed) != 0 && !s.is_linked() {
+    if s.rx.end.load(Relaxed) != 0 && !s.is_linked() && !called::is_kept(s) {
         drop(held);
         switch::spill(s, sock, switch::Spill::HalfClosed);
         return Step::Kernel;

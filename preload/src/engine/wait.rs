@@ -5,7 +5,7 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{debt, ear, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
+use super::{called, debt, ear, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
@@ -173,6 +173,12 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let linked = s.is_linked();
     // Over a link the peer's half-close leaves its own reading as it is.
     let ends = if linked { fin::CLOSED } else { !0 };
+    // A sender that stays for a peer that has ended would be called back at once.
+    let has_ended = back.fin.load(Relaxed) & ends != 0 || s.rx.end.load(Relaxed) != 0;
+    if has_ended && !linked && called::is_kept(s) {
+        let stays = switch::leave_unread(s, sock, dir, false).is_some();
+        return if stays { a_moment(sock, timer) } else { Ok(()) };
+    }
     let room = || {
         if linked {
             linked::poll();

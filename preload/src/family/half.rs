@@ -35,7 +35,8 @@ pub struct Half {
     pub wide: AtomicU32,
     /// Sending: operations until the next attempt to switch. Receiving: see `engine::beside::give_way`.
     pub hold: AtomicU32,
-    /// Receiving: errno or end as found in the kernel: 0 none, 1 end, else errno + 1.
+    /// Receiving: how the connection has ended as found in the kernel (`engine::end`), 0 not. Sending: when the peer last
+    /// called it to memory (`engine::called`).
     pub end: AtomicU32,
     /// Sending: ring position at which the consumer's cursor is looked at again.
     pub mark: AtomicU64,

@@ -387,7 +387,11 @@ pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32)
     }
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     let mut source = FromFile::pipe(pipe, count, nonblock);
-    in_memory(fd, s, &mut source, if nonblock { libc::MSG_DONTWAIT } else { 0 })
+    in_memory(fd, s, &mut source, if nonblock { libc::MSG_DONTWAIT } else { 0 }).or_else(|| {
+        // On TCP before all was in the ring. What has left the pipe is told now: for the rest the kernel would wait in vain.
+        let moved = count - source.remaining();
+        (moved > 0).then_some(moved as isize)
+    })
 }
 
 /// splice(2) into a tracked socket on TCP. A direction that moves to memory meanwhile: EAGAIN for a

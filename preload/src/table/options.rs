@@ -1,8 +1,8 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{end, follow, kernel, shadow, switch, urgent};
-use crate::family::sock::{Sock, flag};
+use crate::engine::{bell, end, follow, kernel, proof, shadow, switch, urgent};
+use crate::family::sock::{Half, Sock, flag, role};
 use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
@@ -165,9 +165,18 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     }
 }
 
-/// What getsockopt(TCP_INFO) must add: bytes that went through memory (sent, received).
+/// What getsockopt(TCP_INFO) must add: bytes that went through memory (sent, received), without the doorbells and the proof,
+/// which the kernel has counted. Modulo 2^64.
 pub fn memory_bytes(s: &Sock) -> (u64, u64) {
-    (s.tx.cursor.load(Relaxed), s.rx.cursor.load(Relaxed))
+    let (sent, received) = (s.tx.cursor.load(Relaxed), s.rx.cursor.load(Relaxed));
+    let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return (sent, received) };
+    // With what is still unread.
+    let rung = u64::from(s.bells_rx.load(Relaxed)) + bell::unread(s, dir).max(0) as u64;
+    let received = received + follow::in_ring(s, dir);
+    let began = |half: &Half, is_its: bool| if is_its && half.switches.load(Relaxed) > 0 { proof::PROOF } else { 0 };
+    let connects = s.role.load(Relaxed) == role::CLIENT;
+    let said = u64::from(s.bells_tx.load(Relaxed)) + began(&s.tx, connects);
+    (sent.wrapping_sub(said), received.wrapping_sub(rung + began(&s.rx, !connects)))
 }
 
 /// The kernel has taken new status flags.
