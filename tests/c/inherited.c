@@ -183,6 +183,40 @@ static void comes_back_b(void) {
     close(fd);
     meet();
 }
+/* Something lay unread when they were started: when it is in memory again, that is behind it. */
+static void back_unread_a(void) {
+    int fd = connected(), turn[2], good = 1;
+    MUST(pipe(turn));
+    place(&turn[0], TURN);
+    MUST(fcntl(turn[1], F_SETFD, FD_CLOEXEC));
+    meet_settled();
+    pid_t child = start(FORK, "sleeps", environ);
+    got(fd, buf, 3000, 0, 5);
+    close(turn[1]);
+    wait_for(child);
+    for (int i = 0; i < 400; i++, usleep(1000)) {
+        good = good && get(fd, buf, 100) == 100 && matches(buf, 100, 100 * i, 6);
+        put(fd, buf, 100);
+    }
+    say("whole %d, %d more", good, now_in(fd));
+    meet();
+    get_stream(fd, MIB, 4);
+}
+static void back_unread_b(void) {
+    int fd = conn();
+    before_b(fd);
+    fill(buf, 3000, 0, 5);
+    put(fd, buf, 3000);
+    meet_settled();
+    for (int i = 0; i < 400; i++) {
+        fill(buf, 100, 100 * i, 6);
+        put(fd, buf, 100);
+        get(fd, buf, 100);
+    }
+    meet();
+    put_stream(fd, MIB, 4);
+    R(recv(fd, buf, 1, 0));
+}
 static void back_from_fork(void) { comes_back_a(FORK); }
 static void back_from_vfork(void) { comes_back_a(VFORK); }
 static void back_from_spawn(void) { comes_back_a(SPAWN); }
@@ -208,6 +242,7 @@ const struct test tests[] = {{"fork_talks_with", fork_talks_with, talks_b, 0},
                              {"vfork_ends", vfork_ends, reads_b, 0},
                              {"spawn_dies", spawn_dies, reads_b, 0},
                              {"several", several_a, talks_b, 0},
+                             {"back_unread", back_unread_a, back_unread_b, 0},
                              {"back_from_fork", back_from_fork, comes_back_b, 0},
                              {"back_from_vfork", back_from_vfork, comes_back_b, 0},
                              {"back_from_spawn", back_from_spawn, comes_back_b, 0},

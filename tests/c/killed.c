@@ -12,8 +12,11 @@ static void filling(int fd) {
     sol_int(fd, SOL_SOCKET, SO_SNDBUF, 16 * KIB);
     nonblocking(fd, 1);
     for (int n = 0; n < 60; n++)
-        if (send(fd, piece, sizeof piece, MSG_NOSIGNAL) < 0)
-            die("send");
+        while (send(fd, piece, sizeof piece, MSG_NOSIGNAL) < 0) { /* a late acknowledgement: room comes though nobody reads */
+            if (errno != EAGAIN)
+                die("send");
+            usleep(1000);
+        }
 }
 static void filling_b(void) { mortal(filling); }
 static void told_by(int way) {

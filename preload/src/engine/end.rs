@@ -29,12 +29,11 @@ pub const FIN_RST: u32 = 3;
 pub const ABORTED: u32 = 4;
 
 /// As [`found`] for a reset. Where it would be taken for the kernel's answer to a doorbell, its error says
-/// whether it came from the peer at all. The kernel tells it once, so it is asked only where nobody else will
-/// want to know: with both directions in memory.
+/// whether it came from the peer at all. The kernel tells it once, and nobody else will want to know: what a send
+/// gets then is not the kernel's to say either ([`answer_send`]).
 pub fn found_reset(s: &Sock, sock: i32) {
     found(s, RST);
-    if s.tx_in_memory()
-        && s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir))
+    if s.rx.dir().is_some_and(|dir| is_reset_for_bell(s, dir))
         && let Ok(e) = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_ERROR)
         && !matches!(e, 0 | libc::ECONNRESET | libc::EPIPE)
     {
@@ -181,7 +180,10 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
             bell::drain(s, dir, sock);
             match s.error.swap(0, Relaxed) {
                 0 => {}
-                e => return Some(Step::Failed(Errno(e as i32))),
+                e => {
+                    take_death(s); // told
+                    return Some(Step::Failed(Errno(e as i32)));
+                }
             }
             let mut b = [0u8; 1];
             let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
@@ -239,7 +241,9 @@ fn ring_was_read(s: &Sock, sock: i32, is_fin: bool) -> bool {
     let (made, end) = (s.tx.switches.load(Relaxed), s.tx.cursor.load(Relaxed));
     s.tx.dir().is_none_or(|d| {
         let to = if made.is_multiple_of(2) { d.at_ring(made).load(Relaxed) } else { end };
-        d.tail.load(Acquire) == to && (to == end || d.passed.load(Acquire) == made || is_fin && tcp_was_read(s, sock))
+        let tail = d.tail.load(Acquire);
+        // One that has followed has passed what comes again.
+        (tail == to || tail == end) && (to == end || d.passed.load(Acquire) == made || is_fin && tcp_was_read(s, sock))
     })
 }
 

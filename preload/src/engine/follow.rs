@@ -171,8 +171,8 @@ pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
 pub fn is_asked(s: &Sock) -> bool {
     let asks = |d: &Dir| {
         let wishes = d.ctl.load(Acquire);
-        // Behind our FIN nothing can be sent again.
-        wishes & ctl::PINNED != 0 || wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR)
+        // Behind our FIN nothing can be sent again. One that is called stays until it is asked for its return.
+        wishes & (ctl::PINNED | ctl::COME) == ctl::PINNED || wishes & ctl::RETURN != 0 && !s.has(flag::SHUT_WR)
     };
     s.tx.dir().is_some_and(|d| if s.tx_in_memory() { asks(d) } else { d.ctl.load(Acquire) & ctl::COME != 0 })
 }
@@ -340,6 +340,13 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
     s.clear(flag::FROZEN);
     if dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel) & ctl::TAKEN != 0 {
         dir.annex.store(0, Relaxed); // it comes again
+        // So does what the ring held: in the next stretch of memory, if there is one, it lies behind us.
+        let (head, tail) = (dir.head.load(Acquire), s.rx.cursor.load(Relaxed));
+        if region::size_of_ring(dir.size.load(Relaxed)).and_then(|size| cursor::readable(head, tail, size)).is_none() {
+            return Followed::Broken;
+        }
+        s.rx.cursor.store(head, Relaxed);
+        dir.tail.store(head, Release); // pairs with the Acquire in `tx::look_at_tail`
     }
     // Whoever sleeps on this side next must hear of the next switch.
     bell::arm(s, dir);

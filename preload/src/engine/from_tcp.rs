@@ -29,7 +29,7 @@ pub fn read(
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => n,
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
-                Err(e) => return Step::Failed(e),
+                Err(e) => return failed(s, e),
             }
         }
         Ok(n) => n,
@@ -88,8 +88,17 @@ pub fn read(
             Step::Moved(got)
         }
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
-        Err(e) => Step::Failed(e),
+        Err(e) => failed(s, e),
     }
+}
+
+/// The kernel has told an error, which it does once: of a connection that has ended, nothing is left to tell.
+#[cold]
+fn failed(s: &Sock, e: Errno) -> Step {
+    if matches!(e.0, libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT) {
+        end::take_death(s);
+    }
+    Step::Failed(e)
 }
 
 /// The kernel's stream has ended. What the dead end left unread in the ring, and an error that a call of
@@ -99,7 +108,7 @@ fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
     end::found(s, end::FIN);
     match s.error.swap(0, Relaxed) {
         0 => {}
-        e => return Step::Failed(Errno(e as i32)),
+        e => return failed(s, Errno(e as i32)),
     }
     // Behind a link the kernel alone knows.
     let dir = dir.filter(|_| s.region().is_some());

@@ -61,6 +61,16 @@ pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
     known
 }
 
+/// Before a sleep of one that receives through TCP, after it has sent through memory: a peer that sends there as well, or has said
+/// its last word, can ring no doorbell, and may want something all the same (`follow::is_asked`). It rings who waits for room
+/// (`bell::call`). False: it can't.
+pub fn be_callable(s: &Sock, w: Waiter) -> bool {
+    if s.rx_in_memory() || s.is_linked() || s.tx.switches.load(Relaxed) == 0 {
+        return false;
+    }
+    s.tx.dir().is_some_and(|dir| name_writer(s, dir, w))
+}
+
 /// Whether the word of space names this waiter, or another of ours that sleeps (and wakes us).
 pub fn is_named(dir: &Dir, me: Waiter) -> bool {
     match Waiter::of_word(dir.space.load(Relaxed)) {

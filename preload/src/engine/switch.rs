@@ -64,7 +64,7 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
         return false;
     }
     let wishes = dir.ctl.load(Acquire);
-    if wishes & ctl::READY == 0 || wishes & (ctl::RETURN | ctl::PINNED) != 0 {
+    if !is_welcome(wishes) {
         return false;
     }
     let made = s.tx.switches.load(Relaxed);
@@ -84,6 +84,12 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
         return false;
     }
     true
+}
+
+/// Whether the consumer, whose wishes these are, is for memory. One that stays on TCP calls for what it has to ask for there.
+fn is_welcome(wishes: u32) -> bool {
+    let against = if wishes & ctl::COME != 0 { ctl::RETURN } else { ctl::RETURN | ctl::PINNED };
+    wishes & (ctl::READY | against) == ctl::READY
 }
 
 /// Whether nobody is inside a kernel send. Of many threads that send in turn some always are, so those that
@@ -136,7 +142,7 @@ fn is_clean(s: &Sock, sock: i32) -> bool {
 fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     shadow::accelerate(s, sock);
     // The peer may have said meanwhile that it leaves. If it says so from here on, it waits for the mark.
-    let may = |c: u32| (c & (ctl::READY | ctl::RETURN | ctl::PINNED) == ctl::READY).then_some(c | ctl::MARKING);
+    let may = |c: u32| is_welcome(c).then_some(c | ctl::MARKING);
     if dir.ctl.fetch_update(AcqRel, Acquire, may).is_err() {
         return false;
     }

@@ -28,11 +28,34 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     // Not nothing where the peer has gone to TCP by itself once more before it heard of the last request.
     let before = dir.annex.load(Relaxed).min(annex::LEN as u64);
     let mut taken = Taken { annex: None, bytes: before as usize };
-    if s.rx_in_memory() && is_marked(s, dir) && !has_ended(s, sock, dir) {
-        while s.rx_in_memory() && taken.of_ring(s, sock, dir) && clock::now_ns() < until {
-            proc::yield_now(); // doorbells on their way stand before the switch
+    loop {
+        if s.rx_in_memory() && is_marked(s, dir) && !has_ended(s, sock, dir) {
+            while s.rx_in_memory() && taken.of_ring(s, sock, dir) && clock::now_ns() < until {
+                proc::yield_now(); // doorbells on their way stand before the switch
+            }
+        }
+        if s.rx_in_memory() {
+            break;
+        }
+        to_memory(s, sock, dir, &mut taken, until);
+        // It may have marked its way back already.
+        if !s.rx_in_memory() || clock::now_ns() > until {
+            break;
         }
     }
+    if !s.rx_in_memory() {
+        dir.ctl.fetch_and(!ctl::COME, AcqRel); // else the request does it (`follow::freeze`)
+    }
+    follow::close_door(dir, until);
+    dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
+    if s.rx_in_memory() {
+        switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
+    }
+    taken.bytes == 0 || s.rx_in_memory()
+}
+
+/// Receiving is on TCP: takes what comes up to the next switch to memory, for which it calls if something was taken.
+fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
     let calls = taken.bytes > 0;
     if !calls {
         follow::close_door(dir, until);
@@ -49,15 +72,6 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
             let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
         }
     }
-    if !s.rx_in_memory() {
-        dir.ctl.fetch_and(!ctl::COME, AcqRel); // else the request does it (`follow::freeze`)
-    }
-    follow::close_door(dir, until);
-    dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
-    if s.rx_in_memory() {
-        switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
-    }
-    taken.bytes == 0 || s.rx_in_memory()
 }
 
 fn is_marked(s: &Sock, dir: &Dir) -> bool {

@@ -150,7 +150,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     };
     let since = clock::ticks();
     // A link tells every waiter that sleeps where it finds none named.
-    let me = me.filter(|_| named || linked);
+    let me = me.filter(|w| named || linked || room::be_callable(s, *w));
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
     let result = sleep(s, sock, events, me, None, timer, begun, ready);
     let sock = descriptor_now(s, sock);

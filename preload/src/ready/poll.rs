@@ -332,6 +332,9 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
             kernel::arm_for(s, dir, p.fd, me, Kind::Thread);
         }
     }
+    if let Some(me) = me {
+        room::be_callable(s, me);
+    }
     if p.events & libc::POLLOUT == 0 {
         return None;
     }

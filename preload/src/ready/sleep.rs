@@ -166,6 +166,9 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
             set.channel.store(u32::from(inner.channel_registered), Relaxed);
         }
         arm(s, &mb, waiter);
+        if let Some(w) = waiter {
+            room::be_callable(s, w);
+        }
         let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
         if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);

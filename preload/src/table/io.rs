@@ -112,11 +112,11 @@ pub unsafe fn send_slowly(
                 continue;
             }
         }
+        let len = iov.iter().map(|v| v.iov_len).sum();
+        kernel::look_behind_ring(s, fd);
         if let Some(r) = left_error(s, flags) {
             return r;
         }
-        let len = iov.iter().map(|v| v.iov_len).sum();
-        kernel::look_behind_ring(s, fd);
         if let Some(r) = end::answer_send(s, fd, len) {
             if r == Err(Errno(libc::EPIPE)) {
                 end::pipe_signal(flags);
