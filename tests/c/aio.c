@@ -137,4 +137,35 @@ static void polled_b(void) {
     say("good %d", good);
 }
 
-const struct test tests[] = {{"posix", posix_a, posix_b, 0}, {"kernel", kernel_a, kernel_b, 0}, {"polled", polled_a, polled_b, 0}, {0}};
+/* The other end does nothing for longer than the return to TCP is waited for, and then ends. */
+static void late_a(void) {
+    int fd = conn();
+    meet_settled(); /* ten bytes are there */
+    struct aiocb in = request(fd, buf, 6);
+    R(aio_read(&in));
+    R(done(&in));
+    say("'%.6s'", buf);
+    say("%zu '%.4s'", get(fd, buf, 10), buf);
+}
+static int late(void) {
+    int fd = conn();
+    put(fd, "0123456789", 10);
+    meet_settled();
+    usleep(2500 * 1000);
+    return fd;
+}
+static void late_shutdown_b(void) {
+    int fd = late();
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void late_close_b(void) { R(close(late())); }
+static void late_exit_b(void) { late(); }
+
+const struct test tests[] = {{"posix", posix_a, posix_b, 0},
+                             {"kernel", kernel_a, kernel_b, 0},
+                             {"polled", polled_a, polled_b, 0},
+                             {"late_shutdown", late_a, late_shutdown_b, SLOW},
+                             {"late_close", late_a, late_close_b, SLOW},
+                             {"late_exit", late_a, late_exit_b, SLOW},
+                             {0}};

@@ -1,7 +1,7 @@
 //! What is done to a connection before the kernel's shutdown(2), close(2), exit or exec of our own end, and the giving
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
-use super::{bell, debt, follow, inside, linked, shadow};
+use super::{bell, debt, follow, inside, linked, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, medium};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::*;
 /// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
 pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     if how != libc::SHUT_RD {
-        debt::settle(s, sock);
+        give_back(s, sock);
     }
     if (how == libc::SHUT_WR || how == libc::SHUT_RDWR)
         && let Some(dir) = s.tx.dir()
@@ -36,7 +36,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         return linked::before_close(s, sock);
     }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
-    debt::settle(s, sock);
+    give_back(s, sock);
     take_proof(s, sock, back);
     let mut marks = fin::WRITE | fin::CLOSED;
     if s.has(flag::LINGER0) {
@@ -78,6 +78,7 @@ pub fn before_close(s: &Sock, sock: i32) {
 /// delivered (hazard 8).
 pub fn before_unseen_close(s: &Sock, sock: i32) {
     let Some(back) = s.rx.dir().filter(|_| !s.is_linked()) else { return };
+    give_back(s, sock);
     take_proof(s, sock, back);
     let marker = Marker::new();
     if s.rx_in_memory()
@@ -85,6 +86,15 @@ pub fn before_unseen_close(s: &Sock, sock: i32) {
     {
         bell::drain(s, back, sock);
     }
+}
+
+/// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing
+/// can be sent again.
+fn give_back(s: &Sock, sock: i32) {
+    if s.tx_in_memory() && follow::is_asked(s) {
+        switch::attend(s, sock);
+    }
+    debt::settle(s, sock);
 }
 
 /// A switch of the peer that nobody has followed yet, with the proof in the stream.
