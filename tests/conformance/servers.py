@@ -1,4 +1,4 @@
-"""Own test suites of server programs: nginx's, HAProxy's and memcached's. Each returns which tests passed and which did not,
+"""Own test suites of programs: nginx's, HAProxy's, memcached's and curl's. Each returns which tests passed and which did not,
 as those of suites.py. Called by run.py through suites.py, inside a `Bed`.
 """
 
@@ -10,12 +10,14 @@ import subprocess
 
 from bed import need, patient
 from libraries import each
-from runtimes import tree_of
+from runtimes import output, tree_of, words
 
 # Their servers become nobody where root starts them, and could not read what the tests write; daemon is an ordinary user.
 USER = [] if os.geteuid() else ["setpriv", "--reuid=1", "--regid=1", "--clear-groups"]
 # First letters of nginx's files: parts that end in time.
 NGINX = ["[a-g]", "[h-l]", "[m-r]", "[s-z]"]
+# Numbers of curl's tests, in such parts.
+CURL = ["1 to 700", "701 to 1500", "1501 to 4000"]
 
 
 def nginx(bed, part):
@@ -45,6 +47,14 @@ def haproxy(bed, _):
     def command(test):
         return [*USER, vtest, "-q", "-t", patient(40), "-D", "no-htx=", "-k", "-b", "50M", str(test)]
     return each(bed, sorted(tree.glob("reg-tests/*/*.vtc")), command, more, seconds=60, at_once=1, cwd=lambda _: tree)
+
+
+def curl(bed, part):
+    """Its curl and libcurl against servers of its own for each protocol; how many tests are chosen depends on how it was built."""
+    need("perl")
+    tests = tree_of("curl") / "tests"
+    text = output(bed, ["perl", f"-I{tests}", str(tests / "runtests.pl"), "-n", "-a", "-s", *part.split()], tests.parent / "out/tests")
+    return words(text, r"^test (\d+) OK", r"^test (\d+) FAILED")
 
 
 def ours(bed, package):
@@ -77,10 +87,11 @@ def tap(bed, cwd, tests, more, at_once, named=True):
 
 
 # What the first word of a name needs the sources of.
-PACKAGES = {"nginx": "nginx nginx-tests", "memcached": "memcached", "HAProxy": "haproxy vtest"}
+PACKAGES = {"nginx": "nginx nginx-tests", "memcached": "memcached", "HAProxy": "haproxy vtest", "curl": "curl"}
 
 
 def jobs():
     yield from ((f"nginx {part}", nginx, part) for part in NGINX)
     yield "HAProxy", haproxy, ""
     yield "memcached t", memcached, ""
+    yield from ((f"curl {part}", curl, part) for part in CURL)

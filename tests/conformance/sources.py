@@ -38,6 +38,8 @@ BUILD = {
     "vtest": [["make", "-s", "vtest"]],
     "haproxy": [],
     "memcached": [["./configure", "-q"], ["make", "-s", "-j2"]],
+    "curl": [["cmake", "-B", "out", "-DCURL_USE_LIBPSL=OFF", "."], ["make", "-s", "-j2", "-C", "out"],
+             ["make", "-s", "-j2", "-C", "out", "testdeps"]],
     "mio": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "os-poll,os-ext,net", "--target-dir", "out"]],
     "async-io": [["cargo", "test", "-q", "--no-run", "--tests", "--target-dir", "out"]],
     "tokio": [["cargo", "test", "-q", "--no-run", "-p", "tokio", "--features", "full", "--target-dir", "out",
@@ -54,7 +56,8 @@ CRATES = {"tokio": "1.54.1"}
 # What Debian does not have. Where there is no network: SMCR_SOURCE_<NAME> may name a folder that is built.
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
             "async-io": "https://github.com/smol-rs/async-io", "hyper": "https://github.com/hyperium/hyper", "nginx": "https://github.com/nginx/nginx",
-            "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2"}
+            "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2",
+            "curl": "https://github.com/curl/curl"}
 
 
 def prepare(cache, package):
