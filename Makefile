@@ -4,6 +4,7 @@
 # make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
 # make kills   ends of streams, redis and nginx that die, ROUNDS times for each way of waiting: some minutes for 100
 # make churn   10,000 connections that open and close for SECS seconds, natively and under the library
+# make memcheck    cases and programs under valgrind, with the library at both ends
 # make static  clippy, and cargo-deny where it is installed; make reproducible   libsmcr.so twice, and compared
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
@@ -21,7 +22,7 @@ SECS ?= 600
 # Deaths for each pair of ends.
 ROUNDS ?= 100
 
-.PHONY: build test soak kills churn static reproducible test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak kills churn static reproducible memcheck test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -30,7 +31,7 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults hostile_wakes limits control models forks handovers conformance lab
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults memcheck hostile_wakes limits control models forks handovers conformance lab
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build
@@ -70,6 +71,11 @@ static:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \
 	    else echo 'cargo-deny is not installed: licences, sources and advisories are not checked'; fi
+
+# Part of `make test`.
+memcheck: build
+	@tests/deps.sh test
+	$(CARGO) test -p smcr-tests --test memcheck
 
 reproducible:
 	@CARGO="$(CARGO)" tests/reproducible.sh

@@ -31,6 +31,7 @@ tclsh tcl
 musl-gcc musl-tools
 setpriv util-linux
 stress-ng stress-ng
+valgrind valgrind
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     bench) list test; echo "haproxy haproxy" ;;
     conformance) list test; echo "haproxy haproxy

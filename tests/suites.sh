@@ -12,7 +12,7 @@ CARGO=${CARGO:-cargo}
 deadline() {
     case $1 in
         twice) echo 700 ;;
-        units | programs_redis | programs_nginx | faults | conformance) echo 400 ;;
+        units | programs_redis | programs_nginx | faults | memcheck | conformance) echo 400 ;;
         lab) echo 900 ;;
         *) echo 240 ;;
     esac

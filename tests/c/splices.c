@@ -193,6 +193,100 @@ static void relay_b(void) {
     meet();
 }
 
+/* Little by little through a pipe that is asked for more, past the end of each ring, exactly: what it has goes, and
+ * nothing is waited for. */
+enum { LITTLE = 64, SINGLE = 10000 };
+static void singly_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    long good = 0;
+    for (long i = 0; i < SINGLE; i++) {
+        fill(buf, LITTLE, i * LITTLE, 5);
+        MUST(write(p[1], buf, LITTLE));
+        good += splice(p[0], NULL, fd, NULL, 64 * KIB, SPLICE_F_MOVE) == LITTLE;
+    }
+    say("good %ld", good);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void singly_b(void) {
+    int fd = conn();
+    get_stream(fd, LITTLE * SINGLE, 5);
+    R(recv(fd, buf, 1, 0));
+}
+
+/* What splice says has left the pipe, also when the other end reads nothing for long. */
+enum { EACH = 10007, TIMES = 300 };
+static void not_read_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    meet();
+    long all = 0;
+    int good = 1;
+    for (int i = 0; i < TIMES; i++) {
+        fill(buf, EACH, all, 6);
+        MUST(write(p[1], buf, EACH));
+        for (long left = EACH, n; left > 0 && good; left -= n, all += n) {
+            n = splice(p[0], NULL, fd, NULL, 16 * KIB, SPLICE_F_MOVE);
+            good = n > 0 && now_in(p[0]) == left - n;
+        }
+    }
+    say("good %d, %ld", good, all);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void not_read_b(void) {
+    int fd = conn();
+    meet();
+    for (int i = 0; i < 8; i++)
+        settle();
+    get_stream(fd, (uint64_t)EACH * TIMES, 6);
+    R(recv(fd, buf, 1, 0));
+}
+
+/* An empty pipe is waited for; others use the connection meanwhile. */
+static void *waits(void *arg) {
+    int *fds = arg;
+    ssize_t n = splice(fds[0], NULL, fds[1], NULL, 100, SPLICE_F_MOVE);
+    return (void *)n;
+}
+static void empty_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    R(splice(p[0], NULL, fd, NULL, 10, SPLICE_F_NONBLOCK));
+    nonblocking(p[0], 1);
+    R(splice(p[0], NULL, fd, NULL, 10, 0));
+    nonblocking(p[0], 0);
+    R(splice(p[1], NULL, fd, NULL, 10, 0)); /* the wrong end */
+    nonblocking(fd, 1); /* which is for the socket alone */
+    int fds[2] = {p[0], fd};
+    pthread_t t;
+    pthread_create(&t, NULL, waits, fds);
+    settle();
+    put(fd, "01234", 5);
+    while (now_in(fd) < 5)
+        settle();
+    got(fd, buf, 5, 0, 7);
+    MUST(write(p[1], "56789", 5));
+    void *n;
+    pthread_join(t, &n);
+    say("%ld", (long)n);
+    nonblocking(fd, 0);
+    got(fd, buf, 5, 5, 7);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void empty_b(void) {
+    int fd = conn();
+    for (int at = 0; at < 10; at += 5) {
+        say("%zu '%.5s'", get(fd, buf, 5), buf);
+        fill(buf, 5, at, 7);
+        put(fd, buf, 5);
+    }
+    R(recv(fd, buf, 1, 0));
+    close(fd);
+}
+
 /* Pages of the program given to a pipe, doubled by tee, and sent twice. */
 static void pages_a(void) {
     int fd = conn(), p[2], q[2];
@@ -220,5 +314,8 @@ const struct test tests[] = {{"refused", refused_a, refused_b, 0},
                              {"nonblock", nonblock_a, nonblock_b, 0},
                              {"into_pipe", into_pipe_a, into_pipe_b, 0},
                              {"relay", relay_a, relay_b, 0},
+                             {"singly", singly_a, singly_b, 0},
+                             {"not_read", not_read_a, not_read_b, 0},
+                             {"empty", empty_a, empty_b, 0},
                              {"pages", pages_a, echo_b, 0},
                              {0}};

@@ -165,6 +165,7 @@ pub struct Nginx<'a> {
     pub net: &'a Net,
     pub load: Load,
     pub dir: TempDir,
+    before: Vec<String>,
 }
 
 /// The files that it serves: name and size.
@@ -172,6 +173,17 @@ pub const FILES: &[(&str, usize)] = &[("1k", 1024), ("64k", 65536), ("20m", 20 <
 
 impl<'a> Nginx<'a> {
     pub fn start(net: &'a Net, load: Load, workers: u32, sendfile: &str) -> Result<Nginx<'a>> {
+        Nginx::start_with(net, load, workers, sendfile, &[])
+    }
+
+    /// `before` is a program that starts the binary, with its arguments; its workers keep their user.
+    pub fn start_with(
+        net: &'a Net,
+        load: Load,
+        workers: u32,
+        sendfile: &str,
+        before: &[String],
+    ) -> Result<Nginx<'a>> {
         let dir = TempDir::new()?;
         open_to_all(dir.path())?;
         for name in ["html", "logs", "body", "proxy", "fastcgi", "uwsgi", "scgi"] {
@@ -184,10 +196,11 @@ impl<'a> Nginx<'a> {
                 noise(*size as u64, *size),
             )?;
         }
+        let user = if before.is_empty() { "" } else { "user root;\n" };
         fs::write(
             dir.path().join("nginx.conf"),
             format!(
-                "worker_processes {workers};\npid nginx.pid;\nerror_log logs/error.log;\n\
+                "{user}worker_processes {workers};\npid nginx.pid;\nerror_log logs/error.log;\n\
                  events {{ worker_connections 512; }}\n\
                  http {{\n  access_log off;\n  sendfile {sendfile};\n  keepalive_requests 100000000;\n\
                  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;\n\
@@ -197,7 +210,7 @@ impl<'a> Nginx<'a> {
                  location = /pid {{ return 200 '$pid'; }}\n  }}\n}}\n"
             ),
         )?;
-        let nginx = Nginx { net, load, dir };
+        let nginx = Nginx { net, load, dir, before: before.to_vec() };
         nginx.command(&[])?; // daemon on: the started process ends at once
         net.wait_listen(PORT)?;
         Ok(nginx)
@@ -205,7 +218,10 @@ impl<'a> Nginx<'a> {
 
     /// Runs the nginx binary on this instance.
     pub fn command(&self, args: &[&str]) -> Result<()> {
-        Program::new(self.net, self.load, which("nginx")?)
+        let binary = which("nginx")?.display().to_string();
+        let line: Vec<_> = self.before.iter().chain([&binary]).collect();
+        Program::new(self.net, self.load, line[0])
+            .args(&line[1..])
             .args(["-e", "logs/error.log", "-c", "nginx.conf", "-p"])
             .args([self.dir.path()])
             .args(args)

@@ -322,7 +322,8 @@ impl Case {
         Ok(())
     }
 
-    fn ensure_accelerated(&self, got: &Outcome) -> Result<()> {
+    /// The warm-ups left TCP, and all payload where that is asked for.
+    pub fn ensure_accelerated(&self, got: &Outcome) -> Result<()> {
         for &(payload, lo) in &got.warm {
             Share {
                 payload,

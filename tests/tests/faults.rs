@@ -157,6 +157,26 @@ fn replaced_while_it_is_rung() -> Result<()> {
     met("reuse", "closed", BELL, 700)
 }
 
+const COPIED: u32 = 10;
+const TAKEN: u32 = 14;
+
+/// A process dies, a thread jumps away, a handler calls again while a direction's lock is held.
+#[test]
+fn a_sender_that_holds_its_lock() -> Result<()> {
+    for case in ["killed", "jumped", "again"] {
+        met("locks", case, COPIED, 300).context(case)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_receiver_that_holds_its_lock() -> Result<()> {
+    for case in ["killed_in_recv", "again_in_recv"] {
+        met("locks", case, TAKEN, 300).context(case)?;
+    }
+    Ok(())
+}
+
 /// Each end dies at each step, the first time and later.
 #[test]
 fn death_at_each_step() -> Result<()> {

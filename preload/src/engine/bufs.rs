@@ -21,7 +21,7 @@ pub struct Control {
 impl Control {
     /// The place that a message names; None: there is none.
     pub fn of(m: &libc::msghdr) -> Option<Control> {
-        let room = m.msg_controllen as usize;
+        let room = m.msg_controllen;
         (room > 0 && !m.msg_control.is_null()).then(|| Control { at: m.msg_control, room, came: Cell::new(None) })
     }
 

@@ -11,13 +11,16 @@ pub struct FromFile {
     pub offset: Option<i64>,
     left: usize,
     ended: bool,
-    nonblock: bool,
+    is_pipe: bool,
+    has_given: bool,
+    /// A pipe had nothing, and nothing was read from it before.
+    pub was_empty: bool,
 }
 
 impl FromFile {
     /// `count` bytes of `file`.
     pub fn new(file: i32, offset: Option<i64>, count: usize) -> FromFile {
-        FromFile { file, offset, left: count, ended: false, nonblock: false }
+        FromFile { file, offset, left: count, ended: false, is_pipe: false, has_given: false, was_empty: false }
     }
 
     /// Bytes not read yet.
@@ -25,9 +28,9 @@ impl FromFile {
         self.left
     }
 
-    /// `count` bytes of a pipe.
-    pub fn pipe(file: i32, count: usize, nonblock: bool) -> FromFile {
-        FromFile { file, offset: None, left: count, ended: false, nonblock }
+    /// `count` bytes of a pipe: what it has. It is never waited for here, where the direction's lock is held.
+    pub fn pipe(file: i32, count: usize) -> FromFile {
+        FromFile { is_pipe: true, ..FromFile::new(file, None, count) }
     }
 }
 
@@ -40,12 +43,10 @@ impl Source for FromFile {
         let mut done = 0;
         while done < n {
             let (p, len) = ring.piece(pos + done as u64, n - done);
-            if self.nonblock && fd::poll_now(self.file, libc::POLLIN) == 0 {
-                if done == 0 {
-                    return Err(Errno(libc::EAGAIN));
-                }
-                self.ended = true;
-                return Ok(done);
+            if self.is_pipe && fd::poll_now(self.file, libc::POLLIN) == 0 {
+                self.was_empty = done == 0 && !self.has_given;
+                self.ended = !self.was_empty;
+                return if self.was_empty { Err(Errno(libc::EAGAIN)) } else { Ok(done) };
             }
             // SAFETY: a piece of the ring, valid for writes, not published yet.
             let r = unsafe {
@@ -62,6 +63,7 @@ impl Source for FromFile {
                 Ok(got) => {
                     done += got;
                     self.left -= got;
+                    self.has_given = true;
                     if let Some(off) = &mut self.offset {
                         *off += got as i64;
                     }

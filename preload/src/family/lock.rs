@@ -3,11 +3,11 @@
 //! It lies in the family page, never in the peer's mapping, and is never held over a wait. A thread
 //! that meets itself is either a signal handler that interrupted the holder (the holder's marker on
 //! the stack is intact: the handler is refused) or a thread that left the holder by siglongjmp (the
-//! marker is gone: taken over). What a holder has not published by its last store never happened, so
+//! marker is gone, or lies below the present call: taken over). What a holder has not published by its last store never happened, so
 //! taking over needs no repair.
 
 use super::process;
-use crate::sys::proc;
+use crate::sys::{proc, thread};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 
@@ -68,7 +68,7 @@ impl Lock {
     pub fn take_by<'a>(&'a self, marker: &'a Marker, alone: bool) -> Result<Held<'a>, Reentered> {
         let me = process::tid();
         if !self.claim(me, alone) {
-            self.contend(me)?;
+            self.contend(me, marker)?;
         }
         Ok(self.mark(me, marker))
     }
@@ -102,12 +102,12 @@ impl Lock {
     }
 
     #[cold]
-    fn contend(&self, me: u32) -> Result<(), Reentered> {
+    fn contend(&self, me: u32, marker: &Marker) -> Result<(), Reentered> {
         let mut rounds = 0u32;
         loop {
             let owner = self.owner.load(Relaxed);
             if owner == me {
-                return if self.marker_is_intact() { Err(Reentered) } else { Ok(()) };
+                return if self.is_interrupted_by(marker) { Err(Reentered) } else { Ok(()) };
             }
             if owner == 0 {
                 if self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
@@ -130,11 +130,17 @@ impl Lock {
         }
     }
 
-    fn marker_is_intact(&self) -> bool {
+    /// Whether the holder, which is this thread, will go on: the call with `marker` is in a handler on top of it. What a
+    /// jump has left lies below that call, or was written over since.
+    fn is_interrupted_by(&self, marker: &Marker) -> bool {
         let at = self.marker_at.load(Relaxed) as *const u64;
+        // The two stacks may lie in any order.
+        if at.is_null() || at <= marker.0.as_ptr().cast_const() && !thread::is_on_alternate_stack() {
+            return false;
+        }
         // SAFETY: the address is of this thread's own stack (the owner is this thread), which is
         // mapped; what lies there now may be anything and is only compared.
-        !at.is_null() && unsafe { at.read_volatile() } == self.marker.load(Relaxed)
+        unsafe { at.read_volatile() == self.marker.load(Relaxed) }
     }
 
     /// Whether somebody holds it now.
@@ -145,7 +151,7 @@ impl Lock {
     /// Takes it without a marker: the caller has blocked all signals. What the caller holds already, below a handler, stays
     /// as it is.
     pub(super) fn seize(&self, me: u32) {
-        if self.owner.load(Relaxed) != me && (self.claim(me, false) || self.contend(me).is_ok()) {
+        if self.owner.load(Relaxed) != me && (self.claim(me, false) || self.contend(me, &Marker::new()).is_ok()) {
             self.marker_at.store(0, Relaxed);
         }
     }
@@ -176,6 +182,32 @@ impl Drop for Held<'_> {
 mod tests {
     use super::*;
     use crate::sys::mem;
+
+    /// Takes it and is left as by siglongjmp: without release, the marker untouched below the caller's frame.
+    #[inline(never)]
+    fn take_and_leave(lock: &Lock) {
+        let marker = Marker::new();
+        std::mem::forget(lock.take(std::hint::black_box(&marker)));
+    }
+
+    #[inline(never)]
+    fn is_refused(lock: &Lock) -> bool {
+        let marker = Marker::new();
+        lock.take(std::hint::black_box(&marker)).is_err()
+    }
+
+    #[test]
+    fn a_call_that_was_left_is_followed_and_one_that_is_interrupted_is_not() {
+        // SAFETY: all zero is a free lock.
+        let lock: Lock = unsafe { std::mem::zeroed() };
+        let above = Marker::new();
+        take_and_leave(&lock);
+        assert!(lock.take(std::hint::black_box(&above)).is_ok(), "what was left lies below");
+        let held = lock.take(std::hint::black_box(&above));
+        assert!(held.is_ok() && is_refused(&lock), "a handler lies on top");
+        drop(held);
+        assert!(!is_refused(&lock));
+    }
 
     /// A child is killed with the lock in its hands, and nobody asks for its status.
     #[test]

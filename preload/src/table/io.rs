@@ -9,8 +9,8 @@ use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
+use crate::sys::{Errno, Res, errno, fd as desc, set_errno};
 use crate::table::{self, late, life};
-use crate::sys::{Errno, Res, errno, set_errno};
 use smcr_proto::reason::Reason;
 
 /// Flags that need the kernel's own TCP.
@@ -379,19 +379,34 @@ pub fn send_file(
     }
 }
 
-/// splice(2) from a pipe into a tracked socket in memory. None: on TCP.
+/// splice(2) from a pipe into a tracked socket in memory. None: on TCP, and nothing went.
 pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
     life::first_use(s, fd);
     if !s.tx_in_memory() {
         return None;
     }
-    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
-    let mut source = FromFile::pipe(pipe, count, nonblock);
-    in_memory(fd, s, &mut source, if nonblock { libc::MSG_DONTWAIT } else { 0 }).or_else(|| {
-        // On TCP before all was in the ring. What has left the pipe is told now: for the rest the kernel would wait in vain.
-        let moved = count - source.remaining();
-        (moved > 0).then_some(moved as isize)
-    })
+    loop {
+        let mut source = FromFile::pipe(pipe, count);
+        let r = in_memory(fd, s, &mut source, 0);
+        let went = count - source.remaining();
+        if r.is_none() {
+            // In part, which a program has to expect; the rest is its next call.
+            return Some(went as isize).filter(|_| went > 0);
+        }
+        if !source.was_empty {
+            return r;
+        }
+        match desc::status_flags(pipe) {
+            Ok(f) if f & libc::O_ACCMODE == libc::O_WRONLY => return Some(to_c(Err(Errno(libc::EBADF)))),
+            // The socket's O_NONBLOCK is for the socket alone.
+            Ok(f) if f & libc::O_NONBLOCK == 0 && flags & libc::SPLICE_F_NONBLOCK == 0 => {}
+            _ => return r,
+        }
+        let mut p = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
+        if let Err(e) = desc::poll(&mut p, -1) {
+            return Some(to_c(Err(e)));
+        }
+    }
 }
 
 /// splice(2) into a tracked socket on TCP. A direction that moves to memory meanwhile: EAGAIN for a

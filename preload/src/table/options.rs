@@ -57,7 +57,7 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(v) = value else { return Set::Kernel };
             let is_large = !(0..=shadow::MOST_LOW_WATER as i32).contains(&v);
-            if is_large && s.region().is_some() && !(s.is_linked() && !s.can_return()) {
+            if is_large && s.region().is_some() && (!s.is_linked() || s.can_return()) {
                 let _ = home(Reason::TcpSpecial); // no ring need ever hold as much
             }
             let v = if is_large && s.rx_in_memory() { shadow::limited_low_water(sock, v) } else { v };

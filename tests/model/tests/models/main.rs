@@ -3,8 +3,12 @@
 mod alone;
 mod careful;
 mod doorbell;
+mod finish;
 mod gate;
 mod held;
+mod lock;
+mod marks;
+mod memory;
 mod ring;
 mod sleep;
 mod sleepers;
