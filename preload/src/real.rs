@@ -107,11 +107,8 @@ table! {
     sendfile64(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t = -1;
     splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, n: size_t, flags: c_uint) -> ssize_t = -1;
     aio_read(one: *mut aiocb) -> c_int = -1;
-    aio_read64(one: *mut aiocb) -> c_int = -1;
     aio_write(one: *mut aiocb) -> c_int = -1;
-    aio_write64(one: *mut aiocb) -> c_int = -1;
     lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int = -1;
-    lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int = -1;
     preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;

@@ -9,36 +9,19 @@
  * What the call that was left had not published never happened; all other bytes come, once and in order. Exit 0: right.
  * The other end is a child that sends back what it gets. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
+#include "ends.h"
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* HOLD_MS: what the test asks the library for. */
 enum { PORT = 7080, BYTES = 100, HOLD_MS = 300, WITHIN_MS = 100, ROUNDS = 3, MOST = 400 };
 
 static int fd, gate[2];
-
-static void die(const char *what) {
-    fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-    exit(1);
-}
-
-static void wrong(const char *what) {
-    errno = 0;
-    die(what);
-}
 
 static long now_ms(void) {
     struct timespec t;
@@ -146,6 +129,16 @@ static void left_by_jump(void (*call)(char)) {
     }
 }
 
+/* What the handler sends may be refused as over a full socket, but not in part, and there is nothing for it to receive. */
+static void met_by_a_call(void (*call)(char), char c, int nth) {
+    alarm_within(call_again);
+    call(c);
+    if (calls != nth)
+        wrong("the handler did not come");
+    if ((results[0] != BYTES && results[0] != -1) || results[1] != -1)
+        wrong("what the handler's calls returned");
+}
+
 static void in_send(const char *how) {
     warm_up(ping);
     for (int i = 0; i < ROUNDS; i++) {
@@ -154,13 +147,7 @@ static void in_send(const char *how) {
         else if (!strcmp(how, "jumped"))
             left_by_jump(put);
         else {
-            alarm_within(call_again);
-            put('a');
-            if (calls != i + 1)
-                wrong("the handler did not come");
-            /* It may be refused as over a full socket, but not in part, and nothing had come yet. */
-            if ((results[0] != BYTES && results[0] != -1) || results[1] != -1)
-                wrong("what the handler's calls returned");
+            met_by_a_call(put, 'a', i + 1);
             char first = results[0] == BYTES ? 'h' : 'a';
             expect(first);
             if (first == 'h')
@@ -183,12 +170,7 @@ static void in_recv(const char *how) {
         else if (!strcmp(how, "jumped_in_recv"))
             left_by_jump(expect);
         else {
-            alarm_within(call_again);
-            expect('k');
-            if (calls != i + 1)
-                wrong("the handler did not come");
-            if ((results[0] != BYTES && results[0] != -1) || results[1] != -1)
-                wrong("what the handler's calls returned");
+            met_by_a_call(expect, 'k', i + 1);
             if (results[0] == BYTES)
                 expect('h');
             ping('n');
@@ -202,18 +184,14 @@ static void in_recv(const char *how) {
 int main(int argc, char **argv) {
     if (argc < 2)
         return 2;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1, status;
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&here, sizeof here) || listen(listener, 8) || pipe(gate))
-        die("listen");
+    int listener = listen_on(PORT), status;
+    if (pipe(gate))
+        die("pipe");
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(listener);
-        fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(fd, (void *)&here, sizeof here))
-            die("connect");
+        fd = dial(PORT);
         send_back();
         exit(0);
     }

@@ -5,38 +5,18 @@
  *   races edge    bytes come while epoll_wait, edge-triggered, has looked and found nothing: they are told
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
+#include "ends.h"
 #include <fcntl.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { PORT = 7070, ROUNDS = 5, BYTES = 100, LOOKS = 30 };
-
-static void die(const char *what) {
-    fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-    exit(1);
-}
-
-static int dial(void) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(fd, (void *)&to, sizeof to))
-        die("connect");
-    return fd;
-}
 
 /* A message there and back; 0 when the other end is gone. */
 static int ping(int fd, int seed) {
@@ -61,17 +41,6 @@ static int answer(int fd) {
     return n > 0 && send(fd, bytes, n, MSG_NOSIGNAL) == n;
 }
 
-static int regions(void) {
-    FILE *f = fopen("/proc/self/maps", "r");
-    char line[512];
-    int n = 0;
-    while (f && fgets(line, sizeof line, f))
-        n += strstr(line, "smcr-region") != NULL;
-    if (f)
-        fclose(f);
-    return n;
-}
-
 /* -- taken */
 
 static atomic_int stop;
@@ -85,7 +54,7 @@ static void *serve(void *arg) {
 
 static void taken_client(void) {
     for (int i = 0; i < ROUNDS; i++) {
-        int first = dial(), second = dial(), n = 0;
+        int first = dial(PORT), second = dial(PORT), n = 0;
         while (ping(first, n++))
             ;
         close(first);
@@ -119,10 +88,10 @@ static void taken_server(int listener) {
         for (int ms = 0; regions() && ms < 5000; ms++)
             usleep(1000);
         if (regions())
-            errno = 0, die("memory of a closed connection is mapped");
+            wrong("memory of a closed connection is mapped");
     }
     if (met < ROUNDS)
-        errno = 0, die("the memory did not come");
+        wrong("the memory did not come");
     printf("taken: %d times\n", met);
 }
 
@@ -131,7 +100,7 @@ static void taken_server(int listener) {
 static int gate[2];
 
 static void edge_client(void) {
-    int fd = dial();
+    int fd = dial(PORT);
     char c;
     while (read(gate[0], &c, 1) == 1) {
         if (c == 'x') {
@@ -175,7 +144,7 @@ static void edge_server(int listener) {
             if (told && now - before < 10 * BYTES)
                 warm = told;
             else if (told == 1000)
-                errno = 0, die("it is not in memory");
+                wrong("it is not in memory");
             before = now;
         }
         if (write(gate[1], warm ? "x" : "w", 1) != 1)
@@ -186,7 +155,7 @@ static void edge_server(int listener) {
                 n += more;
         for (ssize_t n = 0, more; n < BYTES;) {
             if (epoll_wait(set, &e, 1, 10000) != 1)
-                errno = 0, die("bytes were not told");
+                wrong("bytes were not told");
             while ((more = recv(fd, bytes + n, sizeof bytes - n, 0)) > 0)
                 n += more;
         }
@@ -195,18 +164,16 @@ static void edge_server(int listener) {
         told++;
     }
     if (received(fd) - before >= LOOKS * BYTES)
-        errno = 0, die("it has left memory");
+        wrong("it has left memory");
     close(gate[1]);
     printf("edge: told %d times, %d of them before it was in memory\n", told, warm);
 }
 
 int main(int argc, char **argv) {
-    int is_edge = argc > 1 && !strcmp(argv[1], "edge"), one = 1, status = 0;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (void *)&here, sizeof here) || listen(listener, 8) || pipe(gate))
-        die("listen");
+    int is_edge = argc > 1 && !strcmp(argv[1], "edge"), status = 0;
+    int listener = listen_on(PORT);
+    if (pipe(gate))
+        die("pipe");
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);

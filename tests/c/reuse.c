@@ -9,37 +9,20 @@
  * Exit 0: nothing stands in the program's file, and everybody was woken. The connecting end is a program of its own, which
  * does not take its time. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
+#include "ends.h"
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { PORT = 7070, ROUNDS = 3, BYTES = 100, NUMBERS = 400 };
-
-static void die(const char *what) {
-    fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
-    exit(1);
-}
-
-static void fail(const char *what) {
-    errno = 0;
-    die(what);
-}
 
 static void give(int fd, char what) {
     char bytes[BYTES];
@@ -64,17 +47,9 @@ static char get(int fd) {
 
 /* -- the end that waits and is rung */
 
-static int dial(void) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(fd, (void *)&to, sizeof to))
-        die("connect");
-    return fd;
-}
-
 /* Until the other end says that it is in memory. */
 static int dial_and_warm(void) {
-    int fd = dial();
+    int fd = dial(PORT);
     do
         give(fd, 'w');
     while (get(fd) != 'm');
@@ -113,22 +88,11 @@ static void client(int is_closed) {
 static int connections[2], file;
 static atomic_int in_send, stop;
 
-static int regions(void) {
-    FILE *f = fopen("/proc/self/maps", "r");
-    char line[512];
-    int n = 0;
-    while (f && fgets(line, sizeof line, f))
-        n += strstr(line, "smcr-region") != NULL;
-    if (f)
-        fclose(f);
-    return n;
-}
-
 static int warm(int listener, int nth) {
     int fd = accept(listener, NULL, NULL), more = 10;
     for (int n = 0; fd >= 0 && get(fd) == 'w'; n++) {
         if (n == 20000)
-            fail("it is not in memory");
+            wrong("it is not in memory");
         more -= regions() == nth;
         give(fd, more > 0 ? 'w' : 'm');
         if (more == 0)
@@ -183,7 +147,7 @@ static void check_file(void) {
     if (fstat(file, &st))
         die("fstat");
     if (st.st_size)
-        fail("there are bytes in the file that the program did not write");
+        wrong("there are bytes in the file that the program did not write");
 }
 
 static int taken[NUMBERS], taken_count;
@@ -317,16 +281,14 @@ static int closed_round(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "moved";
-    int is_closed = !strcmp(what, "closed"), one = 1, status = 0, met = 0;
+    int is_closed = !strcmp(what, "closed"), status = 0, met = 0;
     signal(SIGUSR1, take_all);
     if (argc > 2)
         return client(is_closed), 0;
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    int listener = listen_on(PORT);
     file = memfd_create("the program's", MFD_CLOEXEC);
-    if (file < 0 || bind(listener, (void *)&here, sizeof here) || listen(listener, 8))
-        die("listen");
+    if (file < 0)
+        die("memfd_create");
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -345,7 +307,7 @@ int main(int argc, char **argv) {
     }
     waitpid(child, &status, 0);
     if (!met)
-        fail("no thread was about to ring");
+        wrong("no thread was about to ring");
     printf("%s: %d times\n", what, met);
     return !WIFEXITED(status) || WEXITSTATUS(status);
 }

@@ -8,6 +8,7 @@ use crate::table::{self, life};
 use libc::{aiocb, c_int, c_long, sigevent};
 use smcr_proto::reason::Reason;
 
+// Those with 64 take the same structure where long has 64 bits.
 hooks! {
     fn aio_read(one: *mut aiocb) -> c_int {
         leave_posix(one);
@@ -16,9 +17,8 @@ hooks! {
     }
 
     fn aio_read64(one: *mut aiocb) -> c_int {
-        leave_posix(one);
         // SAFETY: the program's arguments.
-        unsafe { real::aio_read64(one) }
+        unsafe { aio_read(one) }
     }
 
     fn aio_write(one: *mut aiocb) -> c_int {
@@ -28,9 +28,8 @@ hooks! {
     }
 
     fn aio_write64(one: *mut aiocb) -> c_int {
-        leave_posix(one);
         // SAFETY: the program's arguments.
-        unsafe { real::aio_write64(one) }
+        unsafe { aio_write(one) }
     }
 
     fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int {
@@ -40,9 +39,8 @@ hooks! {
     }
 
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int {
-        leave_each(list, n.into(), leave_posix);
         // SAFETY: the program's arguments.
-        unsafe { real::lio_listio64(mode, list, n, sig) }
+        unsafe { lio_listio(mode, list, n, sig) }
     }
 }
 

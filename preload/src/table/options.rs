@@ -226,15 +226,10 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
 /// The kernel has taken an ioctl.
 pub fn after_ioctl(s: &'static Sock, sock: i32, request: u64) {
     match request {
-        libc::FIONBIO => {
-            if let Ok(f) = fd::status_flags(sock) {
-                nonblocking(s, sock, f & libc::O_NONBLOCK != 0);
+        libc::FIONBIO | libc::FIOASYNC => {
+            if let Ok(flags) = fd::status_flags(sock) {
+                status_flags(s, sock, flags);
             }
-        }
-        libc::FIOASYNC
-            if !s.has(flag::PINNED) && fd::status_flags(sock).is_ok_and(|f| f & libc::O_ASYNC != 0) =>
-        {
-            crate::table::life::hand_over(s, sock, Reason::Async);
         }
         _ => {}
     }
