@@ -98,15 +98,20 @@ pub fn looked_now(s: &Sock) {
     s.rx.looked.store(clock::ticks() + clock::ticks_of_us(us), Relaxed);
 }
 
-/// Looks. Where a look takes long (a tracer, a sandbox) the next one is further off, so that looks cost a twentieth at most.
+/// Looks, and says when the next look is due.
 fn poll_now(s: &Sock, sock: i32, events: i16) -> i16 {
-    const SHARE: u64 = 20;
     let before = clock::ticks();
     let bits = fd::poll_now(sock, events);
     let now = clock::ticks();
-    let next = now + now.saturating_sub(before).min(clock::ticks_of_us(500)) * SHARE;
-    s.rx.looked.fetch_max(next, Relaxed);
+    s.rx.looked.fetch_max(now + rest_after(now.saturating_sub(before)), Relaxed);
     bits
+}
+
+/// How long after a look that took so long there is none: where it takes long (a tracer, a sandbox) looks cost a twentieth of
+/// the time at most. Both in ticks.
+pub fn rest_after(took: u64) -> u64 {
+    const SHARE: u64 = 20;
+    took.min(clock::ticks_of_us(500)) * SHARE
 }
 
 /// As [`is_look_due`], and notes the look.

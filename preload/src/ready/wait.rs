@@ -11,7 +11,7 @@ use super::level;
 use super::look::{Depth, keep, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
 use crate::engine::rounds::Rounds;
-use crate::engine::{linked, spin};
+use crate::engine::{kernel, linked, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::flag;
@@ -150,12 +150,11 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     if inner.ours == 0 {
         return 0; // the kernel alone knows
     }
-    let now = clock::ticks();
-    let is_due = now > inner.kernel_look;
-    let mut n = if is_due { look_at_kernel(epfd, set, inner, out, 0, now) } else { 0 };
+    let is_due = clock::ticks() > inner.kernel_look;
+    let mut n = if is_due { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
     n += look(set, inner, &mut out[n..], depth);
     if inner.kernel_look == 0 && !is_due && n < out.len() {
-        n = look_at_kernel(epfd, set, inner, out, n, now);
+        n = look_at_kernel(epfd, set, inner, out, n);
     }
     n
 }
@@ -167,12 +166,17 @@ fn look_at_kernel(
     inner: &mut Inner,
     out: &mut [epoll_event],
     n: usize,
-    now: u64,
 ) -> usize {
-    inner.kernel_look = now + clock::ticks_of_us(50);
     let room = &mut out[n..];
+    let before = clock::ticks();
     // SAFETY: the program's array.
-    match unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) } {
+    let found = unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) };
+    let now = clock::ticks();
+    let took = now.saturating_sub(before);
+    // Two in a row: one alone may have been preempted, and members on TCP would wait for it.
+    let rest = kernel::rest_after(took.min(inner.kernel_took));
+    (inner.kernel_look, inner.kernel_took) = (now + rest.max(clock::ticks_of_us(50)), took);
+    match found {
         Ok(k) if k > 0 => keep(set, inner, out, n, k),
         _ => n,
     }

@@ -109,6 +109,8 @@ pub struct Inner {
     pub unnamed: bool,
     /// Tick from which the kernel is to be looked at again.
     pub kernel_look: u64,
+    /// Ticks that the last look took.
+    pub kernel_took: u64,
 }
 
 impl Inner {
@@ -143,6 +145,7 @@ impl Inner {
             channel_registered: false,
             unnamed: false,
             kernel_look: 0,
+            kernel_took: 0,
         };
     }
 
