@@ -33,10 +33,12 @@ def redis(clients, fn=lambda c, f: f(c)):
         wait_listening(srv, port)
         out, total = {}, 0
         for test in ("set", "get"):
-            n = 5000 if clients > 1 else 2000
-            rate, _ = redis_rate(c, port, clients, test, n)  # not counted; its rate gives the length of the run
-            total += n
-            n = int(max(n, min(rate * c.secs, 5e6)))
+            n, is_long = 2000, False
+            while not is_long:  # not counted: the length of the run, from one that is not mostly its beginning
+                rate, _ = redis_rate(c, port, clients, test, n)
+                total += n
+                is_long = n >= rate * c.secs / 4
+                n = int(max(n, min(rate * c.secs, 1e7)))
             out[test + "_s"], out[test + "_p99_us"] = redis_rate(c, port, clients, test, n)
             total += n
         out["_all"] = total
