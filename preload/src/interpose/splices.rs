@@ -31,7 +31,7 @@ hooks! {
         {
             // SAFETY: the program's arguments; its pointer is valid or null.
             return direct(|| unsafe {
-                table::io::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
+                table::files::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
             });
         }
         if let Some(s) = table::sock(file)
@@ -52,9 +52,9 @@ hooks! {
                 && Pipe::is_one(from)
             {
                 return direct(|| {
-                    table::io::splice_in(to, s, from, n, flags).unwrap_or_else(|| {
+                    table::files::splice_in(to, s, from, n, flags).unwrap_or_else(|| {
                         // SAFETY: no offsets.
-                        table::io::splice_through_kernel(to, s, flags, || unsafe {
+                        table::files::splice_through_kernel(to, s, flags, || unsafe {
                             real::splice(from, off_in, to, off_out, n, flags)
                         })
                     })

@@ -4,12 +4,11 @@
 //! Results are C results: -1 with errno.
 
 use crate::engine::bufs::{self, Bufs, Control};
-use crate::engine::file::FromFile;
 use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, Res, errno, fd as desc, set_errno};
+use crate::sys::{Errno, Res, errno, set_errno};
 use crate::table::{self, late, life};
 use smcr_proto::reason::Reason;
 
@@ -146,7 +145,7 @@ pub unsafe fn send_slowly(
 /// The kernel took less than all: an edge-triggered set that serves the socket since the other direction
 /// is in memory owes the program an event when there is room again.
 #[inline]
-fn note_full(s: &Sock, n: isize, wanted: usize) {
+pub(super) fn note_full(s: &Sock, n: isize, wanted: usize) {
     if s.has(flag::CAREFUL) && n < wanted as isize {
         s.tx.looked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -154,7 +153,7 @@ fn note_full(s: &Sock, n: isize, wanted: usize) {
 
 /// Sends what a source has while the direction is in memory. None: it is on TCP now, the source
 /// knows how much went.
-fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
+pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
     let nonblock = is_nonblocking(s, flags);
     if source.left() == 0 && !s.has(flag::SHUT_WR) {
         return Some(0);
@@ -183,7 +182,7 @@ fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) ->
 }
 
 #[inline]
-fn is_nonblocking(s: &Sock, flags: i32) -> bool {
+pub(super) fn is_nonblocking(s: &Sock, flags: i32) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK)
 }
 
@@ -330,99 +329,5 @@ fn take_urgent(s: &Sock, iov: &[libc::iovec], flags: i32) -> isize {
         }
         (Ok(_), None) => 0,
         (Err(e), _) => to_c(Err(e)),
-    }
-}
-
-/// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own.
-pub fn send_file(
-    fd: i32,
-    s: &'static Sock,
-    file: i32,
-    offset: Option<&mut i64>,
-    count: usize,
-    real: impl Fn(Option<&mut i64>, usize) -> isize,
-) -> isize {
-    let mut offset = offset;
-    let mut done = 0isize;
-    loop {
-        if s.tx_in_memory() {
-            let mut source = FromFile::new(file, offset.as_deref().copied(), count - done as usize);
-            let before = count - done as usize;
-            let r = in_memory(fd, s, &mut source, 0);
-            if let (Some(to), Some(now)) = (offset.as_deref_mut(), source.offset) {
-                *to = now;
-            }
-            match r {
-                Some(n) if n >= 0 => return done + n,
-                Some(_) if done > 0 => return done,
-                Some(n) => return n,
-                None => done += (before - source.remaining()) as isize,
-            }
-            if done as usize >= count {
-                return done;
-            }
-        }
-        life::first_use(s, fd);
-        if s.tx_in_memory() {
-            continue;
-        }
-        let left = count - done as usize;
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
-            return if done > 0 { done } else { to_c(Err(e)) };
-        }
-        if let Some(n) = tx::through_kernel(s, || real(None, left)) {
-            // The real call was made by the closure with the program's own offset.
-            note_full(s, n, left);
-            rendezvous::after_op(s, fd);
-            return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
-        }
-    }
-}
-
-/// splice(2) from a pipe into a tracked socket in memory. None: on TCP, and nothing went.
-pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
-    life::first_use(s, fd);
-    if !s.tx_in_memory() {
-        return None;
-    }
-    loop {
-        let mut source = FromFile::pipe(pipe, count);
-        let r = in_memory(fd, s, &mut source, 0);
-        let went = count - source.remaining();
-        if r.is_none() {
-            // In part, which a program has to expect; the rest is its next call.
-            return Some(went as isize).filter(|_| went > 0);
-        }
-        if !source.was_empty {
-            return r;
-        }
-        match desc::status_flags(pipe) {
-            Ok(f) if f & libc::O_ACCMODE == libc::O_WRONLY => return Some(to_c(Err(Errno(libc::EBADF)))),
-            // The socket's O_NONBLOCK is for the socket alone.
-            Ok(f) if f & libc::O_NONBLOCK == 0 && flags & libc::SPLICE_F_NONBLOCK == 0 => {}
-            _ => return r,
-        }
-        let mut p = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
-        if let Err(e) = desc::poll(&mut p, -1) {
-            return Some(to_c(Err(e)));
-        }
-    }
-}
-
-/// splice(2) into a tracked socket on TCP. A direction that moves to memory meanwhile: EAGAIN for a
-/// call that may say so, else it comes back to TCP.
-pub fn splice_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn() -> isize) -> isize {
-    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
-    loop {
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
-            return to_c(Err(e));
-        }
-        if let Some(n) = tx::through_kernel(s, &real) {
-            return n;
-        }
-        switch::pin(s, fd, Reason::CountMismatch);
-        if s.tx_in_memory() {
-            return to_c(Err(Errno(libc::EAGAIN)));
-        }
     }
 }

@@ -19,6 +19,7 @@
 pub mod apart;
 pub mod confine;
 pub mod drain;
+pub mod files;
 pub mod index;
 pub mod io;
 pub mod forks;
