@@ -105,14 +105,18 @@ class Guest:
             return b""  # QEMU was killed
 
     def say(self, **message):
-        with self.lock:
-            self.port.sendall(json.dumps(message).encode() + b"\n")
+        try:
+            with self.lock:
+                self.port.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            self.gone = True
+            raise Failed(f"guest {self.role} has gone: {error}") from error
 
     def wait(self, condition, seconds):
         with self.changed:
             self.changed.wait_for(lambda: condition() or self.gone, seconds)
         if self.gone:
-            raise Failed(f"guest {self.role} has gone (see its console)")
+            raise Failed(f"guest {self.role} has gone")
 
     def start(self, text, **env):
         """Starts a command; see Job."""
@@ -145,7 +149,7 @@ class Guests:
         self.kernel, self.cache, self.library, self.memory, self.mtu = kernel, cache, library, memory, mtu
         self.out = out or tempfile.mkdtemp(prefix="smcr-lab.")
         self.keep, self.packets = out is not None, packets
-        self.processes = []
+        self.processes, self.boots = [], 0
 
     def __enter__(self):
         os.makedirs(self.out, exist_ok=True)
@@ -216,12 +220,22 @@ class Guests:
         except OSError as error:
             return str(error)
 
+    def boot_again(self):
+        """After the death of one: both, fresh. Their consoles are kept beside the new ones."""
+        self.__exit__(keep=True)
+        self.boots += 1
+        for role in "AB":
+            old = os.path.join(self.out, f"console.{role}")
+            if os.path.exists(old):
+                os.rename(old, os.path.join(self.out, f"died{self.boots}.{role}"))
+        self.__enter__()
+
     def __exit__(self, *_, keep=False):
         for guest in (getattr(self, "a", None), getattr(self, "b", None)):
             if guest:
                 try:
                     guest.say(off=True)
-                except OSError:
+                except Failed:
                     pass
         end = time.monotonic() + 5
         for process in self.processes:

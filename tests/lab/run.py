@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -95,29 +96,70 @@ def main():
         print("\n".join(name for name, _ in cases))
         return 0
     cases *= args.times
-    began, failed = time.monotonic(), []
-    with boot(args.out, packets=args.packets, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
-        lab = Lab(guests, args.log)
-        lab.set_up()
-        print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
-        for name, function in cases:
-            start = time.monotonic()
-            try:
-                [guest.stood_still() for guest in (lab.a, lab.b)]  # counts from here on
-                result, text = "ok  ", function(lab)
-            except Failed as error:
-                result, text = "FAIL", str(error)
-                failed.append(name)
-                servers = [f"{kind} server in {role}: {job.tail()}" for (kind, role), job in lab.servers.items() if "server:" in job.out]
-                stood = [f"guest {guest.role} stood still for {still(guest)} at most" for guest in (lab.a, lab.b)]
-                text = "\n       ".join([text, *servers, ", ".join(stood)])
-                lab.restart()
-            print(f"{result} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
-        if failed:
-            for guest in (lab.a, lab.b):
-                print(f"--- kernel log of guest {guest.role} ---\n{guest.run('dmesg | tail -15')}", end="")
-    print(f"lab: {len(cases) - len(failed)} of {len(cases)} cases passed in {time.monotonic() - began:.0f} s")
+    began, failed, passed = time.monotonic(), [], 0
+    try:
+        with boot(args.out, packets=args.packets, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
+            lab = ready(guests, args.log)
+            print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
+            for name, function in cases:
+                start = time.monotonic()
+                try:
+                    [guest.stood_still() for guest in (lab.a, lab.b)]  # counts from here on
+                    result, text = "ok  ", function(lab)
+                    passed += 1
+                except Exception as error:
+                    result, text = "FAIL", told(error)
+                    failed.append(name)
+                    try:
+                        text = "\n       ".join([text, *about(lab)])
+                        lab.restart()
+                    except Failed as more:
+                        text += f"\n       {more}"
+                print(f"{result} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
+                if result == "FAIL" and (dead := dead_of(lab)):
+                    for role in dead:
+                        print(f"--- end of the console of guest {role} ---\n{guests.console(role)}\n---", flush=True)
+                    guests.boot_again()
+                    lab = ready(guests, args.log)
+            if failed:
+                for guest in (lab.a, lab.b):
+                    print(f"--- kernel log of guest {guest.role} ---\n{guest.run('dmesg | tail -15')}", end="")
+    except (Failed, subprocess.CalledProcessError) as error:
+        print(f"FAIL lab: {error}")
+        failed.append("lab")
+    print(f"lab: {passed} of {len(cases)} cases passed in {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
+
+
+def ready(guests, log):
+    lab = Lab(guests, log)
+    lab.set_up()
+    return lab
+
+
+def dead_of(lab):
+    """Guests that have gone, or do not answer."""
+    def is_dead(guest):
+        try:
+            return guest.stood_still() is None
+        except Failed:
+            return True
+    return [guest.role for guest in (lab.a, lab.b) if is_dead(guest)]
+
+
+def told(error):
+    """What a case failed by; of what it did not foresee also where."""
+    if isinstance(error, Failed):
+        return str(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"
+
+
+def about(lab):
+    """What is worth knowing after a failure."""
+    servers = [f"{kind} server in {role}: {job.tail()}" for (kind, role), job in lab.servers.items() if "server:" in job.out]
+    stood = [f"guest {guest.role} stood still for {still(guest)} at most" for guest in (lab.a, lab.b)]
+    return [*servers, ", ".join(stood)]
 
 
 if __name__ == "__main__":
