@@ -10,7 +10,7 @@
 //! | `long N` | a message of N bytes |
 //! | `cdc SEQ TOKEN PRODUCER CONSUMER FLAGS FLAGS` | a message of the connection; cursors in bytes |
 //! | `raw SEQ WRAP COUNT WRAP COUNT FLAGS FLAGS` | the same with cursors as they stand |
-//! | `imm LEN NAME CONSUMED` | a write that announces itself |
+//! | `imm LEN NAME CONSUMED [SEQ]` | a write that announces itself, with the next number, or one that is so far from it |
 //! | `rdma OPCODE KEY ADDRESS LEN` | bytes ee to, or from, any place |
 //! | `times N COMMAND` | N times |
 //! | `show` | says what the peer's end is called |
@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Peers' ends, by connection.
 static MET: Mutex<Vec<(u32, Endpoint)>> = Mutex::new(Vec::new());
-/// Number of the last CDC message.
-static SEQUENCE: AtomicU32 = AtomicU32::new(0);
+/// Forged writes that had a number.
+static NUMBERED: AtomicU32 = AtomicU32::new(0);
 /// Bytes of a connection before it begins.
 const AFTER: u64 = 20_000;
 
@@ -39,13 +39,6 @@ pub fn met(index: u32, peer: &Endpoint) {
     if let Ok(mut all) = MET.lock() {
         all.retain(|(i, _)| *i != index);
         all.push((index, *peer));
-    }
-}
-
-/// A message goes out.
-pub fn said(message: &[u8]) {
-    if let [0xfe, _, high, low, ..] = message {
-        SEQUENCE.store(u32::from(*high) << 8 | u32::from(*low), Relaxed);
     }
 }
 
@@ -97,11 +90,11 @@ fn one(all: &mut State, index: u32, peer: &Endpoint, words: &[&str]) -> bool {
     let Some(slot) = all.slot(index) else { return false };
     let (Some(place), Some(rx), link) = (slot.group, slot.rx, slot.link) else { return false };
     let Some(conn) = &slot.conn else { return false };
-    let (sent, (_, consumed)) = (conn.sent_bytes().0, conn.received_bytes());
+    let (sent, (_, consumed), last) = (conn.sent_bytes().0, conn.received_bytes(), conn.last_number());
     let Some(Some(group)) = all.groups.get_mut(place) else { return false };
     let (size, own_size) = (peer.size.bytes(), group.size.bytes());
     let own = group.links[link].domain().and_then(|d| group.rings.keys(rx, d)).map_or(0, |k| k.rkey.0);
-    let sequence = |text: &str| number(text, u64::from(SEQUENCE.load(Relaxed))) as u16;
+    let sequence = |text: &str| number(text, u64::from(last)) as u16;
     let flags = |p: &str, c: &str| {
         (ProducerFlags::from_bits_retain(number(p, 0) as u8), ConnFlags::from_bits_retain(number(c, 0) as u8))
     };
@@ -129,9 +122,9 @@ fn one(all: &mut State, index: u32, peer: &Endpoint, words: &[&str]) -> bool {
             let cdc = Cdc { sequence: sequence(seq), token: peer.token, producer, consumer, producer_flags, conn_flags };
             write(cdc.emit().to_vec())
         }
-        ["imm", len, name, read] => {
+        ["imm", len, name, read, rest @ ..] => {
             let name = number(name, u64::from(immediate::name(peer.token))) as u16;
-            let imm = Immediate { name, consumed: number(read, consumed) as u16 }.emit();
+            let imm = Immediate { name, sequence: rest.first().map_or(last, |at| sequence(at)) as u8, consumed: number(read, consumed) as u16 }.emit();
             let at = ring(peer) + sent % u64::from(size);
             Forged { opcode: 1, bytes: Vec::new(), len: number(len, 0) as u32, to: at, rkey: peer.rkey.0, imm }
         }
@@ -156,6 +149,13 @@ pub(super) struct Forged {
     pub to: u64,
     pub rkey: u32,
     pub imm: u32,
+}
+
+/// The immediate of the next forged write.
+pub(super) fn numbered(imm: u32) -> u32 {
+    let imm = Immediate::parse(imm);
+    let ahead = NUMBERED.fetch_add(1, Relaxed) + 1;
+    Immediate { sequence: imm.sequence.wrapping_add(ahead as u8), ..imm }.emit()
 }
 
 fn post(all: &mut State, (place, link): (usize, usize), forged: &Forged) -> bool {

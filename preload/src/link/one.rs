@@ -240,8 +240,6 @@ impl Link {
         // SAFETY: the room has 32 places.
         let at = unsafe { self.room.at.add(place as usize * Room::LEN) };
         let id = u64::from(place) << 32 | u64::from(slot);
-        #[cfg(feature = "faults")]
-        super::forge::said(message);
         if qp.post(writes, message, Room { at, lkey: self.room.lkey }, id).is_err() {
             return false;
         }
@@ -279,7 +277,8 @@ impl Link {
         loop {
             let len = rest.min(ROOM as u32);
             let w = Write { from: self.room.at as u64, len, lkey, to: f.to + u64::from(f.len.saturating_sub(rest)), rkey: f.rkey };
-            if self.qp.as_ref().is_none_or(|qp| qp.post_forged(&w, (f.opcode, f.imm, inline), id).is_err()) {
+            let imm = if f.opcode == 1 { super::forge::numbered(f.imm) } else { 0 };
+            if self.qp.as_ref().is_none_or(|qp| qp.post_forged(&w, (f.opcode, imm, inline), id).is_err()) {
                 return false;
             }
             self.posted(&[]);

@@ -68,6 +68,22 @@ fn a_write_announces_itself_only_when_everything_has_been_repeated() {
 }
 
 #[test]
+fn a_write_announces_itself_again_when_the_peer_knows_the_number() {
+    let mut conn = conn();
+    conn.write(500, false).unwrap();
+    assert!(conn.poll_immediate(500).is_some());
+    conn.handle_cdc(&message(1, 0, 500)).unwrap();
+    conn.move_to_link(Rkey(77), 0, 3);
+    polled(&mut conn);
+    // Nothing is to be repeated, but messages may have been lost.
+    conn.write(10, false).unwrap();
+    assert_eq!(conn.poll_immediate(10), None);
+    assert_eq!(polled(&mut conn).unwrap().sequence, 2, "of all messages");
+    conn.write(10, false).unwrap();
+    assert!(conn.poll_immediate(10).is_some());
+}
+
+#[test]
 fn repeated_bytes_count_once_at_the_receiver() {
     let mut conn = conn();
     conn.handle_cdc(&message(4, 1000, 0)).unwrap();

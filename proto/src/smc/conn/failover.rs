@@ -21,6 +21,8 @@ impl Conn {
         let Some(peer) = self.peer.as_mut().filter(|_| !self.link_down) else { return };
         (peer.rkey, peer.ring) = (rkey, rmb_address.wrapping_add(peer.offset));
         peer.tx.rewind();
+        // What was lost with the old link has numbers, too.
+        self.unnumbered = true;
         if self.state != State::Closed || self.cdc_due {
             // What is written before the message goes is repeated, too.
             self.failover = Some((self.sent.wrapping_sub(uncompleted as u16), peer.tx.cursor()));

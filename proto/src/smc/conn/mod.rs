@@ -41,8 +41,11 @@ pub struct Conn {
     /// close() was called.
     closed: bool,
     rx: Receiver,
+    /// Number of the last message, and of the peer's.
     sent: u16,
     seen: u16,
+    /// The peer does not know the number, since a failover: a CDC message tells it.
+    unnumbered: bool,
     cdc_due: bool,
     /// A failover message is due, with this number and producer cursor.
     failover: Option<(u16, Cursor)>,
@@ -79,6 +82,7 @@ impl Conn {
             rx: Receiver::new(ring.bytes()),
             sent: 0,
             seen: 0,
+            unnumbered: false,
             cdc_due: false,
             failover: None,
             by_cursor: false,
@@ -127,6 +131,11 @@ impl Conn {
     }
 
     // Sending.
+
+    /// Number of the last message.
+    pub fn last_number(&self) -> u16 {
+        self.sent
+    }
 
     /// Bytes that can be written now.
     pub fn writable(&self) -> u32 {
@@ -348,6 +357,7 @@ impl Conn {
         // The end comes behind the bytes, also those that are sent again.
         self.told = if repeats { self.local & ConnFlags::ABORTED } else { self.local };
         self.sent = self.sent.wrapping_add(1);
+        self.unnumbered = false;
         let (producer, producer_flags) = peer.tx.announce();
         let message = Cdc {
             sequence: self.sent,

@@ -24,7 +24,7 @@ pub enum Violation {
     Producer(CursorError),
     /// Its consumer cursor passes what was written.
     Consumer(CursorError),
-    /// After a failover: messages were lost.
+    /// Messages were lost: after a failover, or the number of one is missing.
     Lost,
     /// It withdrew the ring that this end writes into.
     RingWithdrawn,
