@@ -1,6 +1,7 @@
 """Programs that nobody here wrote, and Python's asyncio: between the guests, and within one."""
 import json
 import re
+import time
 
 from guests import HERE, Failed
 from lab import LIB, KERNEL, add, case
@@ -15,7 +16,7 @@ def running(guest, text, ready, **env):
 
 def redis(server, client, port):
     def run(lab):
-        job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", "Ready to accept", LD_PRELOAD=PRELOAD[server], **lab.logged())
+        job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab --loglevel verbose", "Ready to accept", LD_PRELOAD=PRELOAD[server], **lab.logged())
         try:
             with lab.traffic() as traffic:
                 text = lab.b.run(f"redis-benchmark -h {lab.a.ip} -p {port} -c 10 -n 3000 -d 500 -r 1000 -t set,get --csv", 90, LD_PRELOAD=PRELOAD[client], **lab.logged())
@@ -24,6 +25,9 @@ def redis(server, client, port):
                 raise Failed(text)
             modes = {d["mode"] for d in json.loads(lab.a.run(f"{KERNEL} diag")) if d["local"].endswith(f":{port}") and d["state"] not in ("LISTEN", "CLOSED")} if server == "kernel" else set()
             proof = traffic.went_over_rdma(2 * 3000 * 520, 25)
+        except Failed as error:
+            time.sleep(1)
+            raise Failed(f"{error}; the server: {' | '.join(job.out.strip().splitlines()[-25:])}") from error
         finally:
             job.kill()
         return f"{', '.join(f'{name} {rate}/s' for name, rate in rates)}; {proof} {' '.join(modes)}"
@@ -36,7 +40,7 @@ for number, pair in enumerate((("smcr", "kernel"), ("kernel", "smcr"), ("smcr", 
 
 
 NGINX = """
-daemon off; worker_processes 1; pid /run/lab/ng.pid; error_log /run/lab/ng.log;
+daemon off; worker_processes 1; pid /run/lab/ng.pid; error_log /run/lab/ng.log info;
 events {{ worker_connections 256; }}
 http {{ access_log off; client_body_temp_path /run/lab/ng1; proxy_temp_path /run/lab/ng2; fastcgi_temp_path /run/lab/ng3;
  uwsgi_temp_path /run/lab/ng4; scgi_temp_path /run/lab/ng5; sendfile on; keepalive_requests 100000;

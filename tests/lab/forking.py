@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass ADDRESS PORT [exits|execs|killed] [closes]
+    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass|gives|again ADDRESS PORT [exits|execs|killed] [closes]
 """
 import os
 import random
@@ -18,6 +18,13 @@ what, address, port, *how = sys.argv[1:]
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 listener = socket.create_server((address, int(port)), backlog=64)
 print("serving", flush=True)
+if what in ("gives", "again"):           # what comes before a line on stdin waits: while another program gets the listener, or the next one
+    sys.stdin.readline()
+    listener.set_inheritable(True)
+    if what == "again":                  # one that starts fast
+        echo = 'open(L, "+<&=", shift); accept(S, L); while (sysread(S, $b, 1) && $b ne "\\n") {} while (sysread(S, $b, 65536)) { syswrite(S, $b) }'
+        os.execv("/usr/bin/perl", ["perl", "-e", echo, str(listener.fileno())])
+    subprocess.Popen(["/bin/sleep", "60"], pass_fds=[listener.fileno()])
 accepted = 0
 while True:
     sock = listener.accept()[0]
@@ -40,6 +47,8 @@ while True:
             time.sleep(0.5)
             os.kill(os.getpid(), signal.SIGKILL)
         sock.close()
+    elif what == "gives":
+        threading.Thread(target=serve_one, args=(sock,), daemon=True).start()
     elif what == "around":               # first used by a thread when the library begins by itself, 0.3 s after accept()
         def one(sock):
             time.sleep(0.3 + random.uniform(-0.005, 0.02))

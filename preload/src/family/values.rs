@@ -52,7 +52,7 @@ pub mod flag {
     pub const SHARED: u32 = 1 << 16;
     /// Its handshake shows the SMC option (`rendezvous::mark`).
     pub const MARKED: u32 = 1 << 17;
-    /// Marked, and the other end does not speak SMC.
+    /// Marked, and the other end does not speak SMC. Of a listener: it was marked, and shows the option no more.
     pub const NOBODY: u32 = 1 << 18;
     /// Its reader waits in blocking calls: it arms by itself before each sleep, so what others may
     /// wait for need not be armed at each read.

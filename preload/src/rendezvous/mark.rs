@@ -179,9 +179,19 @@ fn set(s: &Sock, sock: i32) -> bool {
     }
 }
 
-/// accept(2) gave `s`: it has what its listener showed.
+/// accept(2) gave `s`: it has what its listener showed. One that shows the option no more may have done so when this connection
+/// came, which has waited in its queue since: the handshake itself is asked.
 pub fn accepted(listener: &Sock, s: &Sock) {
-    s.put(flag::MARKED, listener.has(flag::MARKED));
+    s.put(flag::MARKED, listener.has(flag::MARKED | flag::NOBODY));
+}
+
+/// accept(2) gave `s` from a listener of which nothing is known here: the program before this one may have made it, and marked.
+pub fn accepted_from_elsewhere(s: &Sock, sock: i32) {
+    let may_be =
+        PROGRAMS.load(Relaxed) != programs::ABSENT && !PROVIDER.load(Relaxed).is_null();
+    if may_be && are_present(sock) && verdict(sock).peer().is_some() {
+        s.set(flag::MARKED);
+    }
 }
 
 /// What the handshake has shown. One system call on a marked socket, none on another and none after
@@ -193,7 +203,7 @@ pub fn ask(s: &Sock, sock: i32) -> Shown {
     if s.has(flag::NOBODY) {
         return Shown::Nobody;
     }
-    let verdict = Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0));
+    let verdict = verdict(sock);
     if let Some(peer) = verdict.peer() {
         return Shown::Peer(peer);
     }
@@ -206,6 +216,10 @@ pub fn ask(s: &Sock, sock: i32) -> Shown {
     Shown::Nobody
 }
 
+fn verdict(sock: i32) -> Verdict {
+    Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0))
+}
+
 /// The descriptor goes to a program or process that may be without the library: a listener shows the
 /// option no more. A connection keeps what was agreed.
 pub fn leave(s: &Sock, sock: i32) {
@@ -214,6 +228,7 @@ pub fn leave(s: &Sock, sock: i32) {
     }
     match net::set_opt(sock, LEVEL, MARK, &0u32) {
         Ok(_) => {
+            s.set(flag::NOBODY);
             s.clear(flag::MARKED);
             LISTENERS.fetch_sub(1, Relaxed);
             log::info!(target: "smcr::mark", fd = sock, "listener unmarked: it leaves the library");
@@ -291,6 +306,9 @@ mod tests {
             accepted(listener, s);
             assert_eq!(s.has(flag::MARKED), marked);
         }
+        listener.set(flag::NOBODY);
+        accepted(listener, s);
+        assert!(s.has(flag::MARKED), "it had waited in the queue");
     }
 
     #[test]

@@ -143,14 +143,17 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
     if let Some(s) = on_socket(fd, nonblock) {
         s.role.store(role::SERVER, Relaxed);
         s.note(Reason::NotWorthIt);
-        if let Some(l) = listener {
-            l.tries.fetch_add(1, Relaxed); // of a listener: connections accepted
-            mark::accepted(l, s);
-            if s.has(flag::MARKED) {
-                // The process that uses it makes the link: an accepted socket may go to a child.
-                s.set(flag::UNASKED);
-                rendezvous::smc::accepted(s, fd);
+        match listener {
+            Some(l) => {
+                l.tries.fetch_add(1, Relaxed); // of a listener: connections accepted
+                mark::accepted(l, s);
             }
+            None => mark::accepted_from_elsewhere(s, fd),
+        }
+        if s.has(flag::MARKED) {
+            // The process that uses it makes the link: an accepted socket may go to a child.
+            s.set(flag::UNASKED);
+            rendezvous::smc::accepted(s, fd);
         }
     }
 }

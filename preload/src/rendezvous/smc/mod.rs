@@ -13,6 +13,7 @@ mod heir;
 mod relatives;
 mod service;
 mod shake;
+mod stream;
 mod way_back;
 
 use super::learn_names;

@@ -9,6 +9,7 @@ use crate::link::leave::Leaving;
 use crate::link::{lock, wake};
 use crate::log;
 use crate::rendezvous::smc::service;
+use crate::rendezvous::smc::stream;
 use crate::rendezvous::smc::way_back::Leaver;
 use crate::sys::{Errno, fd, net};
 use smcr_proto::reason::Reason;
@@ -133,7 +134,7 @@ impl Shake {
                 let n = ((head - at) as usize).min(size - offset);
                 // SAFETY: bytes of the sending ring that the program has published.
                 let piece = unsafe { std::slice::from_raw_parts(slot.tx.0.start.add(offset), n) };
-                match net::send_slice(self.fd, piece, libc::MSG_DONTWAIT) {
+                match stream::send(self.fd, piece) {
                     Ok(n) => {
                         at += n as u64;
                         dir.tail.store(at, Release);

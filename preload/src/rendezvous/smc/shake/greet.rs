@@ -3,7 +3,8 @@
 use super::about::names;
 use super::{Machine, Shake};
 use crate::link::lock;
-use crate::sys::{Errno, net};
+use crate::rendezvous::smc::stream;
+use crate::sys::Errno;
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind, MAX_LEN, SMCR};
@@ -23,7 +24,7 @@ impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
     pub(super) fn hear_in_between(&mut self) {
         let mut first = [0];
-        match net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        match stream::receive(self.fd, &mut first, libc::MSG_PEEK) {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => {}
             Ok(n) if n > 0 => {
                 self.awaits_link = false;
@@ -49,7 +50,7 @@ impl Shake {
             return false;
         }
         let mut first = SMCR;
-        let n = net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT).unwrap_or(0);
+        let n = stream::receive(self.fd, &mut first, libc::MSG_PEEK).unwrap_or(0);
         first[..n] != SMCR[..n]
     }
 
@@ -57,7 +58,7 @@ impl Shake {
     /// nobody reads would be answered by a reset, after which its end is none, and what is still on its way is lost.
     pub(super) fn has_gone_on(&self) -> bool {
         let mut first = SMCR;
-        match net::recv_slice(self.fd, &mut first, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        match stream::receive(self.fd, &mut first, libc::MSG_PEEK) {
             Ok(n) => n == 0 || first[..n] != SMCR[..n],
             Err(_) => false,
         }
@@ -111,7 +112,7 @@ impl Shake {
     /// Takes a Proposal, if one stands first: its header says how long it is.
     fn take_proposal(&mut self) -> First {
         let mut header = [0; HEADER_LEN];
-        let n = match net::recv_slice(self.fd, &mut header, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        let n = match stream::receive(self.fd, &mut header, libc::MSG_PEEK) {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return First::NotYet,
             other => other.unwrap_or(0),
         };
@@ -133,7 +134,7 @@ impl Shake {
     /// Takes the first `len` bytes of the stream if they begin like this.
     fn take_first(&mut self, begin: &[u8], len: usize) -> First {
         let mut buf = [0u8; MAX_LEN];
-        let n = match net::recv_slice(self.fd, &mut buf[..len], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        let n = match stream::receive(self.fd, &mut buf[..len], libc::MSG_PEEK) {
             Err(Errno(libc::EAGAIN | libc::EINTR)) => return First::NotYet,
             other => other.unwrap_or(0),
         };
@@ -144,7 +145,7 @@ impl Shake {
         if n < len {
             return First::NotYet;
         }
-        if net::recv_slice(self.fd, &mut buf[..len], libc::MSG_DONTWAIT) == Ok(len) {
+        if stream::receive(self.fd, &mut buf[..len], 0) == Ok(len) {
             self.received += len as u64;
         }
         First::Taken

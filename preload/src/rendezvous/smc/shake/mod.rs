@@ -17,6 +17,7 @@ use crate::family::sock::{Sock, role};
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::rendezvous::smc::blocked::{self, Address, Blocked};
+use crate::rendezvous::smc::stream;
 use crate::sys::{Errno, net};
 use crate::verbs::port::Port;
 use smcr_proto::handshake::Peer;
@@ -271,7 +272,7 @@ impl Shake {
             if want == 0 {
                 return;
             }
-            let got = net::recv_slice(self.fd, &mut buf[..want], libc::MSG_DONTWAIT);
+            let got = stream::receive(self.fd, &mut buf[..want], 0);
             match (got, &mut self.machine) {
                 (Ok(0), Machine::Client(m)) => return m.handle_eof(),
                 (Ok(0), Machine::Server(m)) => return m.handle_eof(),
@@ -299,7 +300,7 @@ impl Shake {
             _ => {}
         }
         while !self.out.is_empty() {
-            match net::send_slice(self.fd, &self.out, libc::MSG_DONTWAIT) {
+            match stream::send(self.fd, &self.out) {
                 Ok(n) => {
                     self.sent += n as u64;
                     self.out.drain(..n);
