@@ -1,12 +1,13 @@
 """fork, exec and spawned programs beside connections over RDMA; a listener that goes to a program without
 the library."""
+import json
 import re
 import signal
 import time
 
 from cases_programs import NGINX
 from guests import HERE, Failed
-from lab import EID, KERNEL, MEND, PEER, add, case, payload, said
+from lab import EID, KERNEL, MEND, PEER, add, all_smcr, case, payload, said
 
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
@@ -265,6 +266,31 @@ def a_connection_is_reset_in_its_handshake(lab):
         if "ConnectionResetError" not in client.out:
             raise Failed(f"no reset: {client.tail()}")
         return client.out.strip().splitlines()[-1]
+    finally:
+        job.kill()
+
+
+@case
+def clients_of_one_host_with_libsmcr_and_the_kernel_s_have_a_group_each(lab):
+    """The kernel does not name itself when it proposes, and both have one GID."""
+    job = lab.a.start(f"exec {PEER} serve {lab.a.ip} 5547", **lab.env("smcr")).expect("serving", 30)
+    to = f"{lab.a.ip} 5547"
+    def groups():
+        return {g["qpn"] for g in json.loads(lab.a.run("smcrctl linkgroup --json"))["linkgroups"]}
+    others = groups()
+    try:
+        held = lab.client("smcr", to, "pings", 1000, 1000, "stops", PATIENCE=200)
+        held.expect("up", 30)
+        end = time.monotonic() + 20
+        while not (first := groups() - others) and time.monotonic() < end:
+            time.sleep(0.2)
+        with lab.traffic() as traffic:
+            text = lab.client("kernel", to, "again", 3, 0, PATIENCE=60).done(65)
+        shown = all_smcr(text, "kernel")
+        both = groups() - others
+        if len(first) != 1 or len(both) != 2 or not first < both or held.rc is not None:
+            raise Failed(f"queue pairs {first}, then {both}; {held.tail()}")
+        return f"{said(text)}; {traffic.went_over_rdma(payload(text), 3)}{shown}; queue pairs {first}, then {both}"
     finally:
         job.kill()
 

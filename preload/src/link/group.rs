@@ -139,9 +139,10 @@ impl Group {
 
     /// Server: whether a client that says this, to this GID of ours, is the group's peer. A link that is down tells
     /// it as well: its connections have gone on over the other one.
-    pub fn serves(&self, family: Family, proposal: &Proposal, own: Option<Gid>) -> bool {
+    /// A kernel does not name itself, so its GID decides, and programs of its host with libsmcr (`ours`) have the same one.
+    pub fn serves(&self, family: Family, proposal: &Proposal, own: Option<Gid>, ours: bool) -> bool {
         let ends = |l: &Link| Some(l.port.gid) == own && self.key(l).is_some_and(|k| k.serves(family, proposal));
-        self.is_open() && self.links.iter().any(ends)
+        self.ours == ours && self.is_open() && self.links.iter().any(ends)
     }
 
     /// Server: whether this process's client is the one for whom the group is being made.

@@ -120,11 +120,12 @@ impl Shake {
     /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
     pub(super) fn drain(&mut self) -> bool {
         let Some(mut at) = self.drained else { return true };
-        let mut left_by_program = false;
+        // Asked before its ring is looked at: what it has sent before it left is there then.
+        let mut left_by_program = self.sock().is_none();
         let done = lock::with(|all| {
             let Some(slot) = all.slot(self.index) else { return true };
             let dir = slot.tx_dir();
-            left_by_program = dir.fin.load(Acquire) & fin::LEFT != 0;
+            left_by_program |= dir.fin.load(Acquire) & fin::LEFT != 0;
             loop {
                 let head = dir.head.load(Acquire);
                 if head == at {
@@ -147,13 +148,14 @@ impl Shake {
         })
         .unwrap_or(false);
         self.drained = Some(at);
-        let Some(s) = self.sock().filter(|_| !left_by_program) else {
+        if left_by_program {
             if done {
                 lock::with(|all| all.release(self.index));
                 fd::close(self.fd);
             }
             return done;
-        };
+        }
+        let Some(s) = self.sock() else { return false };
         if !self.receives && self.late == Late::Nothing {
             self.receives = linked::return_receiving(s, self.received);
             lock::with(|all| all.wake_slot(self.index));

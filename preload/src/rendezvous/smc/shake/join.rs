@@ -37,7 +37,7 @@ impl Shake {
             let gid = this.port.as_ref().map(|p| p.gid);
             let place = all.groups.iter_mut().position(|g| {
                 let Some(g) = g else { return false };
-                g.serves(family, proposal, gid) && g.join()
+                g.serves(family, proposal, gid, ours) && g.join()
             });
             // The server chooses the link, and the client finds it by what Accept says.
             let link = place.and_then(|p| all.groups[p].as_ref()?.balanced()).unwrap_or(0);
