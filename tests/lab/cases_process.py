@@ -340,7 +340,7 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
         with lab.traffic() as traffic:
             lab.b.run(f"exec /usr/bin/python3 {HERE}/connects.py {lab.a.ip} 8081 2", **lab.env("smcr"))
         if has != "0" or any(", 0 wrong," not in r for r in results):
-            log = lab.a.run("grep -v 'closed keepalive' /run/lab/ng.log | tail -40")
+            log = lab.a.run("grep -av 'closed keepalive' /run/lab/ng.log | tail -40")
             raise Failed(f"library in the new master: {has}; {results}; nginx says\n{log}")
         return f"{'; '.join(results)}; after it: {traffic.went_over_tcp(40000)}"
     finally:
