@@ -342,6 +342,6 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
         if has != "0" or any(", 0 wrong," not in r for r in results):
             log = lab.a.run("grep -av 'closed keepalive' /run/lab/ng.log | tail -40")
             raise Failed(f"library in the new master: {has}; {results}; nginx says\n{log}")
-        return f"{'; '.join(results)}; after it: {traffic.went_over_tcp(40000)}"
+        return f"{'; '.join(results)}; after it: {traffic.went_over_tcp(20000)}"
     finally:
         lab.a.run("for f in /run/lab/up.pid /run/lab/up.pid.oldbin; do [ -e $f ] && kill $(cat $f); done; true")
