@@ -2,7 +2,7 @@
  * sending, poll, select and epoll_wait, in blocking and non-blocking form; and when the number has a new connection. */
 #include "waiting.h"
 
-static char buf[64 * KIB], big[300 * KIB];
+static char buf[64 * KIB], big[300 * KIB], large[16 * MIB];
 static int the_fd, set;
 static int longest = 10000; /* ms */
 static volatile int seen; /* by the call that waits */
@@ -12,6 +12,8 @@ static volatile int seen; /* by the call that waits */
 static long w_recv(void) { return recv(the_fd, buf, 3, 0); }
 static long w_waitall(void) { return recv(the_fd, buf, 3, MSG_WAITALL); }
 static long w_send(void) { return send(the_fd, big, sizeof big, 0); }
+static long w_large(void) { return send(the_fd, large, sizeof large, 0); }
+static long w_second(void) { return send(the_fd, large, 100000, 0); }
 static long polled(short events) {
     struct pollfd p = {the_fd, events, 0};
     int n = poll(&p, 1, longest);
@@ -216,9 +218,122 @@ static void reused_b(void) {
         }
 }
 
+/* Two threads wait in recv: each of them is called through TCP, where the other end's death shows as well. */
+static void two_readers_a(void) {
+    struct waiting w[2];
+    int l = listen_on(PORT);
+    meet();
+    warm(the_fd = accept_from(l));
+    int next = accept_from(l);
+    warm(next);
+    for (int i = 0; i < 2; i++)
+        waiting_start(&w[i], "recv", w_recv);
+    R(dup2(next, the_fd) == the_fd);
+    meet(); /* the other end sends */
+    for (int i = 0; i < 200 && !waiting_is_over(&w[0], 50) && !waiting_is_over(&w[1], 50); i++) {
+    }
+    int first = !waiting_is_over(&w[0], 0);
+    say("one = %ld", w[first].result);
+    meet(); /* and ends, without a word */
+    int over = waiting_is_over(&w[!first], 20000);
+    say("the other one %d, %ld", over, w[!first].result);
+    meet_settled();
+    say("at the new one %d", now_in(the_fd));
+    echo(the_fd, "the new one", 3);
+    close(the_fd);
+    close(next);
+}
+static void two_readers_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    int next = dial(PORT);
+    warm(next);
+    pid_t keeper = MUST(fork());
+    if (keeper == 0) {
+        close(next);
+        pause();
+    }
+    meet();
+    R(send(fd, "old", 3, MSG_NOSIGNAL));
+    meet();
+    close(fd);
+    kill(keeper, SIGKILL);
+    wait_for(keeper);
+    meet_settled();
+    echo_until_end(next);
+}
+
+/* Two threads wait for room in one send each, of which the second has sent nothing yet; the other end does not read. */
+static void full_reused_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    warm(the_fd = accept_from(l));
+    int next = accept_from(l);
+    warm(next);
+    struct waiting w[2];
+    waiting_start(&w[0], "large", w_large);
+    w[1] = (struct waiting){.name = "second", .call = w_second}; /* over TCP it may find room */
+    MUST(-pthread_create(&w[1].thread, NULL, waiting_thread, &w[1]));
+    usleep(50000);
+    R(dup2(next, the_fd) == the_fd);
+    close(next);
+    usleep(700000); /* longer than a ring may stay full */
+    meet();
+    for (int i = 0; i < 2; i++) {
+        int over = waiting_is_over(&w[i], 20000);
+        say("%s %d, %ld", w[i].name, over, w[i].result);
+    }
+    R(send(the_fd, "new", 3, 0));
+    meet();
+    close(the_fd);
+}
+static void full_reused_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    int next = dial(PORT);
+    warm(next);
+    meet();
+    long all = 0;
+    for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0; all += n) {
+    }
+    say("all %ld", all);
+    meet();
+    say("at the new one %zd", recv(next, buf, sizeof buf, MSG_DONTWAIT));
+    close(next);
+    close(fd);
+}
+
+/* The library's own numbers are taken while a thread is asleep: what is asked of the kernel there is another file. */
+static void own_taken_a(void) {
+    struct waiting w;
+    the_fd = conn();
+    waiting_start(&w, "recv", w_recv);
+    int quiet[2];
+    MUST(pipe(quiet));
+    for (int n = 20; n < 1400; n++) /* the program's own are below */
+        if (raw(SYS_fcntl, n, F_GETFD, 0, 0, 0, 0) >= 0)
+            MUST(dup2(quiet[0], n));
+    meet();
+    say_answer(&w);
+    echo(the_fd, "after", 3);
+    close(the_fd);
+}
+static void own_taken_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    R(send(fd, "abc", 3, MSG_NOSIGNAL));
+    echo_until_end(fd);
+}
+
 const struct test tests[] = {{"close", close_a, peer_of_each, SLOW},
                              {"shutdown_read", shut_rd_a, peer_of_each, SLOW},
                              {"shutdown_write", shut_wr_a, peer_of_each, SLOW},
                              {"shutdown_both", shut_both_a, peer_of_each, SLOW},
                              {"number_reused", reused_a, reused_b, SLOW},
+                             {"two_readers", two_readers_a, two_readers_b, 0},
+                             {"full_reused", full_reused_a, full_reused_b, 0},
+                             {"own_taken", own_taken_a, own_taken_b, 0},
                              {0}};

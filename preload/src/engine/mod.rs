@@ -32,6 +32,7 @@ pub mod peek;
 pub mod proof;
 pub mod room;
 pub mod rounds;
+pub mod rouse;
 pub mod rx;
 pub mod shadow;
 pub mod signals;

@@ -308,13 +308,16 @@ fn limit(s: &Sock, size: usize) -> usize {
 #[cold]
 pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
-    while !debt::pay(s, sock) {
+    loop {
+        let sock = wait::descriptor_now(s, sock);
+        if debt::pay(s, sock) {
+            return Ok(());
+        }
         if nonblock {
             return Err(Errno(libc::EAGAIN));
         }
         wait::for_kernel_room(s, sock, &mut timer)?;
     }
-    Ok(())
 }
 
 /// Runs a kernel send for a direction on TCP and counts its bytes. None: it moved to memory

@@ -5,19 +5,19 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{called, debt, ear, end, follow, inside, kernel, linked, room, rx, signals, spin, switch};
+use super::{called, debt, ear, end, follow, inside, kernel, linked, room, rouse, rx, signals, spin, switch};
 use crate::control::wake;
 use crate::family::lock::Marker;
 use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{Errno, Res, clock, fd, mem};
+use crate::sys::{Errno, Res, clock, fd, mem, thread};
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::{self, Waiter};
 use smcr_proto::page::Counter;
 use std::cell::Cell;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
 pub struct Timer {
@@ -214,7 +214,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     if s.writers.fetch_sub(1, AcqRel) > 1
         && let Some(me) = me
     {
-        wake_own(me);
+        rouse::all_but(me);
     }
     if matches!(result, Ok(Woke::Kernel)) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
@@ -222,14 +222,6 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         switch::spill(s, sock, switch::Spill::HalfClosed);
     }
     result.map(|_| ())
-}
-
-/// Several threads wait for room in one ring: the one that was woken wakes the others.
-fn wake_own(me: Waiter) {
-    fence(SeqCst); // pairs with the fence in `Waiter::fall_asleep`
-    for w in waiters::own_slots().filter(|w| *w != me && w.is_asleep()) {
-        w.ring();
-    }
 }
 
 /// Waits until the kernel takes more of what the ring owes it.
@@ -250,6 +242,9 @@ enum Woke {
     Kernel,
 }
 
+/// How long a thread sleeps that has nothing by which another one could tell it that the number is closed.
+const UNHEARD_NS: u64 = 100_000_000;
+
 /// `at_most`: ns after which the caller looks again.
 #[expect(clippy::too_many_arguments, reason = "one sleep for all that wait")]
 fn sleep(
@@ -267,6 +262,10 @@ fn sleep(
     if left == Some(0) {
         return Err(Errno(libc::EAGAIN));
     }
+    // Who is not to be woken by name is told all the same when the number goes ([`rouse`]).
+    let can_lose = !thread::is_only();
+    let me = me.or_else(|| if can_lose { thread_waiter() } else { None });
+    let unheard = (can_lose && me.is_none()).then_some(UNHEARD_NS);
     if let Some(w) = me {
         w.fall_asleep();
     }
@@ -278,7 +277,7 @@ fn sleep(
             cover::leave(heard);
         }
     };
-    if ready() {
+    if ready() || descriptor_now(s, sock) != sock {
         if let Some(w) = me {
             w.wake_up();
         }
@@ -299,7 +298,7 @@ fn sleep(
     let interrupt = signals::interrupt();
     inside::enter(s, &fds);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
-    let (limit, left) = (left, [left, short, at_most].into_iter().flatten().min());
+    let (limit, left) = (left, [left, short, at_most, unheard].into_iter().flatten().min());
     let ts = left.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
@@ -358,6 +357,11 @@ fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {
 thread_local! {
     static WAITER: Cell<Option<Waiter>> = const { Cell::new(None) };
     static WITHOUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's waiter, if it has one already.
+pub fn own_waiter() -> Option<Waiter> {
+    WAITER.get().filter(|w| w.is_ours())
 }
 
 /// This thread's waiter; None where none can be had (the doorbell byte serves then).

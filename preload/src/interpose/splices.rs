@@ -31,7 +31,7 @@ hooks! {
         {
             // SAFETY: the program's arguments; its pointer is valid or null.
             return direct(|| unsafe {
-                table::files::send_file(out, s, file, off.as_mut(), n, |_, left| real::sendfile64(out, file, off, left))
+                table::files::send_file(out, s, file, off.as_mut(), n, |out, left| real::sendfile64(out, file, off, left))
             });
         }
         if let Some(s) = table::sock(file)

@@ -5,25 +5,31 @@
 use super::io::{in_memory, is_nonblocking, note_full, to_c};
 use super::life;
 use crate::engine::file::FromFile;
-use crate::engine::tx;
-use crate::engine::{debt, switch};
+use crate::engine::{debt, inside, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, fd as desc};
 use smcr_proto::reason::Reason;
 
-/// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own.
+/// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own. `real` sends through the kernel, to
+/// the number that the socket has by then.
 pub fn send_file(
     fd: i32,
     s: &'static Sock,
     file: i32,
     offset: Option<&mut i64>,
     count: usize,
-    real: impl Fn(Option<&mut i64>, usize) -> isize,
+    real: impl Fn(i32, usize) -> isize,
 ) -> isize {
+    // Closed meanwhile, the call goes on to its end, as in the kernel.
+    let visit = if is_nonblocking(s, 0) { None } else { inside::visit(s, &count) };
+    let mut fd = fd;
     let mut offset = offset;
     let mut done = 0isize;
     loop {
+        if visit.is_some() {
+            fd = wait::descriptor_now(s, fd);
+        }
         if s.tx_in_memory() {
             let mut source = FromFile::new(file, offset.as_deref().copied(), count - done as usize);
             let before = count - done as usize;
@@ -40,6 +46,7 @@ pub fn send_file(
             if done as usize >= count {
                 return done;
             }
+            continue; // under the number that it has now
         }
         life::first_use(s, fd);
         if s.tx_in_memory() {
@@ -49,10 +56,12 @@ pub fn send_file(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
             return if done > 0 { done } else { to_c(Err(e)) };
         }
-        if let Some(n) = tx::through_kernel(s, || real(None, left)) {
+        if let Some(n) = tx::through_kernel(s, || real(fd, left)) {
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
-            rendezvous::after_op(s, fd);
+            if !s.has(flag::ENDED) {
+                rendezvous::after_op(s, fd);
+            }
             return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
         }
     }

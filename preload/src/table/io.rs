@@ -65,8 +65,12 @@ pub unsafe fn send_slowly(
     let mut source = FromBufs::new(bufs);
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
+    let number = fd;
     let mut fd = fd;
     loop {
+        if visit.is_some() {
+            fd = wait::descriptor_now(s, fd);
+        }
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
         if s.tx_in_memory() {
             if flags & TCP_ONLY != 0 && source.done == 0 && !s.is_linked() {
@@ -129,13 +133,29 @@ pub unsafe fn send_slowly(
             return to_c(Err(e));
         }
         kernel::before_payload(s, fd);
+        if fd != number {
+            // The program's number is another file by now.
+            match tx::rest_through_kernel(s, fd, bufs, 0, flags) {
+                Ok(n) if n == len => return n as isize,
+                Ok(n) => source.done = n, // or it is in memory again
+                Err(e) => {
+                    if e.0 == libc::EPIPE {
+                        end::pipe_signal(flags);
+                    }
+                    return to_c(Err(e));
+                }
+            }
+            continue;
+        }
         if let Some(n) = tx::through_kernel(s, &real) {
             let told = (n < 0).then(errno);
             if told == Some(Errno(libc::ECONNRESET)) {
                 end::take_death(s); // once, whoever says it
             }
             note_full(s, n, len);
-            rendezvous::after_op(s, fd);
+            if !s.has(flag::ENDED) {
+                rendezvous::after_op(s, fd);
+            }
             told.into_iter().for_each(set_errno);
             return n;
         }

@@ -6,7 +6,7 @@
 
 use super::life;
 use crate::control;
-use crate::engine::{close, inside};
+use crate::engine::{close, inside, rouse};
 use crate::family::sock::{Sock, flag};
 use crate::family;
 use crate::sys::{self, thread};
@@ -77,6 +77,7 @@ pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
         return false;
     }
     s.set(flag::ENDED);
+    rouse::all();
     settle(); // they may have left before they could see that
     true
 }

@@ -268,8 +268,8 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
     }
     rendezvous::forget(s);
-    // From here on no memory comes to it.
-    if s.region.load(Acquire).is_null() && !is_linked {
+    // From here on no memory comes to it. A thread may wait for it all the same, outside the kernel (`engine::beside`).
+    if s.region.load(Acquire).is_null() && !is_linked && (!last || inside::count(s) == 0) {
         finish(s, last);
         return false;
     }

@@ -3,6 +3,7 @@
 //! Called by the hooks that close, duplicate or list descriptors.
 
 use super::late;
+use crate::engine::rouse;
 use crate::family::process;
 use crate::sys::{self, proc};
 use crate::transport::{peers, waiters};
@@ -92,6 +93,8 @@ pub fn move_own(fd: i32) {
         || control::wake::moved(fd, new) || late::moved(fd, new))
     {
         sys::fd::close(new);
+    } else {
+        rouse::off_old_number();
     }
     // Who loaded the old number writes into what the program has there.
     sys::held::await_users(fd);

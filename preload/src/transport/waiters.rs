@@ -156,6 +156,11 @@ impl Waiter {
         word_of(self.slot()).is_some_and(|w| w.load(Relaxed) & 1 != 0)
     }
 
+    /// The number of its sleep; None: it is awake.
+    pub fn sleep(self) -> Option<u32> {
+        word_of(self.slot()).map(|w| w.load(Relaxed)).filter(|v| v & 1 != 0)
+    }
+
     /// Whether it is this process that owns it and it is still the same waiter.
     pub fn is_ours(self) -> bool {
         let l = &LOCAL[self.slot()];
