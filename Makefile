@@ -1,6 +1,7 @@
 # make build   target/release/libsmcr.so and target/release/smcrctl
 # make test    arrows, protocol, command line, every case natively and under the library, programs, and a few cases of the lab
-# make test-flip, test-programs, test-hostile    the longer ones
+# make test-programs, test-hostile    the longer ones
+# make flip    the suites with connections that move between memory and TCP at random bytes, FLIP bytes apart on average (SEED repeats it)
 # make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
 # make kills   ends of streams, redis and nginx that die, ROUNDS times for each way of waiting: some minutes for 100
 # make churn   10,000 connections that open and close for SECS seconds, natively and under the library
@@ -15,20 +16,20 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 CARGO ?= cargo
-# Mean number of bytes between two flips, and the seed.
-FLIP ?= 65536,1
+# Mean number of bytes between two flips.
+FLIP ?= 65536
 # Length of the long runs in seconds.
 SECS ?= 600
 # Deaths for each pair of ends.
 ROUNDS ?= 100
 
-.PHONY: build test soak kills churn static reproducible memcheck test-flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak kills churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
 	$(CARGO) build --release -p smcr-preload -p smcr-admin
 
-# What an automatic check runs. The longer ones have targets of their own: test-flip, test-programs, test-hostile.
+# What an automatic check runs. The longer ones have targets of their own: flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
 	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults memcheck hostile_wakes limits control models forks handovers conformance lab
@@ -44,9 +45,12 @@ test-hostile: build
 	$(CARGO) test -p smcr-tests --no-fail-fast --test forks --test hostile --test hostile_loops --test hostile_wakes --test hostile_closes --test hostile_relatives --test hostile_forgers --test hostile_versions --test control
 	$(CARGO) test -p smcr-model
 
-test-flip: build
+# Each suite with programs on one host. tests/suites.sh prints the seed, and says which it leaves out and why.
+flip: build
 	@tests/deps.sh test
-	SMCR_FLIP=$(FLIP) $(CARGO) test -p smcr-tests --test twice
+	@SMCR_FLIP=$(FLIP),$(or $(SEED),$(shell date +%s)) CARGO="$(CARGO)" tests/suites.sh twice strict bulk programs_streams \
+	    programs_redis programs_nginx kills kills_programs faults memcheck idle harmless limits control models forks handovers \
+	    hostile hostile_loops hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions conformance lab
 
 # The log is in target/soak.log.
 soak: build

@@ -204,11 +204,12 @@ fn wait_is_over(s: &Sock) -> bool {
 
 /// Kernel events in `out[at..at + k]`: those of members in memory make them hot and go, the others
 /// stay. Returns the new number of events.
-pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
+pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
-        if is_plain(inner, e.u64) {
+        if let Some(m) = plain_member(inner, e.u64) {
+            told_by_kernel(inner, m);
             out[n] = e;
             n += 1;
             continue;
@@ -272,6 +273,11 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
         {
             e.events &= !(level::IN | level::NORMS.0);
             if e.events & !(ET | ONESHOT) == 0 {
+                if mb.events & ONESHOT != 0 {
+                    // Not told, so not to be put to rest.
+                    let again = epoll_event { events: mb.kernel, u64: mb.data };
+                    let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(again));
+                }
                 continue;
             }
         }
@@ -284,18 +290,31 @@ pub fn keep(set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k:
             }
             e.events = bits;
         }
+        for m in members.into_iter().flatten().filter(|_| !several) {
+            told_by_kernel(inner, m);
+        }
         out[n] = e;
         n += 1;
     }
     n
 }
 
-/// Events with this data are of one member, which is on TCP, and nothing else has to be known of it.
-fn is_plain(inner: &Inner, data: u64) -> bool {
+/// The member that events with this data are of, if that is one, which is on TCP, and nothing else has to be known of it.
+fn plain_member(inner: &Inner, data: u64) -> Option<u32> {
     let mut members = inner.by_data.all(data);
-    let (Some(m), None) = (members.next(), members.next()) else { return false };
+    let (Some(m), None) = (members.next(), members.next()) else { return None };
     let mb = inner.member(m);
-    !mb.ours && !mb.ghost && table::sock(mb.fd).is_none_or(|s| !s.has(flag::UNASKED | flag::CAREFUL))
+    let is_plain = !mb.ours && !mb.ghost && table::sock(mb.fd).is_none_or(|s| !s.has(flag::UNASKED | flag::CAREFUL));
+    is_plain.then_some(m)
+}
+
+/// The program has an event of a member on TCP. Of one that tells once, nothing is told until it is armed again, also if it
+/// moves to memory meanwhile: the kernel has put it to rest, and we would not know.
+fn told_by_kernel(inner: &mut Inner, m: u32) {
+    let mb = inner.member(m);
+    if mb.events & ONESHOT != 0 && !mb.ours {
+        inner.member_mut(m).spent = true;
+    }
 }
 
 /// The kernel calls a socket readable for the proof in its stream: not for the program.

@@ -117,7 +117,7 @@ pub unsafe fn sleep(
         take_in_changes(epfd, set, l.inner);
     }
     l.inner.kernel_look = clock::ticks() + clock::ticks_of_us(50);
-    let n = keep(set, l.inner, out, 0, k as usize);
+    let n = keep(epfd, set, l.inner, out, 0, k as usize);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
     match n {

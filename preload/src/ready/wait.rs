@@ -14,8 +14,8 @@ use crate::engine::rounds::Rounds;
 use crate::engine::{kernel, linked, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
-use crate::family::sock::flag;
-use crate::family::{holders, process};
+use crate::family::sock::{Sock, flag};
+use crate::family::{holders, index_of, process};
 use crate::sys::{caught, clock, fd as desc};
 use crate::table;
 use crate::table::members::Inner;
@@ -177,7 +177,7 @@ fn look_at_kernel(
     let rest = kernel::rest_after(took.min(inner.kernel_took));
     (inner.kernel_look, inner.kernel_took) = (now + rest.max(clock::ticks_of_us(50)), took);
     match found {
-        Ok(k) if k > 0 => keep(set, inner, out, n, k),
+        Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k),
         _ => n,
     }
 }
@@ -193,6 +193,8 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
                 let fd = s.fd.load(Relaxed);
                 let found = table::sock(fd).is_some_and(|t| std::ptr::eq(t, s));
                 match inner.by_fd.one(fd as u64).filter(|_| found) {
+                    // Duplicates may be members as well.
+                    _ if found && has_twins(s) => refresh_each(epfd, set, inner, s),
                     Some(m) => refresh(epfd, set, inner, m),
                     None if found => {}
                     None => return refresh_all(epfd, set, inner),
@@ -201,6 +203,21 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
             None => return refresh_all(epfd, set, inner),
         }
         at += 1;
+    }
+}
+
+fn has_twins(s: &Sock) -> bool {
+    table::life::REFS[index_of(s) as usize].load(Relaxed) > 1
+}
+
+/// All members that are numbers of one socket.
+#[cold]
+fn refresh_each(epfd: i32, set: &'static Set, inner: &mut Inner, s: &Sock) {
+    for m in 0..inner.used() {
+        let fd = inner.member(m).fd;
+        if fd >= 0 && table::sock(fd).is_some_and(|t| std::ptr::eq(t, s)) {
+            refresh(epfd, set, inner, m);
+        }
     }
 }
 
