@@ -42,6 +42,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     rendezvous::start(table::life::is_stdio);
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::late::leave);
+    engine::threads::on_end(table::waited::thread_ends);
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
     let _ = sys::caught(table::inherit::look);

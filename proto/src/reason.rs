@@ -116,8 +116,8 @@ reasons! {
     Pacing = 36, "pacing", "the program sets SO_MAX_PACING_RATE, which discovery uses", "nothing, or switch pacing off in the program";
     /// Refused by peer_uid.
     PeerUidRefused = 37, "peer-uid", "the uid of the peer is not allowed by peer_uid", "smcrctl set peer_uid=...";
-    /// Repair mode, MD5, AO.
-    TcpSpecial = 38, "tcp-special", "a TCP option is set that ties the data to the kernel's connection", "nothing, unless the program can do without the option (TCP_REPAIR, TCP_MD5SIG, TCP_AO)";
+    /// Repair mode, MD5, AO, socket filters.
+    TcpSpecial = 38, "tcp-special", "an option is set that ties the data to the kernel's connection", "nothing, unless the program can do without the option (TCP_REPAIR, TCP_MD5SIG, SO_ATTACH_FILTER and others)";
     /// A rule says use=tcp.
     Rule = 39, "rule", "a rule keeps the connection on TCP", "smcrctl rule list";
     /// The mode leaves shared memory out.

@@ -1,7 +1,8 @@
 /* Owns: asynchronous I/O on connections: glibc's aio_*, whose threads call the kernel past every hook, and the kernel's
- * io_submit by syscall(2). */
+ * io_submit by syscall(2) and by libaio. */
 #include "case.h"
 #include <aio.h>
+#include <dlfcn.h>
 #include <linux/aio_abi.h>
 
 static char buf[64 * KIB];
@@ -114,6 +115,49 @@ static void kernel_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+/* libaio's io_submit, which makes the system call itself (by an instruction of its own up to 0.3.112): one like it. The library's, where
+ * that is the program's first, with or without a libaio behind. */
+static int own_submit(aio_context_t ctx, long n, struct iocb **list) {
+    return (int)raw(SYS_io_submit, (long)ctx, n, (long)list, 0, 0, 0) < 0 ? -errno : (int)n;
+}
+static int (*found(void))(aio_context_t, long, struct iocb **) {
+    void *p = dlsym(RTLD_DEFAULT, "io_submit");
+    return p ? (int (*)(aio_context_t, long, struct iocb **))p : own_submit;
+}
+static long submit_by(int (*submits)(aio_context_t, long, struct iocb **), aio_context_t ctx, int op, int fd, void *p, size_t n) {
+    struct iocb one = {.aio_lio_opcode = op, .aio_fildes = fd, .aio_buf = (uintptr_t)p, .aio_nbytes = n}, *list[] = {&one};
+    struct io_event got[1];
+    int r = submits(ctx, 1, list);
+    if (r != 1)
+        return r;
+    return syscall(SYS_io_getevents, ctx, 1L, 1L, got, NULL) == 1 ? (long)got[0].res : -1;
+}
+static void libaio_a(void) {
+    int fd = conn();
+    aio_context_t ctx = 0;
+    MUST(syscall(SYS_io_setup, 4L, &ctx));
+    int (*submits)(aio_context_t, long, struct iocb **) = found();
+    meet_settled();
+    R(submit_by(submits, ctx, IOCB_CMD_PREAD, fd, buf, 6));
+    say("'%.6s'", buf);
+    say("%zu '%.4s'", get(fd, buf, 4), buf);
+    R(submit_by(submits, ctx, IOCB_CMD_PWRITE, fd, "answer", 6));
+    put(fd, "!", 1);
+    dlopen("libaio.so.1", RTLD_NOW | RTLD_GLOBAL);
+    submits = found();
+    struct iovec v[2] = {{"ab", 2}, {"cd", 2}};
+    R(submit_by(submits, ctx, IOCB_CMD_PWRITEV, fd, v, 2));
+    meet();
+    R(submit_by(submits, ctx, IOCB_CMD_POLL, fd, (void *)POLLIN, 0));
+    say("%zu '%.3s'", get(fd, buf, 3), buf);
+    meet();
+    R(submit_by(submits, ctx, IOCB_CMD_PREAD, 999, buf, 10) == -EBADF);
+    R(submits(ctx, 1, NULL) == -EFAULT);
+    R(submits(ctx, -1, NULL) == -EINVAL);
+    R(submits(0, 1, NULL) == -EINVAL);
+    R(syscall(SYS_io_destroy, ctx));
+}
+
 /* The kernel's poll alone: the connection is read by calls that are seen, and stays where it is. */
 static void polled_a(void) {
     int fd = conn();
@@ -165,6 +209,7 @@ static void late_exit_b(void) { late(); }
 
 const struct test tests[] = {{"posix", posix_a, posix_b, 0},
                              {"kernel", kernel_a, kernel_b, 0},
+                             {"libaio", libaio_a, kernel_b, 0},
                              {"polled", polled_a, polled_b, 0},
                              {"late_shutdown", late_a, late_shutdown_b, SLOW},
                              {"late_close", late_a, late_close_b, SLOW},

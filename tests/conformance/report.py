@@ -29,6 +29,16 @@ NOTES = """
 Suites run with `SMCR_SWITCH_OPS=1`, so that connections go to memory after the first operation; by default most of a suite's
 connections are too short to ever leave TCP. *Off TCP* is of one run each; a suite that fills a socket until it blocks sends another amount each
 time (CPython's test_ssl natively: 0.7 to 2.2 MB). A test counts as lost when it passes natively and fails three times under the library.
+
+Where hardly anything leaves TCP:
+
+- connections of one request, over before both ends are proved: test_xmlrpc, test_docxmlrpc, test_httpservers, test_urllib2_localnet, test_asyncore, PHP,
+  stress-ng --sockmany, most of LTP and of libmicrohttpd's testcurl;
+- 0.2 to 11 KB of TCP in all, natively too: perl Socket, perl libnet, perl IO-Socket-IP, APR, test_epoll, test_telnetlib, redis unit/limits, Node cluster. Proofs
+  and doorbells may make it more;
+- one send of 16 MB on a new connection, which is the kernel's to its end: test_socketserver, test_wsgiref;
+- system calls past libc, which no library in LD_PRELOAD sees: Go's package net, dynamic or static, and async-io (by rustix).
+
 What is known to differ, and why, is listed in [interpose.md](interpose.md).
 """
 

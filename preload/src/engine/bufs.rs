@@ -1,6 +1,12 @@
 //! The program's buffers of one call: an iovec array with a position, and where control messages go.
 
+use crate::control;
+use crate::family;
+use crate::sys::probe;
 use std::cell::Cell;
+
+/// Most bytes of a call; what is more is taken for this.
+pub const MOST: usize = 0x7fff_f000;
 
 /// Buffers of a call, as the program gave them.
 #[derive(Clone, Copy)]
@@ -39,11 +45,20 @@ pub fn is_nowhere(p: *const u8) -> bool {
     (p as usize).wrapping_sub(PAGE) > isize::MAX as usize - PAGE
 }
 
-/// Whether an entry reaches into the kernel's half of the addresses: the whole call is EFAULT, before
+/// Whether an entry reaches beyond the addresses that a program can have: the whole call is EFAULT, before
 /// anything else is looked at.
 pub fn reach_beyond(iov: &[libc::iovec]) -> bool {
     const LAST: usize = isize::MAX as usize;
-    iov.iter().any(|v| v.iov_len > LAST.saturating_sub(v.iov_base as usize) || v.iov_base as usize > LAST)
+    iov.iter().any(|v| {
+        let at = v.iov_base as usize;
+        at > LAST || v.iov_len > LAST - at || v.iov_len > MOST && !is_space(v)
+    })
+}
+
+/// Whether so many bytes can be there at all. Where the addresses end is a matter of the kernel and the processor.
+#[cold]
+fn is_space(v: &libc::iovec) -> bool {
+    control::is_restricted() || probe::is_space(family::descriptor(), v.iov_base.cast(), v.iov_len)
 }
 
 #[allow(clippy::len_without_is_empty, reason = "nobody asks")]

@@ -5,7 +5,7 @@
 //! is what the general code would do, in the same order of stores. Nothing here can panic, so there is no
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
-use super::bufs::is_nowhere;
+use super::bufs::{MOST, is_nowhere};
 use super::inside;
 use super::{bulk, kernel, rx, spin, tx, wait};
 use crate::config;
@@ -88,7 +88,7 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
         && flags & !(RECV_FLAGS & !libc::MSG_DONTWAIT) == 0
         && s.low_water.load(Relaxed) <= 1
         && s.tx_in_memory();
-    let Some(dir) = s.rx.dir().filter(|_| is_usual && n != 0 && !is_nowhere(p) && s.rx_in_memory()) else {
+    let Some(dir) = s.rx.dir().filter(|_| is_usual && n != 0 && n <= MOST && !is_nowhere(p) && s.rx_in_memory()) else {
         return Err(0);
     };
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
@@ -126,7 +126,7 @@ pub unsafe fn recv_again(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<u
 
 #[inline(always)]
 unsafe fn take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Option<usize> {
-    if is_nowhere(p) {
+    if is_nowhere(p) || n > MOST {
         return None;
     }
     let marker = Marker::new();
@@ -161,10 +161,11 @@ fn total(iov: &[libc::iovec]) -> Option<usize> {
     if iov.len() > BUFFERS {
         return None;
     }
-    iov.iter().try_fold(0usize, |n, v| {
+    let n = iov.iter().try_fold(0usize, |n, v| {
         let is_sound = !is_nowhere(v.iov_base.cast());
         is_sound.then(|| n.checked_add(v.iov_len)).flatten()
-    })
+    });
+    n.filter(|n| *n <= MOST)
 }
 
 /// Room in the ring of a direction that is locked.

@@ -1,7 +1,7 @@
 //! The end of a thread: what it owns is given back.
 
 use super::wait;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Key + 1; 0 = not made yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -27,4 +27,16 @@ pub fn at_exit() {
 
 extern "C" fn ends(_: *mut libc::c_void) {
     wait::thread_ends();
+    let f = TOLD.load(Acquire);
+    if !f.is_null() {
+        // SAFETY: only `on_end` stores here, and only functions of this type.
+        unsafe { std::mem::transmute::<*mut (), fn()>(f)() };
+    }
+}
+
+static TOLD: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Who else is told that a thread ends. Called by the constructor.
+pub fn on_end(f: fn()) {
+    TOLD.store(f as *mut (), Release); // pairs with the Acquire in `ends`
 }

@@ -3,9 +3,10 @@
 
 use super::hooks;
 use crate::sys::probe::is_there;
+use crate::sys::{self, Sysno, errno, set_errno};
 use crate::real;
 use crate::table::{self, life};
-use libc::{aiocb, c_int, c_long, sigevent};
+use libc::{aiocb, c_int, c_long, c_ulong, c_void, sigevent};
 use smcr_proto::reason::Reason;
 
 // Those with 64 take the same structure where long has 64 bits.
@@ -41,6 +42,31 @@ hooks! {
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int {
         // SAFETY: the program's arguments.
         unsafe { lio_listio(mode, list, n, sig) }
+    }
+
+    /// Of libaio, whose system call is an instruction of its own; an error is a negative number. A libaio that was opened for itself
+    /// alone is no next definition.
+    fn io_submit(context: c_ulong, n: c_long, list: *mut c_void) -> c_int {
+        before_io_submit(list.cast(), n);
+        let e = errno();
+        // SAFETY: the program's arguments.
+        match unsafe { real::io_submit(context, n, list) } {
+            real::NO_IO_SUBMIT => {
+                set_errno(e);
+                submit(context, n, list)
+            }
+            n => n,
+        }
+    }
+}
+
+/// The system call as libaio makes it.
+fn submit(context: c_ulong, n: c_long, list: *mut c_void) -> c_int {
+    let args = [context as usize, n as usize, list as usize, 0, 0, 0];
+    // SAFETY: the program's arguments.
+    match unsafe { sys::call(Sysno::io_submit, args) } {
+        Ok(n) => n as c_int,
+        Err(e) => -e.0,
     }
 }
 

@@ -1,9 +1,8 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
-use super::vectors::MOST;
 use super::{direct, hooks, one, vectors};
-use crate::engine::bufs::Control;
+use crate::engine::bufs::{Control, MOST};
 use crate::engine::fast;
 use crate::engine::rx::FROM_READ;
 use crate::family::sock::{Sock, flag};

@@ -1,7 +1,7 @@
 //! write, writev, send, sendto, sendmsg, sendmmsg; pwrite and its relatives pass through (ESPIPE).
 
-use super::vectors::MOST;
 use super::{direct, hooks, one, vectors};
+use crate::engine::bufs::MOST;
 use crate::engine::{fast, switch};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_there;

@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering::*;
 
 /// Most buffers of a call, and most messages of sendmmsg.
 const UIO_MAXIOV: usize = 1024;
-/// Most bytes of a call; recv and send take what is more for this.
-pub const MOST: usize = 0x7fff_f000;
 const WAITFORONE: c_int = 0x10000;
 const LONGEST_ADDRESS: usize = 128;
 /// A control message of one int, and the room that it takes.

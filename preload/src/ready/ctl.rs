@@ -48,6 +48,11 @@ pub fn ctl(
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return real() };
     let inner = locked.inner;
+    if let Some(m) = inner.adopt(fd)
+        && inner.member(m).ours
+    {
+        let _ = register(epfd, inner, m, set.nested.load(Relaxed) != 0);
+    }
     let r = match (op, event) {
         (EPOLL_CTL_ADD, Some(e)) => add(set, inner, epfd, fd, e, &real),
         (EPOLL_CTL_MOD, Some(e)) => modify(set, inner, epfd, fd, e, &real),
@@ -235,6 +240,9 @@ pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
 /// Sets the kernel's registration for what the library serves, or back to the program's own.
 pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let mb = inner.member_mut(m);
+    if mb.orphan {
+        return Ok(0); // nobody can name it, and the kernel's registration is the program's own
+    }
     let sock = table::sock(mb.fd).filter(|_| mb.ours);
     // Of one that relatives wait for in the same set (`wait::inherited`) the kernel tells them all.
     let is_shared = sock.is_some_and(|s| s.has(flag::SHARED));

@@ -16,10 +16,12 @@ use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::family::{holders, index_of, process};
-use crate::sys::{caught, clock, fd as desc};
+use crate::sys::{Errno, caught, clock, errno, fd as desc};
+use crate::real;
 use crate::table;
 use crate::table::members::Inner;
 use crate::table::set::Set;
+use crate::table::waited::{self, Without};
 use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
 
@@ -63,8 +65,11 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
         inherited(epfd, set);
     }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
+    let (given, mut visit) = (epfd, None);
     let mut rounds = Rounds::default();
     loop {
+        // Closed meanwhile, the wait goes on as in the kernel.
+        let epfd = waited::number(set, given);
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
             let mut n = 0;
             let peer = before_polling(epfd, set);
@@ -76,6 +81,16 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
                 return n as i32;
             }
         }
+        if visit.is_none() && call.timeout != Some(0) {
+            visit = match waited::visit(given, set, &deadline) {
+                Err(Without::Closed) => {
+                    let ms = call.timeout.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+                    // SAFETY: the program's array and mask.
+                    return unsafe { real::epoll_pwait(given, call.events, call.max, ms, call.mask) };
+                }
+                visit => visit.ok(),
+            };
+        }
         // SAFETY: array and mask are as `wait` was promised.
         match unsafe { sleep(epfd, set, call, out, deadline) } {
             Slept::Events(n) => {
@@ -84,6 +99,7 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
             }
             Slept::Again => rounds.another(),
             Slept::Over => return 0,
+            Slept::Failed if visit.is_some() && waited::number(set, given) != epfd && is_closed(errno()) => rounds.another(),
             Slept::Failed => return -1,
         }
         let n = pass(epfd, set, out, Depth::Quick);
@@ -92,6 +108,11 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
             return n as i32;
         }
     }
+}
+
+/// Whether the kernel knows the number no more, or as another file's.
+fn is_closed(e: Errno) -> bool {
+    matches!(e.0, libc::EBADF | libc::EINVAL)
 }
 
 #[cold]
@@ -245,6 +266,8 @@ fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         if mb.ghost {
             let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, mb.fd, None);
             inner.drop_member(m);
+        } else if mb.orphan {
+            // The kernel's registration is the program's own.
         } else if mb.spent {
             let e = epoll_event { events: ONESHOT, u64: mb.data };
             let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(e));

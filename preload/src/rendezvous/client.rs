@@ -1,6 +1,6 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server, worth};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server, stays_filtered, worth};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
@@ -53,6 +53,9 @@ pub fn begin(s: &'static Sock, sock: i32) {
         return later(s, u32::MAX);
     }
     if !worth::is_reached(s) {
+        return;
+    }
+    if s.tries.load(Relaxed) == 0 && stays_filtered(s, sock) {
         return;
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;

@@ -167,6 +167,17 @@ fn is_allowed(s: &Sock) -> bool {
     }
 }
 
+/// A filter that the program has set for what comes, or that an accepted socket has from its listener, would be passed by: it
+/// stays on TCP. One that is set later takes it back there (`table::options`).
+fn stays_filtered(s: &Sock, sock: i32) -> bool {
+    let is_filtered = net::is_filtered(sock);
+    if is_filtered {
+        s.note(Reason::TcpSpecial);
+        later(s, u32::MAX);
+    }
+    is_filtered
+}
+
 /// Both ends are proved: get both directions into memory, as far as this side decides.
 fn proved(s: &'static Sock, sock: i32) {
     if !aside::is_back(s, sock) {

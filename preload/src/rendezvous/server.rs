@@ -1,7 +1,7 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, worth};
+use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, stays_filtered, worth};
 use crate::engine::{follow, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -39,6 +39,9 @@ pub fn announce(s: &'static Sock, sock: i32) {
         return later(s, u32::MAX);
     }
     if !worth::is_reached(s) {
+        return;
+    }
+    if stays_filtered(s, sock) {
         return;
     }
     let Ok(before) = net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) else {

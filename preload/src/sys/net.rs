@@ -41,6 +41,18 @@ pub fn get_opt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Res<T> {
     }
 }
 
+/// Whether what comes passes a filter of the program's first (SO_ATTACH_FILTER, SO_ATTACH_BPF), be it its listener's.
+pub fn is_filtered(fd: c_int) -> bool {
+    const SO_GET_FILTER: c_int = libc::SO_ATTACH_FILTER;
+    let mut len: libc::socklen_t = 0;
+    let args = [fd as usize, libc::SOL_SOCKET as usize, SO_GET_FILTER as usize, 0, &raw mut len as usize, 0];
+    // SAFETY: without room the kernel only says how long it is.
+    match unsafe { call(Sysno::getsockopt, args) } {
+        Ok(_) => len != 0,
+        Err(e) => e.0 == libc::EACCES, // of another kind than can be shown
+    }
+}
+
 /// setsockopt(2) of a plain value.
 pub fn set_opt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Res {
     let ptr = std::ptr::from_ref(value) as usize;

@@ -35,6 +35,15 @@ pub fn ask_no_more() {
     SILENT.store(true, Relaxed);
 }
 
+/// Whether a program can have so many addresses from `p` on, with or without memory there. `file`: one of ours, to be read behind
+/// its end.
+pub fn is_space(file: i32, p: *const u8, n: usize) -> bool {
+    const BEHIND: usize = 1 << 40;
+    // SAFETY: nothing is there to be read.
+    let read = unsafe { call(Sysno::pread64, [file as usize, p as usize, n, BEHIND, 0, 0]) };
+    read.map_or_else(|e| e.0 != libc::EFAULT, |_| true)
+}
+
 #[inline]
 fn page_is_there(at: usize) -> bool {
     if !(FIRST..LAST).contains(&at) || SILENT.load(Relaxed) {

@@ -11,7 +11,7 @@ use crate::rendezvous::aside::Place;
 use crate::rendezvous::rest::{self, NAMES};
 use crate::rendezvous::{self, legacy, mark};
 use crate::sys::proc;
-use crate::table::set;
+use crate::table::{set, waited};
 use crate::transport::{peers, waiters};
 use crate::control;
 use smcr_proto::reason::Reason;
@@ -66,6 +66,7 @@ pub fn in_child() {
     peers::forget_in_child();
     rendezvous::forget_in_child();
     set::forget_in_child();
+    waited::forget_in_child();
     inside::forget_in_child();
     late::forget_in_child();
     if let Some(base) = family::base() {
@@ -192,7 +193,7 @@ pub fn exec_failed() {
             holders::rejoin(s);
         } else {
             // The others have closed it meanwhile, and the record is somebody else's.
-            set::forget_fd(fd, None);
+            set::forget_fd(fd, None, false);
             take(fd);
             REFS[index].store(0, Relaxed);
         }

@@ -27,6 +27,20 @@ pub fn to_c(r: Res) -> isize {
     }
 }
 
+const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// The kernel cuts the buffer of a call that has one alone before it looks where that ends; of several each has to lie where memory
+/// can be.
+fn cut<'a>(iov: &'a [libc::iovec], to: &'a mut [libc::iovec; 1]) -> &'a [libc::iovec] {
+    match iov {
+        [v] if v.iov_len > bufs::MOST => {
+            to[0] = libc::iovec { iov_base: v.iov_base, iov_len: bufs::MOST };
+            to
+        }
+        _ => iov,
+    }
+}
+
 /// send(2) and its relatives.
 ///
 /// # Safety
@@ -43,7 +57,7 @@ pub unsafe fn send(
         return n as isize;
     }
     // SAFETY: by the contract.
-    unsafe { send_slowly(fd, s, iov, flags, real) }
+    unsafe { send_slowly(fd, s, cut(iov, &mut [NO_BUFFER]), flags, real) }
 }
 
 /// As [`send`] for a call that is not the usual one.
@@ -254,7 +268,7 @@ pub unsafe fn recv(
         return n as isize;
     }
     // SAFETY: by the contract.
-    unsafe { recv_slowly(fd, s, iov, flags, control, real) }
+    unsafe { recv_slowly(fd, s, cut(iov, &mut [NO_BUFFER]), flags, control, real) }
 }
 
 /// As [`recv`] for a call that is not the usual one.

@@ -10,7 +10,7 @@ use crate::engine::{close, inside, linked, switch};
 use crate::transport::changes;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
-use crate::table::{set, steps};
+use crate::table::{set, steps, waited};
 use crate::rendezvous::{self, mark, worth};
 use crate::sys::net::Addr;
 use crate::sys;
@@ -218,11 +218,17 @@ pub fn before_close(fd: i32) {
     if get(fd).is_none() || process::is_vfork_child() {
         return;
     }
-    let twin = match get(fd) {
-        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) > 1 => twin_of(fd, s),
-        _ => None,
+    let (twin, elsewhere) = match get(fd) {
+        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) > 1 => (twin_of(fd, s), true),
+        Some(Entry::Sock(s)) => (None, s.holders.load(Relaxed) > 1),
+        _ => (None, false),
     };
-    set::forget_fd(fd, twin);
+    set::forget_fd(fd, twin, elsewhere);
+    if let Some(Entry::Set(s)) = get(fd)
+        && waited::lives_on(s, fd)
+    {
+        return; // threads wait in it
+    }
     let ours = match get(fd) {
         Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) == 1 => late::withdraw(s, fd),
         _ => None,

@@ -27,6 +27,8 @@ pub struct Member {
     pub spent: bool,
     /// Its descriptor was closed, a duplicate keeps the socket open: not to be found by number.
     pub orphan: bool,
+    /// The number that it had; a duplicate that gets it names it again.
+    named: i32,
     /// In the hot list.
     pub hot: bool,
     /// Where in the hot list.
@@ -63,6 +65,7 @@ const NO_MEMBER: Member = Member {
     ghost: false,
     spent: false,
     orphan: false,
+    named: -1,
     hot: false,
     hot_at: 0,
     ours: false,
@@ -218,7 +221,26 @@ impl Inner {
         self.orphans += 1;
         let mb = self.member_mut(m);
         mb.fd = twin;
+        mb.named = fd;
         mb.orphan = true;
+    }
+
+    /// A descriptor that is about to be named: an orphan that had the number, and whose socket it is, is found by it again.
+    pub fn adopt(&mut self, fd: i32) -> Option<u32> {
+        if self.orphans == 0 || self.by_fd.one(fd as u64).is_some() {
+            return None;
+        }
+        let generation = table::sock(fd)?.generation.load(Relaxed);
+        let is_it = |mb: &Member| mb.orphan && mb.named == fd && mb.generation == generation;
+        let m = (0..self.used).find(|m| is_it(self.member(*m)))?;
+        if !self.by_fd.add(fd as u64, m) {
+            return None;
+        }
+        self.orphans -= 1;
+        let mb = self.member_mut(m);
+        mb.fd = fd;
+        mb.orphan = false;
+        Some(m)
     }
 
     /// An orphan whose socket is open by this descriptor.

@@ -10,6 +10,7 @@
 //! - [`inherit`]: connections that were there before the program was;
 //! - [`io`]: sending and receiving on a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
+//! - [`waited`]: epoll sets that were closed while threads wait in them;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`steps`]: the rendezvous goes on in calls that wait;
 //! - [`apart`]: processes that change their privileges;
@@ -32,6 +33,7 @@ pub mod own;
 pub mod passing;
 pub mod set;
 pub mod steps;
+pub mod waited;
 
 use crate::family::sock::Sock;
 use set::Set;

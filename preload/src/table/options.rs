@@ -77,6 +77,8 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             urgent::set_inline(s, value.unwrap_or(0) != 0);
             Set::Kernel
         }
+        // Nothing comes through a listener; what it accepts is looked at when that begins.
+        (SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) if s.role.load(Relaxed) != role::LISTENER => home(Reason::TcpSpecial),
         (SOL_SOCKET, net::SO_MAX_PACING_RATE) => {
             // The register that discovery uses is the program's now.
             s.rate_before.store(0, Relaxed);

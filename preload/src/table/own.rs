@@ -2,7 +2,7 @@
 //!
 //! Called by the hooks that close, duplicate or list descriptors.
 
-use super::late;
+use super::{late, waited};
 use crate::engine::rouse;
 use crate::family::process;
 use crate::sys::{self, proc};
@@ -28,6 +28,7 @@ fn is_among_own(fd: i32) -> bool {
             || peers::owns(fd)
             || rendezvous::owns(fd)
             || late::owns(fd)
+            || waited::owns(fd)
             || control::wake::owns(fd))
 }
 
@@ -52,6 +53,7 @@ pub fn own_descriptors(out: &mut [i32]) -> usize {
     waiters::descriptors(&mut add);
     peers::descriptors(&mut add);
     late::descriptors(&mut add);
+    waited::descriptors(&mut add);
     n
 }
 
@@ -90,7 +92,7 @@ pub fn move_own(fd: i32) {
     if family::descriptor() == fd {
         family::set_descriptor(new);
     } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
-        || control::wake::moved(fd, new) || late::moved(fd, new))
+        || control::wake::moved(fd, new) || late::moved(fd, new) || waited::moved(fd, new))
     {
         sys::fd::close(new);
     } else {

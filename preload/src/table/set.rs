@@ -2,14 +2,14 @@
 //!
 //! Found by descriptor through the socket table; [`super::members`] has what a set knows of its members.
 
-use super::CAP;
+use super::{CAP, Entry, range, waited};
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
 use crate::sys::{self, mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// A set.
 #[repr(align(64))]
@@ -34,6 +34,10 @@ pub struct Set {
     pub channel: AtomicU32,
     /// Learned spin budget.
     pub spin: AtomicU32,
+    /// Threads of this process that wait in it (`waited`).
+    pub inside: AtomicU32,
+    /// Closed while they did: the number under which it lives on + 1; 0 none.
+    pub kept: AtomicI32,
     /// 1: events came since the members were last put in order before a long sleep.
     pub untidy: AtomicU32,
     next: AtomicPtr<Set>,
@@ -133,22 +137,49 @@ pub fn release(s: &'static Set) {
 }
 
 /// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
-/// A socket that lives on under another number (`twin`) stays a member that nobody can name.
-pub fn forget_fd(fd: i32, twin: Option<i32>) {
+/// A socket that lives on under another number (`twin`) stays a member that nobody can name. `elsewhere`: it lives on, by such a
+/// number or in another process, and so does what the kernel has registered.
+pub fn forget_fd(fd: i32, twin: Option<i32>, elsewhere: bool) {
     for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
         let marker = Marker::new();
         let Ok(locked) = s.lock(&marker) else { continue };
         let i = locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
             match twin.filter(|_| !i.member(m).ghost) {
-                Some(twin) => i.orphan(m, twin),
+                Some(twin) => {
+                    give_back(s, i, m);
+                    i.orphan(m, twin);
+                }
+                None => {
+                    if i.member(m).ghost && elsewhere && let Some(at) = s.number() {
+                        let _ = sys::fd::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, None);
+                    }
+                    i.drop_member(m);
+                }
+            }
+        }
+        while let Some(m) = i.orphan_of(fd) {
+            match twin {
+                Some(twin) => i.member_mut(m).fd = twin,
                 None => i.drop_member(m),
             }
         }
-        while let Some(m) = i.orphan_of(fd).filter(|_| twin.is_none()) {
-            i.drop_member(m);
-        }
         s.ours.store(i.ours, Relaxed);
+    }
+}
+
+/// What the kernel has registered of a member can't be changed any more once its number is gone: it is the program's own again.
+fn give_back(s: &'static Set, i: &mut Inner, m: u32) {
+    let mb = *i.member(m);
+    let own = if mb.spent { libc::EPOLLONESHOT as u32 } else { mb.events };
+    if mb.kernel == own {
+        return;
+    }
+    let e = libc::epoll_event { events: own, u64: mb.data };
+    if let Some(at) = s.number()
+        && sys::fd::epoll_ctl(at, libc::EPOLL_CTL_MOD, mb.fd, Some(e)).is_ok()
+    {
+        i.member_mut(m).kernel = own;
     }
 }
 
@@ -191,6 +222,18 @@ pub fn forget_in_child() {
 }
 
 impl Set {
+    /// One of its numbers.
+    pub fn number(&'static self) -> Option<i32> {
+        let is_it = |e: Entry| matches!(e, Entry::Set(s) if std::ptr::eq(s, self));
+        let kept = Some(waited::own_number(self)).filter(|fd| *fd >= 0);
+        kept.or_else(|| range(0, u32::MAX).find(|(_, e)| is_it(*e)).map(|(fd, _)| fd))
+    }
+
+    /// How many numbers it has.
+    pub fn refs(&self) -> u32 {
+        self.refs.load(Acquire)
+    }
+
     /// Takes the lock.
     pub fn lock<'a>(&'a self, marker: &'a Marker) -> Result<Locked<'a>, Reentered> {
         let held = self.lock.take_by(marker, thread::is_only())?;

@@ -135,6 +135,9 @@ fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
     if s.has(flag::PINNED) {
         return Err(Reason::from_code(s.reason.load(Relaxed)).unwrap_or(Reason::TcpSpecial));
     }
+    if net::is_filtered(sock) {
+        return Err(Reason::TcpSpecial);
+    }
     control::decide_link(s)
 }
 
