@@ -43,6 +43,8 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::late::leave);
     engine::threads::on_end(table::waited::thread_ends);
+    sys::jump::start();
+    sys::unwound::start(table::left::all);
     // SAFETY: glibc passes the environment block.
     unsafe { config::read(envp) };
     let _ = sys::caught(table::inherit::look);

@@ -194,6 +194,11 @@ table! {
     __sysv_signal(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
     sigset(signal: c_int, handler: usize) -> usize = libc::SIG_ERR;
     siginterrupt(signal: c_int, flag: c_int) -> c_int = -1;
+    longjmp(buffer: *mut c_void, value: c_int) -> () = ();
+    _longjmp(buffer: *mut c_void, value: c_int) -> () = ();
+    siglongjmp(buffer: *mut c_void, value: c_int) -> () = ();
+    __longjmp_chk(buffer: *mut c_void, value: c_int) -> () = ();
+    setcontext(context: *const libc::ucontext_t) -> c_int = -1;
     syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long = -1;
 }
 

@@ -3,75 +3,13 @@
  *   locks killed        a child is killed in send; its parent sends on the same connection
  *   locks killed_in_recv    the same in recv
  *   locks jumped        a handler leaves send by siglongjmp; the same thread sends again
- *   locks jumped_in_recv    the same in recv: not always right, and no test runs it (docs/faults.md, Locks)
+ *   locks jumped_in_recv    the same in recv
  *   locks again         a handler calls send and recv on the connection of the send that it interrupts
  *   locks again_in_recv     the same in recv
- * What the call that was left had not published never happened; all other bytes come, once and in order. Exit 0: right.
- * The other end is a child that sends back what it gets. */
-#define _GNU_SOURCE
-#include "ends.h"
-#include <poll.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
+ * What the call that was left had not published never happened; all other bytes come, once and in order. Exit 0: right. */
+#include "held.h"
 
-/* HOLD_MS: what the test asks the library for. */
-enum { PORT = 7080, BYTES = 100, HOLD_MS = 300, WITHIN_MS = 100, ROUNDS = 3, MOST = 400 };
-
-static int fd, gate[2];
-
-static long now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static void put(char c) {
-    char bytes[BYTES];
-    memset(bytes, c, sizeof bytes);
-    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
-        die("send");
-}
-
-static void expect(char c) {
-    char bytes[BYTES];
-    for (size_t n = 0; n < sizeof bytes;) {
-        ssize_t more = recv(fd, bytes + n, sizeof bytes - n, 0);
-        if (more <= 0)
-            die("recv");
-        n += more;
-    }
-    for (size_t i = 0; i < sizeof bytes; i++)
-        if (bytes[i] != c)
-            wrong("other bytes");
-}
-
-static void ping(char c) {
-    put(c);
-    expect(c);
-}
-
-static void send_back(void) {
-    char bytes[BYTES];
-    ssize_t n;
-    while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
-        if (send(fd, bytes, n, MSG_NOSIGNAL) != n)
-            die("send back");
-}
-
-/* Till a call takes as long as the library was told to: the connection is in memory. */
-static void warm_up(void (*call)(char)) {
-    for (int i = 0; i < MOST; i++) {
-        long before = now_ms();
-        call('w');
-        if (now_ms() - before >= HOLD_MS)
-            return;
-    }
-    wrong("it is not in memory");
-}
+static int gate[2];
 
 static void say(char c) {
     if (write(gate[1], &c, 1) != 1)
@@ -80,8 +18,8 @@ static void say(char c) {
 
 /* A child calls, and is killed within the call. */
 static void kill_in(void (*call)(char)) {
-    pid_t child = fork();
-    if (child == 0) {
+    pid_t killed = fork();
+    if (killed == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         say('b');
         call('k');
@@ -92,9 +30,9 @@ static void kill_in(void (*call)(char)) {
     if (read(gate[0], &c, 1) != 1)
         die("gate");
     usleep(WITHIN_MS * 1000);
-    kill(child, SIGKILL);
+    kill(killed, SIGKILL);
     int status;
-    if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status))
+    if (waitpid(killed, &status, 0) != killed || !WIFSIGNALED(status))
         wrong("the child was not killed in the call");
 }
 
@@ -184,27 +122,10 @@ static void in_recv(const char *how) {
 int main(int argc, char **argv) {
     if (argc < 2)
         return 2;
-    int listener = listen_on(PORT), status;
     if (pipe(gate))
         die("pipe");
-    pid_t child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(listener);
-        fd = dial(PORT);
-        send_back();
-        exit(0);
-    }
-    fd = accept(listener, NULL, NULL);
-    if (fd < 0)
-        die("accept");
+    begin(send_back);
     strstr(argv[1], "_in_recv") ? in_recv(argv[1]) : in_send(argv[1]);
-    shutdown(fd, SHUT_WR);
-    char c;
-    if (recv(fd, &c, 1, 0) != 0)
-        wrong("more bytes than were sent");
-    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status))
-        wrong("the other end");
-    printf("%s: %d times\n", argv[1], ROUNDS);
+    end(argv[1]);
     return 0;
 }

@@ -171,10 +171,38 @@ fn a_sender_that_holds_its_lock() -> Result<()> {
 
 #[test]
 fn a_receiver_that_holds_its_lock() -> Result<()> {
-    for case in ["killed_in_recv", "again_in_recv"] {
+    for case in ["killed_in_recv", "jumped_in_recv", "again_in_recv"] {
         met("locks", case, TAKEN, 300).context(case)?;
     }
     Ok(())
+}
+
+/// A thread leaves a call with a lock, and other threads of its program go on without it.
+#[test]
+fn a_sender_that_never_comes_back() -> Result<()> {
+    for case in ["jumps", "exits", "is_cancelled", "is_cancelled_above", "deeper"] {
+        met("leaves", case, COPIED, 300).context(case)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_receiver_that_never_comes_back() -> Result<()> {
+    for case in ["jumps_in_recv", "exits_in_recv", "is_cancelled_in_recv", "is_cancelled_above_in_recv"] {
+        met("leaves", case, TAKEN, 300).context(case)?;
+    }
+    Ok(())
+}
+
+/// A jump, or the end of its thread, leaves a sender that has published, and not told who sleeps.
+#[test]
+fn a_sender_that_leaves_before_it_rings() -> Result<()> {
+    const PUBLISHED: u32 = 11;
+    const UNCOUNTED: u32 = 13;
+    met("leaves", "rung", PUBLISHED, 300)?;
+    met("leaves", "exits_unheard", PUBLISHED, 300).context("the end of a thread")?;
+    met("leaves", "rung_byte", PUBLISHED, 300).context("a byte")?;
+    met("leaves", "rung_byte", UNCOUNTED, 300).context("a byte that is sent and not counted")
 }
 
 /// Each end dies at each step, the first time and later.

@@ -34,6 +34,7 @@ const PROGRAMS: &[&str] = &[
     "closes",
     "options",
     "signals",
+    "leaving",
     "waits",
     "notices",
     "epoll",

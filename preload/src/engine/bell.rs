@@ -19,7 +19,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::end;
+use super::{end, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -70,13 +70,16 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
         }
     } else if word == EACH {
         ring_tcp(s, dir, sock);
-    } else if word == ARMED
-        && dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok()
-    {
-        fault::pass(Fault::Ringing);
-        ring_tcp(s, dir, sock);
-        // Fails if the consumer armed again meanwhile: then the next publish rings again.
-        let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
+    } else if word == ARMED {
+        // A handler that jumps out of this would leave a byte that is sent for ever about to come.
+        signals::quietly(|| {
+            if dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok() {
+                fault::pass(Fault::Ringing);
+                ring_tcp_now(s, dir, sock);
+                // Fails if the consumer armed again meanwhile: then the next publish rings again.
+                let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
+            }
+        });
     }
 }
 
@@ -119,6 +122,11 @@ fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
 
 /// Sends one byte on the TCP connection, unless the stream carries payload.
 fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
+    // A jump out of this would leave a byte that is sent and not counted.
+    signals::quietly(|| ring_tcp_now(s, dir, sock));
+}
+
+fn ring_tcp_now(s: &Sock, dir: &Dir, sock: i32) {
     let gate = &s.tx.gate;
     dir.rung_at.store(clock::ticks(), Relaxed);
     // AcqRel pairs with `switch`, which closes the gate and waits for the bells on their way.
@@ -207,6 +215,20 @@ pub fn call(s: &Sock, sock: i32) {
     let waiter = Waiter::of_word(from.space.load(Relaxed));
     if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {
         ring_waiter(peer, w, None);
+    }
+}
+
+/// A call of this thread was left that may have published either cursor, and told nobody.
+pub fn tell_again(s: &Sock, sock: i32) {
+    if let Some(to) = s.tx.dir().filter(|_| s.tx_in_memory()) {
+        after_publish(s, to, sock);
+    }
+    if let Some(from) = s.rx.dir().filter(|_| s.rx_in_memory()) {
+        full_fence(); // as in `after_consume`
+        let waiter = Waiter::of_word(from.space.load(Relaxed));
+        if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {
+            ring_waiter(peer, w, None);
+        }
     }
 }
 

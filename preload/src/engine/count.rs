@@ -41,6 +41,33 @@ pub fn sent_matches(s: &Sock, sock: i32) -> Res<bool> {
     Ok(false) // in motion: ask again later
 }
 
+/// A receive was left in the middle. What it took and did not count is counted now: it was a doorbell where receiving is
+/// in memory, else payload, which is lost as it is inside the kernel. The receiving lock is held.
+pub fn make_up(s: &Sock, sock: i32) {
+    let Some(dir) = s.rx.dir() else { return };
+    let info = || net::get_opt::<InfoHead>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
+    for _ in 0..ATTEMPTS {
+        let (Ok(before), Ok(unread), Ok(after)) = (info(), fd::unread(sock), info()) else { return };
+        if before[BYTES_RECEIVED] != after[BYTES_RECEIVED] {
+            continue;
+        }
+        let taken = after[BYTES_RECEIVED].wrapping_sub(unread as u64);
+        let missing = taken.wrapping_sub(s.rx.kernel.load(Relaxed));
+        if missing == 0 || missing > u64::from(u32::MAX) {
+            // All is counted. But for the copy that the peer reads.
+            dir.taken.store(s.rx.kernel.load(Relaxed), Release);
+            return;
+        }
+        took(s, missing);
+        if s.rx_in_memory() {
+            s.bells_rx.fetch_add(missing as u32, Relaxed);
+        } else {
+            s.rx.tcp.fetch_add(missing, Relaxed);
+        }
+        return;
+    }
+}
+
 /// Begins to count in the middle of a connection. Nobody else uses it now. False: it is not established, or
 /// too much in motion.
 pub fn begin(s: &Sock, sock: i32) -> bool {

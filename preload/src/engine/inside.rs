@@ -2,12 +2,12 @@
 //! the region stays mapped, and close() leaves the socket open for it, as the kernel does.
 //!
 //! A thread may leave such a call without returning: cancelled, or by siglongjmp out of a handler. So
-//! each thread remembers where on its stack its calls are. What lies below the stack pointer is over;
-//! on an alternate signal stack nobody can tell, and it is looked at again at the next call. The end of
-//! the thread ends them all.
+//! each thread remembers where on its stack its calls are. Who sees it leave says so ([`leave_below`]); of other jumps what lies below
+//! the stack pointer of its next call is over; on an alternate signal stack nobody can tell, and it is looked at again then. The
+//! end of the thread ends them all.
 
 use crate::family::sock::{Sock, flag};
-use crate::family::{self, SOCK_CAP};
+use crate::family::{self, SOCK_CAP, lock};
 use crate::sys::thread::{self, full_fence};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
@@ -109,6 +109,17 @@ fn forget_abandoned() {
         for c in calls.iter().filter(is_over) {
             forget(c);
         }
+    });
+}
+
+/// The calling thread goes on at `target` of its stack.
+pub fn leave_below(target: usize) {
+    CALLS.with(|calls| {
+        if calls.iter().all(|c| c.sock.get() == 0) {
+            return;
+        }
+        let is_left = lock::is_left(target);
+        calls.iter().filter(|c| c.sock.get() != 0 && is_left(c.at.get())).for_each(forget);
     });
 }
 

@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end};
+use super::{count, end, signals};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
@@ -140,7 +140,8 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
     if n < want.len() {
         return if waits_too_long(s, n) { Proof::Wrong } else { Proof::Missing };
     }
-    match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
+    // A handler that jumps out in between would leave it taken and not proved.
+    signals::quietly(|| match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
         Ok(n) if n as u64 == PROOF => {
             count::took(s, PROOF);
             fault::pass(Fault::ProofTaken);
@@ -151,5 +152,5 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
             Proof::Right
         }
         _ => Proof::Missing,
-    }
+    })
 }

@@ -5,6 +5,8 @@
 //! one that interrupts is known before each wait: the hooks of sigaction and its relatives note it. Where some
 //! handlers restart and some do not, an EINTR is returned: the program has handlers
 //! that interrupt, so it expects it.
+//!
+//! And pieces of work that no handler may leave in the middle ([`quietly`]).
 
 use crate::family::process::is_vfork_child;
 use crate::sys::proc;
@@ -15,8 +17,17 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 /// The kernel has been asked for all of them.
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
+/// The program has set an action of some signal.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Runs `f`, which makes system calls anyhow; no handler comes meanwhile.
+pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
+    if ANY.load(Relaxed) { proc::with_signals_blocked(f) } else { f() }
+}
+
 /// A handler may have been set; called by the hooks afterwards.
 pub fn changed(signal: i32) {
+    ANY.store(true, Relaxed);
     // A child of vfork has handlers of its own and its parent's memory.
     if KNOWN.load(Relaxed) && (1..=64).contains(&signal) && !is_vfork_child() {
         look(signal);

@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, called, count, debt, end, follow, kernel, linked, proof, shadow, take_up};
+use super::{bell, called, count, debt, end, follow, kernel, linked, proof, shadow, signals, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -77,13 +77,16 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
     if s.tx_in_memory() || s.is_aside() || s.tx.switches.load(Relaxed) != made {
         return false;
     }
-    // From here on senders come to the lock; those that are inside the kernel must have left.
-    s.tx_medium.store(medium::SHM, SeqCst);
-    if !have_left(s) || !is_clean(s, sock) || !to_memory(s, sock, dir, made) {
-        s.tx_medium.store(medium::TCP, SeqCst);
-        return false;
-    }
-    true
+    // No handler may leave it half done.
+    signals::quietly(|| {
+        // From here on senders come to the lock; those that are inside the kernel must have left.
+        s.tx_medium.store(medium::SHM, SeqCst);
+        let done = have_left(s) && is_clean(s, sock) && to_memory(s, sock, dir, made);
+        if !done {
+            s.tx_medium.store(medium::TCP, SeqCst);
+        }
+        done
+    })
 }
 
 /// Whether the consumer, whose wishes these are, is for memory. One that stays on TCP calls for what it has to ask for there.
@@ -230,7 +233,7 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
     let Ok(_held) = s.tx.lock.take(&marker) else { return };
     if s.tx_in_memory() {
         let to = s.tx.cursor.load(Relaxed);
-        back_to_tcp(s, sock, why, to);
+        signals::quietly(|| back_to_tcp(s, sock, why, to)); // as above
     }
 }
 

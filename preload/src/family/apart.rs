@@ -69,7 +69,7 @@ pub fn leave(held: &[u32]) -> Res<()> {
         taken.push(Taken { index: *index, shared, was });
     }
     if let Err(e) = mem::move_over(base, fresh, LEN) {
-        quiet.for_each(release);
+        quiet.for_each(|s| release(s, s));
         mem::unmap(others, LEN);
         mem::unmap(fresh, LEN);
         sys::fd::close(fd);
@@ -79,8 +79,9 @@ pub fn leave(held: &[u32]) -> Res<()> {
     for t in &taken {
         bring_up(t, words(others, t.index), words(base, t.index));
     }
-    for s in held.iter().flat_map(|i| [sock(base, *i), sock(others, *i)]).filter(|s| s.is_connection()) {
-        release(s);
+    for i in held {
+        let (own, left) = (sock(base, *i), sock(others, *i));
+        [own, left].into_iter().filter(|s| s.is_connection()).for_each(|s| release(s, own));
     }
     for t in &taken {
         make_own(sock(base, t.index), me, t.shared);
@@ -115,10 +116,11 @@ fn seize(s: &Sock) {
     }
 }
 
-fn release(s: &Sock) {
+/// `seized`: the record, or the one of which this is a copy.
+fn release(s: &Sock, seized: &Sock) {
     if !thread::is_only() {
-        s.tx.lock.let_go(process::tid());
-        s.rx.lock.let_go(process::tid());
+        s.tx.lock.let_go(process::tid(), &seized.tx.lock);
+        s.rx.lock.let_go(process::tid(), &seized.rx.lock);
     }
 }
 

@@ -1,44 +1,163 @@
 //! The lock of one direction of a connection: owner by thread id, taken over from the dead.
 //!
-//! It lies in the family page, never in the peer's mapping, and is never held over a wait. A thread
-//! that meets itself is either a signal handler that interrupted the holder (the holder's marker on
-//! the stack is intact: the handler is refused) or a thread that left the holder by siglongjmp (the
-//! marker is gone, or lies below the present call: taken over). What a holder has not published by its last store never happened, so
-//! taking over needs no repair.
+//! It lies in the family page, never in the peer's mapping, and is never held over a wait. What a holder has not published by its
+//! last store never happened, so taking over needs no repair.
+//!
+//! A thread that meets itself is a signal handler that interrupted the holder, which is refused, or one that has left the holder
+//! otherwise than by returning. So each thread notes which locks it holds and where on its stack (`sys::thread`), before it takes
+//! them. Who leaves calls by a jump or by unwinding lets go of what lies below ([`leave`]). Of jumps that nobody saw (built-in
+//! ones, a program's own) the next call of the thread that meets the note decides: what lies below that call, or where another marker
+//! stands by now, is over.
 
 use super::process;
-use crate::sys::{proc, thread};
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
+use crate::sys::proc;
+use crate::sys::thread::{self, Note, Thread};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, compiler_fence};
 
 /// The lock; all zero is free.
 #[repr(C)]
 pub struct Lock {
     owner: AtomicU32,
-    _pad: AtomicU32,
-    marker_at: AtomicUsize,
-    marker: AtomicU64,
 }
 
 /// Why a lock could not be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reentered;
 
-/// Stack cell that marks a live holder; make one before [`Lock::take`].
-pub struct Marker(AtomicU64);
+/// Stack cell that marks a live holder, by its own address; make one before [`Lock::take`].
+pub struct Marker(AtomicUsize);
 
 impl Marker {
     /// A fresh cell.
     #[allow(clippy::new_without_default, reason = "Default is not const")]
     pub const fn new() -> Marker {
-        Marker(AtomicU64::new(0))
+        Marker(AtomicUsize::new(0))
+    }
+
+    #[inline(always)]
+    fn at(&self) -> usize {
+        std::ptr::from_ref(self) as usize
     }
 }
 
-/// Held lock; released on drop. The marker stays where it is as long as this lives.
-pub struct Held<'a> {
+/// What is noted of a lock that is about to be taken; gone with this.
+struct Noted<'a> {
     lock: &'a Lock,
-    _marker: PhantomData<&'a Marker>,
+    note: &'static Note,
+    marker: &'a Marker,
+}
+
+impl<'a> Noted<'a> {
+    /// The lock is noted before its place: a handler in between finds neither a free note nor a wrong place.
+    #[inline(always)]
+    fn new(lock: &'a Lock, thread: &'static Thread, marker: &'a Marker) -> Noted<'a> {
+        let first = &thread.locks[0];
+        let note = if first.lock.load(Relaxed) == 0 { first } else { another(marker) };
+        note.lock.store(lock.address(), Relaxed);
+        compiler_fence(SeqCst);
+        note.at.store(marker.at(), Relaxed);
+        marker.0.store(marker.at(), Relaxed);
+        compiler_fence(SeqCst); // a handler finds the note before the lock has an owner
+        Noted { lock, note, marker }
+    }
+}
+
+impl Drop for Noted<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        clear(self.note);
+    }
+}
+
+/// Held lock; released on drop.
+pub struct Held<'a>(Noted<'a>);
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.lock.owner.store(0, Release); // pairs with the Acquire in `take`
+    }
+}
+
+#[inline(always)]
+fn clear(note: &Note) {
+    note.at.store(0, Relaxed);
+    compiler_fence(SeqCst);
+    note.lock.store(0, Relaxed);
+}
+
+/// The first note is in use: by a call of the same thread that goes on, or by one that it has left.
+#[cold]
+#[inline(never)]
+fn another(marker: &Marker) -> &'static Note {
+    let here = 0u8;
+    let here = std::ptr::from_ref(&here) as usize;
+    let notes = &thread::here().locks;
+    let is_over = |n: &&Note| {
+        let at = n.at.load(Relaxed);
+        // Two that go on have not the same place. All frames of those lie above this one's.
+        n.lock.load(Relaxed) != 0 && at != 0 && (at == marker.at() || at < here)
+    };
+    if notes.iter().any(|n| is_over(&n)) && !thread::is_on_alternate_stack() {
+        let me = process::tid();
+        notes.iter().filter(is_over).for_each(|n| give_up(n, me));
+    }
+    let (last, others) = notes.split_last().unwrap_or_else(|| unreachable!());
+    // Deeper in handlers than there are notes: those of the deepest ones overwrite each other.
+    others.iter().find(|n| n.lock.load(Relaxed) == 0).unwrap_or(last)
+}
+
+/// The call of a note is over: its lock is free, unless another call of the thread has it as well.
+fn give_up(note: &Note, me: u32) {
+    let address = note.lock.load(Relaxed);
+    clear(note);
+    if address != 0 && thread::here().locks.iter().all(|n| n.lock.load(Relaxed) != address) {
+        // SAFETY: locks lie in mappings that are never given back: the family page, and those of sets.
+        let lock = unsafe { &*(address as *const Lock) };
+        if lock.owner.load(Relaxed) == me {
+            lock.owner.store(0, Release); // pairs with the Acquire in `take`
+        }
+    }
+}
+
+/// The calling thread leaves all its calls whose place on the stack lies below `target`, which is where it goes on. `left` is told
+/// of each lock that is held there, before it is free.
+pub fn leave(target: usize, left: impl Fn(&Lock)) {
+    let notes = &thread::here().locks;
+    if notes.iter().all(|n| n.lock.load(Relaxed) == 0) {
+        return;
+    }
+    let me = process::tid();
+    let is_left = is_left(target);
+    for note in notes.iter().filter(|n| n.lock.load(Relaxed) != 0) {
+        let at = note.at.load(Relaxed);
+        // A place that is not known yet is that of the call which a handler has just interrupted, and with it the deepest.
+        if at == 0 || is_left(at) {
+            // SAFETY: as in `give_up`.
+            let lock = unsafe { &*(note.lock.load(Relaxed) as *const Lock) };
+            if lock.owner.load(Relaxed) == me {
+                left(lock);
+            }
+            give_up(note, me);
+        }
+    }
+}
+
+/// Tells which places on its stacks the calling thread leaves when it goes on at `target`.
+pub fn is_left(target: usize) -> impl Fn(usize) -> bool {
+    let here = 0u8;
+    let here = std::ptr::from_ref(&here) as usize;
+    let alternate = thread::alternate_stack();
+    move |at| match &alternate {
+        // One stack, and the target above it: else that is another stack, and the call may go on one day.
+        None => here < at && at < target,
+        Some(stack) => match (stack.contains(&at), stack.contains(&target)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => at < target,
+        },
+    }
 }
 
 impl Lock {
@@ -59,18 +178,22 @@ impl Lock {
     /// whole for its own signal handlers is enough.
     #[inline(always)]
     pub fn try_take_by<'a>(&'a self, marker: &'a Marker, alone: bool) -> Option<Held<'a>> {
-        let me = process::tid();
-        self.claim(me, alone).then(|| self.mark(me, marker))
+        let thread = thread::here();
+        let me = process::tid_of(thread);
+        let noted = Noted::new(self, thread, marker);
+        self.claim(me, alone).then(|| Held(noted))
     }
 
     /// As [`Lock::take`], with `alone` as for [`Lock::try_take_by`].
     #[inline(always)]
     pub fn take_by<'a>(&'a self, marker: &'a Marker, alone: bool) -> Result<Held<'a>, Reentered> {
-        let me = process::tid();
+        let thread = thread::here();
+        let me = process::tid_of(thread);
+        let noted = Noted::new(self, thread, marker);
         if !self.claim(me, alone) {
-            self.contend(me, marker)?;
+            self.contend(me, Some(&noted))?;
         }
-        Ok(self.mark(me, marker))
+        Ok(Held(noted))
     }
 
     #[inline(always)]
@@ -91,23 +214,17 @@ impl Lock {
         self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok()
     }
 
-    #[inline]
-    fn mark<'a>(&'a self, me: u32, marker: &'a Marker) -> Held<'a> {
-        let secret = (std::ptr::from_ref(marker) as u64).rotate_left(32) ^ u64::from(me);
-        self.marker.store(secret, Relaxed);
-        self.marker_at.store(std::ptr::from_ref(marker) as usize, Relaxed);
-        marker.0.store(secret, Relaxed);
-        compiler_fence(SeqCst); // a handler of this thread sees the marker before the cursors move
-        Held { lock: self, _marker: PhantomData }
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
     }
 
     #[cold]
-    fn contend(&self, me: u32, marker: &Marker) -> Result<(), Reentered> {
+    fn contend(&self, me: u32, noted: Option<&Noted>) -> Result<(), Reentered> {
         let mut rounds = 0u32;
         loop {
             let owner = self.owner.load(Relaxed);
             if owner == me {
-                return if self.is_interrupted_by(marker) { Err(Reentered) } else { Ok(()) };
+                return if self.is_interrupted_by(noted) { Err(Reentered) } else { Ok(()) };
             }
             if owner == 0 {
                 if self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
@@ -130,17 +247,24 @@ impl Lock {
         }
     }
 
-    /// Whether the holder, which is this thread, will go on: the call with `marker` is in a handler on top of it. What a
-    /// jump has left lies below that call, or was written over since.
-    fn is_interrupted_by(&self, marker: &Marker) -> bool {
-        let at = self.marker_at.load(Relaxed) as *const u64;
-        // The two stacks may lie in any order.
-        if at.is_null() || at <= marker.0.as_ptr().cast_const() && !thread::is_on_alternate_stack() {
-            return false;
-        }
-        // SAFETY: the address is of this thread's own stack (the owner is this thread), which is
-        // mapped; what lies there now may be anything and is only compared.
-        unsafe { at.read_volatile() == self.marker.load(Relaxed) }
+    /// Whether the holder, which is this thread, will go on: the call that has noted it as well is in a handler on top of it.
+    fn is_interrupted_by(&self, noted: Option<&Noted>) -> bool {
+        let notes = thread::here().locks.iter();
+        let others = notes.filter(|n| noted.is_none_or(|own| !std::ptr::eq(*n, own.note)));
+        let marker = noted.map_or(0, |own| own.marker.at());
+        others.filter(|n| n.lock.load(Relaxed) == self.address()).any(|n| {
+            let at = n.at.load(Relaxed);
+            // The two stacks may lie in any order. What a jump has left lies below the present call, or was written over since.
+            let goes_on = at == 0
+                || (at > marker || thread::is_on_alternate_stack())
+                    // SAFETY: the address is of this thread's own stack, which is mapped; what lies there now may be anything
+                    // and is only compared.
+                    && unsafe { (at as *const usize).read_volatile() } == at;
+            if !goes_on {
+                clear(n);
+            }
+            goes_on
+        })
     }
 
     /// Whether somebody holds it now.
@@ -151,30 +275,21 @@ impl Lock {
     /// Takes it without a marker: the caller has blocked all signals. What the caller holds already, below a handler, stays
     /// as it is.
     pub(super) fn seize(&self, me: u32) {
-        if self.owner.load(Relaxed) != me && (self.claim(me, false) || self.contend(me, &Marker::new()).is_ok()) {
-            self.marker_at.store(0, Relaxed);
+        if self.owner.load(Relaxed) != me && !self.claim(me, false) {
+            let _ = self.contend(me, None);
         }
     }
 
-    /// After [`Lock::seize`], also in a copy of the record.
-    pub(super) fn let_go(&self, me: u32) {
-        if self.owner.load(Relaxed) == me && self.marker_at.load(Relaxed) == 0 {
+    /// After [`Lock::seize`] of `seized`, which this is or is a copy of.
+    pub(super) fn let_go(&self, me: u32, seized: &Lock) {
+        if self.owner.load(Relaxed) == me && !seized.is_interrupted_by(None) {
             self.owner.store(0, Release); // pairs with the Acquire in `take`
         }
     }
 
     /// Makes it free whoever holds it (a record that is taken into use).
     pub fn reset(&self) {
-        self.marker_at.store(0, Relaxed);
         self.owner.store(0, Relaxed);
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.marker_at.store(0, Relaxed);
-        self.lock.owner.store(0, Release); // pairs with the Acquire in `take`
     }
 }
 
@@ -207,6 +322,69 @@ mod tests {
         assert!(held.is_ok() && is_refused(&lock), "a handler lies on top");
         drop(held);
         assert!(!is_refused(&lock));
+    }
+
+    /// Below all that was left.
+    #[inline(never)]
+    fn deeper(f: impl FnOnce()) {
+        let much = std::hint::black_box([0u8; 4096]);
+        f();
+        std::hint::black_box(&much);
+    }
+
+    fn notes() -> usize {
+        thread::here().locks.iter().filter(|n| n.lock.load(Relaxed) != 0).count()
+    }
+
+    #[test]
+    fn a_call_that_is_left_lets_go_of_what_lies_below_the_target_alone() {
+        // SAFETY: all zero is a free lock.
+        let locks: [Lock; 2] = unsafe { std::mem::zeroed() };
+        let above = Marker::new();
+        let held = locks[0].take(std::hint::black_box(&above));
+        take_and_leave(&locks[1]);
+        let told = std::cell::Cell::new(0);
+        deeper(|| {
+            leave(above.at(), |lock| {
+                told.set(told.get() + 1);
+                assert!(std::ptr::eq(lock, &locks[1]) && lock.is_taken());
+            });
+        });
+        assert_eq!((told.get(), notes()), (1, 1));
+        assert!(locks[0].is_taken() && !locks[1].is_taken());
+        drop(held);
+        assert_eq!(notes(), 0);
+    }
+
+    /// A handler that is refused the lock leaves it to the call below.
+    #[test]
+    fn who_was_refused_does_not_let_go() {
+        // SAFETY: all zero is a free lock.
+        let lock: Lock = unsafe { std::mem::zeroed() };
+        let above = Marker::new();
+        let held = lock.take(std::hint::black_box(&above));
+        assert!(is_refused(&lock));
+        leave(above.at(), |_| unreachable!());
+        assert!(lock.is_taken() && notes() == 1);
+        drop(held);
+        assert!(!lock.is_taken());
+    }
+
+    /// A jump that nobody saw: the next call, for another lock, gives back what the one that was left has.
+    #[test]
+    fn another_lock_of_a_call_that_was_left_is_given_back() {
+        // SAFETY: all zero is a free lock.
+        let locks: [Lock; 2] = unsafe { std::mem::zeroed() };
+        for _ in 0..20 {
+            take_and_leave(&locks[0]);
+            assert!(locks[0].is_taken());
+            let above = Marker::new();
+            drop(locks[1].take(std::hint::black_box(&above)));
+            take_and_leave(&locks[1]);
+            take_and_leave(&locks[0]);
+        }
+        deeper(|| leave(usize::MAX, |_| {}));
+        assert!(notes() == 0 && !locks[0].is_taken() && !locks[1].is_taken());
     }
 
     /// A child is killed with the lock in its hands, and nobody asks for its status.

@@ -144,6 +144,13 @@ pub fn lessons(base: *mut u8) -> &'static [AtomicU32; LESSONS] {
     at(base, LESSONS_OFF)
 }
 
+/// The record in which this address lies.
+pub fn sock_of(address: usize) -> Option<&'static Sock> {
+    let base = base()?;
+    let index = address.checked_sub(base as usize + SOCK_OFF)? / SOCK_SIZE;
+    (index < SOCK_CAP).then(|| sock(base, index as u32))
+}
+
 /// The index of a socket record.
 pub fn index_of(sock: &Sock) -> u32 {
     let base = BASE.load(Relaxed) as usize + SOCK_OFF;

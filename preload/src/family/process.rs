@@ -5,6 +5,7 @@
 //! state on close or dup compare getpid as well ([`is_vfork_child`]).
 
 use super::{PROC_CAP, PROC_OFF, at, ended};
+use crate::sys::thread::Thread;
 use crate::sys::{mem, proc, thread};
 use smcr_proto::page::{self, Counter, process as field};
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -306,14 +307,20 @@ pub fn value(c: Counter) -> u64 {
 /// The calling thread's id, asked of the kernel once per thread.
 #[inline]
 pub fn tid() -> u32 {
-    thread::with(|t| match t.tid.get() {
+    tid_of(thread::here())
+}
+
+/// The same, of its block.
+#[inline(always)]
+pub fn tid_of(t: &Thread) -> u32 {
+    match t.tid.get() {
         0 => {
             let id = proc::tid();
             t.tid.set(id);
             id
         }
         id => id,
-    })
+    }
 }
 
 /// The calling thread is another one now (fork).

@@ -14,6 +14,7 @@ mod data_out;
 mod credentials;
 mod fds;
 mod files;
+mod jumps;
 mod process;
 mod raw;
 mod readiness;

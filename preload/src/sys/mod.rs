@@ -14,6 +14,7 @@ pub mod dir;
 pub mod fd;
 pub mod filter;
 pub mod held;
+pub mod jump;
 pub mod left;
 pub mod mem;
 pub mod net;
@@ -24,6 +25,7 @@ pub mod proc;
 pub mod rights;
 pub mod start;
 pub mod thread;
+pub mod unwound;
 
 pub use syscalls::Sysno;
 

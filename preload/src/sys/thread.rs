@@ -5,7 +5,8 @@
 //! is preloaded always has room there.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering::*};
+use std::ops::Range;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 
 /// One thread's block; all zero at its start.
 #[repr(C, align(64))]
@@ -36,10 +37,20 @@ pub struct Thread {
     pub yield_took: Cell<u64>,
     /// Numbers of descriptors that it uses now (`sys::held`).
     pub held: [AtomicI32; 4],
+    /// Locks that it holds or is about to take (`family::lock`).
+    pub locks: [Note; 8],
+}
+
+/// One of them. The handlers of its thread read and write it, too.
+pub struct Note {
+    /// The address of the lock; 0: free.
+    pub lock: AtomicUsize,
+    /// Where on the stack the call is; 0: not known yet.
+    pub at: AtomicUsize,
 }
 
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Thread>() == 128);
+const _: () = assert!(size_of::<Thread>() == 256);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -48,9 +59,9 @@ core::arch::global_asm!(
     ".globl smcr_thread_block",
     ".hidden smcr_thread_block",
     ".type smcr_thread_block, @object",
-    ".size smcr_thread_block, 128",
+    ".size smcr_thread_block, 256",
     "smcr_thread_block:",
-    ".zero 128",
+    ".zero 256",
     ".popsection",
 );
 
@@ -92,6 +103,7 @@ pub fn here() -> &'static Thread {
                     ask_gap: Cell::new(0),
                     yield_took: Cell::new(0),
                     held: [const { AtomicI32::new(0) }; 4],
+                    locks: [const { Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) } }; 8],
                 }
             };
         }
@@ -125,11 +137,17 @@ pub fn is_only() -> bool {
 
 /// Whether the calling thread runs on its alternate signal stack now.
 pub fn is_on_alternate_stack() -> bool {
+    alternate_stack().is_some()
+}
+
+/// The calling thread's alternate signal stack, if it runs there now.
+pub fn alternate_stack() -> Option<Range<usize>> {
     let mut now = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     let args = [0, std::ptr::from_mut(&mut now) as usize, 0, 0, 0, 0];
     // SAFETY: the kernel writes one struct of this layout.
     let _ = unsafe { super::call(super::Sysno::sigaltstack, args) };
-    now.ss_flags & libc::SS_ONSTACK != 0
+    let begin = now.ss_sp as usize;
+    (now.ss_flags & libc::SS_ONSTACK != 0).then(|| begin..begin + now.ss_size)
 }
 
 /// fence(SeqCst) as the hot path wants it: on x86-64 a locked instruction on the own stack, which

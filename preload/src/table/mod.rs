@@ -26,6 +26,7 @@ pub mod io;
 pub mod forks;
 pub mod inherit;
 pub mod late;
+pub mod left;
 pub mod life;
 pub mod members;
 pub mod options;

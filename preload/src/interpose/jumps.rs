@@ -1,0 +1,50 @@
+//! longjmp and its relatives: out of a signal handler they may leave a call of ours in the middle (`table::left`).
+//!
+//! Where the program was not in such a call this is one look at the thread's notes.
+
+use super::hooks;
+use crate::real;
+use crate::sys::jump;
+use crate::table::left;
+use libc::{c_int, c_void};
+
+hooks! {
+    fn longjmp(buffer: *mut c_void, value: c_int) {
+        // SAFETY: the program's arguments.
+        unsafe { leaving(buffer); real::longjmp(buffer, value) }
+    }
+
+    fn _longjmp(buffer: *mut c_void, value: c_int) {
+        // SAFETY: the program's arguments.
+        unsafe { leaving(buffer); real::_longjmp(buffer, value) }
+    }
+
+    fn siglongjmp(buffer: *mut c_void, value: c_int) {
+        // SAFETY: the program's arguments.
+        unsafe { leaving(buffer); real::siglongjmp(buffer, value) }
+    }
+
+    fn __longjmp_chk(buffer: *mut c_void, value: c_int) {
+        // SAFETY: the program's arguments.
+        unsafe { leaving(buffer); real::__longjmp_chk(buffer, value) }
+    }
+
+    fn setcontext(context: *const libc::ucontext_t) -> c_int {
+        // SAFETY: the program's argument.
+        unsafe {
+            if let Some(target) = jump::target_of_context(context) {
+                left::below(target);
+            }
+            real::setcontext(context)
+        }
+    }
+}
+
+/// # Safety
+/// `buffer` must be the program's.
+unsafe fn leaving(buffer: *const c_void) {
+    // SAFETY: by the contract.
+    if let Some(target) = unsafe { jump::target(buffer) } {
+        left::below(target);
+    }
+}

@@ -1,0 +1,35 @@
+//! Calls that a thread leaves otherwise than by returning: by a jump out of a signal handler, or because it ends in one.
+//!
+//! They may have held a direction's lock, have shown bytes or room and not told who waits for that, have taken bytes and not counted
+//! them; a socket that is closed may have waited for their end. Called by the hooks of longjmp and its relatives, and by the unwinder.
+
+use crate::engine::{bell, count, inside};
+use crate::family::lock::{self, Lock};
+use crate::family::{self, sock::Sock};
+use std::sync::atomic::Ordering::*;
+
+/// The calling thread goes on at `target` of its stack, and what lies below is over.
+pub fn below(target: usize) {
+    lock::leave(target, make_up);
+    inside::leave_below(target);
+}
+
+/// The calling thread ends, and unwinds its stack by force: nothing stops that.
+pub fn all() {
+    below(usize::MAX);
+}
+
+/// The lock is still held, so that nobody unmaps the region.
+fn make_up(lock: &Lock) {
+    let Some(s) = family::sock_of(std::ptr::from_ref(lock) as usize) else { return };
+    let Some(fd) = descriptor(s).filter(|_| !s.is_linked()) else { return };
+    if std::ptr::eq(lock, &s.rx.lock) {
+        count::make_up(s, fd);
+    }
+    bell::tell_again(s, fd);
+}
+
+fn descriptor(s: &Sock) -> Option<i32> {
+    let open = super::connections().find(|(_, other)| std::ptr::eq(*other, s)).map(|(fd, _)| fd);
+    open.or_else(|| s.after_close.load(Acquire).checked_sub(1).filter(|fd| *fd >= 0))
+}
