@@ -72,9 +72,6 @@ macro_rules! table {
     };
 }
 
-/// There is no libaio.
-pub const NO_IO_SUBMIT: c_int = c_int::MIN;
-
 fn is_found(slot: &AtomicPtr<c_void>, early: *mut c_void) -> bool {
     resolve();
     slot.load(Relaxed) != early
@@ -112,7 +109,6 @@ table! {
     aio_read(one: *mut aiocb) -> c_int = -1;
     aio_write(one: *mut aiocb) -> c_int = -1;
     lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int = -1;
-    io_submit(context: c_ulong, n: c_long, list: *mut c_void) -> c_int = NO_IO_SUBMIT;
     preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;
     pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t = -1;

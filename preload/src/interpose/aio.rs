@@ -3,7 +3,7 @@
 
 use super::hooks;
 use crate::sys::probe::is_there;
-use crate::sys::{self, Sysno, errno, set_errno};
+use crate::sys::{self, Sysno};
 use crate::real;
 use crate::table::{self, life};
 use libc::{aiocb, c_int, c_long, c_ulong, c_void, sigevent};
@@ -44,29 +44,16 @@ hooks! {
         unsafe { lio_listio(mode, list, n, sig) }
     }
 
-    /// Of libaio, whose system call is an instruction of its own; an error is a negative number. A libaio that was opened for itself
-    /// alone is no next definition.
+    /// Of libaio, which is nothing but the system call; an error is a negative number. libaio's own is not looked for: where there is
+    /// none, dlsym calls malloc, and the call that made it may be that of an allocator which just begins.
     fn io_submit(context: c_ulong, n: c_long, list: *mut c_void) -> c_int {
         before_io_submit(list.cast(), n);
-        let e = errno();
+        let args = [context as usize, n as usize, list as usize, 0, 0, 0];
         // SAFETY: the program's arguments.
-        match unsafe { real::io_submit(context, n, list) } {
-            real::NO_IO_SUBMIT => {
-                set_errno(e);
-                submit(context, n, list)
-            }
-            n => n,
+        match unsafe { sys::call(Sysno::io_submit, args) } {
+            Ok(n) => n as c_int,
+            Err(e) => -e.0,
         }
-    }
-}
-
-/// The system call as libaio makes it.
-fn submit(context: c_ulong, n: c_long, list: *mut c_void) -> c_int {
-    let args = [context as usize, n as usize, list as usize, 0, 0, 0];
-    // SAFETY: the program's arguments.
-    match unsafe { sys::call(Sysno::io_submit, args) } {
-        Ok(n) => n as c_int,
-        Err(e) => -e.0,
     }
 }
 
