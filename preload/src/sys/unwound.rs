@@ -2,15 +2,15 @@
 //!
 //! glibc unwinds such a thread by force, frame by frame. Rust's personality routine stops that at an instruction which is no call
 //! (a handler has come there), and at each `catch_unwind`: "FATAL: exception not rethrown", and the program is gone, where the
-//! kernel's send would just have been left. So this library's frames have a routine in front of it that passes such frames by, and
-//! tells of that: what a frame holds that is passed by is given back by who is told.
+//! kernel's send would just have been left. Elsewhere it would drop what the frame has: a lock, of which nobody is told then. So
+//! this library's frames have a routine in front of it that passes them all by, as a jump does, and tells of that: what a frame
+//! holds that is passed by is given back by who is told.
 
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 type Personality = unsafe extern "C" fn(c_int, c_int, u64, *mut c_void, *mut c_void) -> c_int;
 
-const SEARCH_PHASE: c_int = 1;
 const FORCE_UNWIND: c_int = 8;
 const CONTINUE_UNWIND: c_int = 8;
 
@@ -18,8 +18,6 @@ unsafe extern "C" {
     /// The word through which each frame of this library names its routine. The assembler makes it, in writable memory.
     #[link_name = "DW.ref.rust_eh_personality"]
     static NAMED: AtomicPtr<c_void>;
-
-    fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;
 }
 
 static RUST: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -35,22 +33,14 @@ pub fn start(ends: fn()) {
 }
 
 unsafe extern "C" fn personality(version: c_int, actions: c_int, class: u64, exception: *mut c_void, context: *mut c_void) -> c_int {
+    if actions & FORCE_UNWIND != 0 {
+        // SAFETY: only `start` stores here, and only functions of this type.
+        let told = unsafe { std::mem::transmute::<*mut (), fn()>(TOLD.load(Relaxed)) };
+        told();
+        return CONTINUE_UNWIND;
+    }
     // SAFETY: what the word held before it named this one.
     let rust = unsafe { std::mem::transmute::<*mut c_void, Personality>(RUST.load(Relaxed)) };
-    if actions & FORCE_UNWIND != 0 {
-        let mut before = 0;
-        // SAFETY: the unwinder's own context. Asked in the search phase, Rust's routine changes nothing.
-        let stops = unsafe {
-            _Unwind_GetIPInfo(context, &mut before);
-            before != 0 || rust(version, SEARCH_PHASE, class, exception, context) != CONTINUE_UNWIND
-        };
-        if stops {
-            // SAFETY: only `start` stores here, and only functions of this type.
-            let told = unsafe { std::mem::transmute::<*mut (), fn()>(TOLD.load(Relaxed)) };
-            told();
-            return CONTINUE_UNWIND;
-        }
-    }
     // SAFETY: the unwinder's arguments.
     unsafe { rust(version, actions, class, exception, context) }
 }
