@@ -9,6 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* Of a message. */
+enum { BYTES = 100 };
+
 static void die(const char *what) {
     fprintf(stderr, "%d: %s: %s\n", getpid(), what, strerror(errno));
     exit(1);
@@ -51,4 +54,11 @@ __attribute__((unused)) static int regions(void) {
     if (f)
         fclose(f);
     return n;
+}
+
+__attribute__((unused)) static void give(int fd, char what) {
+    char bytes[BYTES];
+    memset(bytes, what, sizeof bytes);
+    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
+        die("send");
 }

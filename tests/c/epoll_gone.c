@@ -1,33 +1,10 @@
 /* Owns: epoll sets and registrations that live on when their number is gone: a set that is closed while a thread waits in it,
  * members whose number is closed while a duplicate keeps the socket. */
-#include "sets.h"
+#include "looks.h"
 #include "waiting.h"
 #include <sys/resource.h>
 
 static char buf[64 * KIB];
-
-static void look(int ep, int ms) {
-    struct epoll_event e[16];
-    int n = epoll_wait(ep, e, 16, ms);
-    char text[600] = "";
-    if (n > 0)
-        qsort(e, n, sizeof *e, by_data);
-    for (int i = 0; i < n; i++)
-        sprintf(text + strlen(text), " %x:%llx", e[i].events, (unsigned long long)e[i].data.u64);
-    say("epoll_wait = %d%s", n, text);
-}
-static void next(void) {
-    meet();
-    meet_settled();
-}
-static void fives(int fd, int times) {
-    for (int i = 0; i < times; i++) {
-        meet();
-        put(fd, "fives", 5);
-        meet_settled();
-    }
-    R(recv(fd, buf, 1, 0));
-}
 
 /* ---- closed while a thread waits ---- */
 

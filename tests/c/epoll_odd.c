@@ -1,32 +1,10 @@
 /* Owns: epoll, poll and select in the less usual forms: the NORM and BAND events, one descriptor under several numbers and in
  * several sets, changes by another thread, sets that hold closed descriptors, a descriptor that moves from set to set. */
-#include "sets.h"
+#include "looks.h"
 
 static char buf[64 * KIB];
 
-static void look(int ep, int ms) {
-    struct epoll_event e[16];
-    int n = epoll_wait(ep, e, 16, ms);
-    char text[600] = "";
-    if (n > 0)
-        qsort(e, n, sizeof *e, by_data);
-    for (int i = 0; i < n; i++)
-        sprintf(text + strlen(text), " %x:%llx", e[i].events, (unsigned long long)e[i].data.u64);
-    say("epoll_wait = %d%s", n, text);
-}
-static void next(void) {
-    meet();
-    meet_settled();
-}
-static void sends_b(int times) {
-    int fd = conn();
-    for (int i = 0; i < times; i++) {
-        meet();
-        put(fd, "fives", 5);
-        meet_settled();
-    }
-    R(recv(fd, buf, 1, 0));
-}
+static void sends_b(int times) { fives(conn(), times); }
 
 /* ---- the events beside IN and OUT ---- */
 

@@ -5,7 +5,7 @@
 
 static char buf[64 * KIB];
 
-/* Drops segments whose payload begins with "XXXX". */
+/* Drops segments whose payload begins with "DROP". */
 static int attach(int fd, int option) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12), /* the length of TCP's header */
@@ -16,7 +16,7 @@ static int attach(int fd, int option) {
         BPF_STMT(BPF_ALU | BPF_SUB | BPF_X, 0),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 4, 0, 2),
         BPF_STMT(BPF_LD | BPF_W | BPF_IND, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x58585858, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x44524f50, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
         BPF_STMT(BPF_RET | BPF_K, 0),
     };
@@ -38,7 +38,7 @@ static void filtered(int fd) {
 }
 static void sends(int fd) {
     meet();
-    put(fd, "XXXXabcdef", 10);
+    put(fd, "DROPabcdef", 10);
     meet_settled();
     echo_until_end(fd);
 }

@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { PORT = 7070, ROUNDS = 5, BYTES = 100, LOOKS = 30 };
+enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
 
 /* A message there and back; 0 when the other end is gone. */
 static int ping(int fd, int seed) {

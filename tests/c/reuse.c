@@ -22,14 +22,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
-enum { PORT = 7070, ROUNDS = 3, BYTES = 100, NUMBERS = 400 };
-
-static void give(int fd, char what) {
-    char bytes[BYTES];
-    memset(bytes, what, sizeof bytes);
-    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
-        die("send");
-}
+enum { PORT = 7070, ROUNDS = 3, NUMBERS = 400 };
 
 /* What was given; 0: the other end is gone. */
 static char get(int fd) {

@@ -88,12 +88,10 @@ impl Sock {
     }
 
     pub fn set(&self, level: i32, name: i32, value: u32) -> io::Result<()> {
-        let value = &raw const value;
+        let (fd, value) = (self.0.as_raw_fd(), (&raw const value).cast());
         // SAFETY: the option is four bytes long, and so is what is pointed to.
-        check(
-            unsafe { libc::setsockopt(self.0.as_raw_fd(), level, name, value.cast(), 4) } as isize,
-        )
-        .map(drop)
+        let result = unsafe { libc::setsockopt(fd, level, name, value, 4) };
+        check(result as isize).map(drop)
     }
 
     pub fn get(&self, level: i32, name: i32) -> io::Result<u32> {
@@ -132,12 +130,11 @@ impl Sock {
     }
 
     pub fn port(&self) -> u16 {
-        // SAFETY: all zeroes is a sockaddr_storage; the kernel writes at most `length` bytes.
-        let (mut raw, mut length): (libc::sockaddr_storage, _) =
-            unsafe { (std::mem::zeroed(), 128) };
+        // SAFETY: all zeroes is a sockaddr_storage.
+        let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let (fd, to, mut length) = (self.0.as_raw_fd(), (&raw mut raw).cast(), 128);
         // SAFETY: the kernel writes at most the 128 bytes that `length` says, the size of `raw`.
-        let result =
-            unsafe { libc::getsockname(self.0.as_raw_fd(), (&raw mut raw).cast(), &mut length) };
+        let result = unsafe { libc::getsockname(fd, to, &mut length) };
         check(result as isize).expect("getsockname");
         // SAFETY: both forms have the port in the same place.
         u16::from_be(unsafe { (&raw const raw).cast::<libc::sockaddr_in>().read() }.sin_port)
