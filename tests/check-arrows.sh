@@ -160,9 +160,11 @@ if [[ -n $library ]]; then
     if ! dynamic=$(readelf -dW "$library" 2>/dev/null); then
         breach "$library: cannot be read"
     else
-        breaches < <(awk -v lib="$library" '/\(NEEDED\)/ {
+        # by preload/src/sys/unwinder.rs, which is for one processor
+        [[ $(uname -m) == x86_64 ]] && unwinder=0 || unwinder=1
+        breaches < <(awk -v lib="$library" -v unwinder=$unwinder '/\(NEEDED\)/ {
             gsub(/.*\[|\].*/, "")
-            if ($0 !~ /^(libc\.so\.6|libgcc_s\.so\.1|ld-linux.*)$/) print lib ": needs " $0 " at load time; dlopen it when it is first used"
+            if ($0 !~ /^(libc\.so\.6|ld-linux.*)$/ && !(unwinder && $0 == "libgcc_s.so.1")) print lib ": needs " $0 " at load time; dlopen it when it is first used"
         }' <<<"$dynamic")
     fi
 else

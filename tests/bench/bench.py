@@ -105,7 +105,7 @@ def measure(env, fn, reps, o, secs, say):
 
 
 def one_row(env, r, o, say):
-    reps = min(o.reps, MAX_REPS.get(r.group, o.reps))
+    reps = min(o.reps, MAX_REPS.get(r.group, o.reps)) * r.pairs
     samples, failed = measure(env, r.run, reps, o, o.secs, say)
     out = {
         "name": r.name,

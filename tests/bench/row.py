@@ -11,8 +11,9 @@ ROWS = {}
 
 
 class Row:
-    def __init__(self, name, title, run, metrics, needs, off_tcp, setup, group):
+    def __init__(self, name, title, run, metrics, needs, off_tcp, setup, group, pairs):
         self.name, self.title, self.run, self.metrics = name, title, run, metrics
+        self.pairs = pairs  # times as many repetitions, where the ratio is so near its goal that a few don't show it
         self.needs = needs  # programs without which the row is skipped
         self.off_tcp = 0.95 if off_tcp is True else off_tcp or 0.0  # least share of payload expected off TCP
         self.setup = setup  # makes shared state once; None or a text that says why the row is skipped
@@ -25,9 +26,9 @@ class Row:
         return None
 
 
-def row(name, title, metrics, needs=(), off_tcp=True, setup=None, group=""):
+def row(name, title, metrics, needs=(), off_tcp=True, setup=None, group="", pairs=1):
     def add(fn):
-        ROWS[name] = Row(name, title, fn, metrics, needs, off_tcp, setup, group)
+        ROWS[name] = Row(name, title, fn, metrics, needs, off_tcp, setup, group, pairs)
         return fn
 
     return add

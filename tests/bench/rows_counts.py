@@ -136,6 +136,7 @@ def counted(name, title, *args, divisor=2, n=(1000, 4000), goal=None):
 
 
 counted("instr_sendrecv", "one 64 B send and one recv", "pair", "mode=sendrecv")
+counted("instr_short", "one short connection, both ends", "pair", "mode=short", "warm=200", divisor=1, n=(500, 1500))
 counted("instr_epoll", "one send, epoll_wait with one ready, recv", "pair", "mode=epoll")
 counted("instr_epoll100", "the same with 200 registered", "pair", "mode=epoll", "conns=100")
 counted("instr_pipe", "one read or write on a pipe", "pipeio", "what=pipe", divisor=1.1, n=(10000, 40000))

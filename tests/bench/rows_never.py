@@ -22,17 +22,17 @@ def short(mode, closer, *client_args, rounds=1):
     return run
 
 
-for _name, _text, _fn in (
-    ("short", "one after the other", short("block", "client")),
-    ("short_srvclose", "server closes first", short("block", "server")),
-    ("short_threads", "8 client threads, epoll server", short("epoll", "client", "pattern=threads")),
-    ("short_16", "16 round trips each", short("block", "client", rounds=16)),
-    ("short_16_threads", "16 round trips each, 8 client threads, epoll server", short("epoll", "client", "pattern=threads", rounds=16)),
-    ("short_64", "64 round trips each", short("epoll", "client", rounds=64)),
-    ("short_256", "256 round trips each", short("epoll", "client", rounds=256)),
-    ("short_epoll", "32 at once, epoll at both ends", short("epoll", "client", "pattern=epoll", "par=32")),
+for _name, _text, _fn, _pairs in (
+    ("short", "one after the other", short("block", "client"), 5),
+    ("short_srvclose", "server closes first", short("block", "server"), 5),
+    ("short_threads", "8 client threads, epoll server", short("epoll", "client", "pattern=threads"), 5),
+    ("short_16", "16 round trips each", short("block", "client", rounds=16), 3),
+    ("short_16_threads", "16 round trips each, 8 client threads, epoll server", short("epoll", "client", "pattern=threads", rounds=16), 3),
+    ("short_64", "64 round trips each", short("epoll", "client", rounds=64), 1),
+    ("short_256", "256 round trips each", short("epoll", "client", rounds=256), 1),
+    ("short_epoll", "32 at once, epoll at both ends", short("epoll", "client", "pattern=epoll", "par=32"), 5),
 ):
-    row(_name, "short connections, " + _text, CONN_RATE, off_tcp=False, group="short")(_fn)
+    row(_name, "short connections, " + _text, CONN_RATE, off_tcp=False, group="short", pairs=_pairs)(_fn)
 
 
 @row(
@@ -70,13 +70,13 @@ def workers(c):
     return out
 
 
-@row("plain_server", "accelerated client, plain server", latency(0.95), off_tcp=False, group="never")
+@row("plain_server", "accelerated client, plain server", latency(0.95), off_tcp=False, group="never", pairs=3)
 def plain_server(c):
     srv, port = c.server("mode=block", accel=False)
     return from_hist(c.start(["pingpong", "port=%d" % port, "secs=%g" % c.secs]).json())
 
 
-@row("plain_client", "plain client, accelerated server", latency(0.95), off_tcp=False, group="never")
+@row("plain_client", "plain client, accelerated server", latency(0.95), off_tcp=False, group="never", pairs=3)
 def plain_client(c):
     srv, port = c.server("mode=block")
     return from_hist(c.start(["pingpong", "port=%d" % port, "secs=%g" % c.secs], accel=False).json())

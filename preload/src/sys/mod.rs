@@ -25,6 +25,7 @@ pub mod proc;
 pub mod rights;
 pub mod start;
 pub mod thread;
+mod unwinder;
 pub mod unwound;
 
 pub use syscalls::Sysno;
