@@ -62,6 +62,20 @@ def slow(address, port, n):
     return f"{n} bytes"
 
 
+def limited(address, port, n):
+    """A sender that lets little wait, from its beginning; then, with the reader behind, less still."""
+    n = int(n)
+    sock = connect(address, port, {"op": "sink", "n": 2 * n, "wait": 0.5, "piece": 50000})
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20000)
+    put(sock, n)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    put(sock, n, n)
+    if sock.recv(1) != b"k":
+        raise EOFError("no answer")
+    show(sock)
+    return f"{2 * n} bytes"
+
+
 def fill(address, port, n):
     """A sender that does not wait meets a full ring, and its end."""
     n, sent = int(n), 0

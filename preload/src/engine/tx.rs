@@ -216,7 +216,8 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     }
 }
 
-/// Copies and publishes; large amounts in quarters of the ring, so that the consumer starts early.
+/// Copies and publishes; large amounts in quarters of the ring, so that the consumer starts early, or in halves over a link, where
+/// each part is a message.
 #[inline]
 fn fill(
     s: &Sock,
@@ -228,9 +229,10 @@ fn fill(
     size: usize,
 ) -> Res {
     let ring = bulk::tx_ring(s, size).ok_or(Errno(libc::ENOMEM))?;
+    let most = if s.is_linked() { size / 2 } else { size / 4 };
     let mut done = 0;
     while done < n {
-        let part = (n - done).min(size / 4);
+        let part = (n - done).min(most);
         let began = bulk::before_part(if source.is_memory() { part } else { 0 });
         let got = match source.fill(&ring, head + done as u64, part) {
             Ok(got) => got,

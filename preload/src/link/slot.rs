@@ -11,6 +11,7 @@ use super::pieces::take_bytes;
 use super::pool::Element;
 use crate::family::sock::Sock;
 use crate::layout::{Dir, RegionHeader, fin};
+use crate::transport::region::RING_MIN;
 use crate::verbs::qp::{WRITES, Write};
 use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::id::{Rkey, Token};
@@ -168,6 +169,12 @@ impl Slot {
         unsafe { &(&*self.header).dirs[1] }
     }
 
+    /// How much the engine keeps in the sending ring until the peer has read it (`engine::tx`).
+    fn window(&self) -> u32 {
+        let limit = self.sock().map_or(0, |s| s.buffer_limit.load(Relaxed));
+        if limit == 0 { self.tx.1 } else { self.tx.1.min(limit.max(RING_MIN as u32)) }
+    }
+
     /// Sends what can be sent by its link; `announces`: a write may announce itself. False: the queue pair is broken.
     pub fn pump(&mut self, link: &mut Link, announces: bool) -> bool {
         self.stalled = false;
@@ -176,7 +183,9 @@ impl Slot {
         if self.is_leaving() {
             return true;
         }
+        let window = self.window();
         let Some(conn) = &mut self.conn else { return true };
+        conn.set_window(window);
         // Acquire: the program has copied the bytes out (`engine::rx`).
         // SAFETY: as in `rx_dir`.
         let (out, back) = unsafe { (&(&*self.header).dirs[0], &(&*self.header).dirs[1]) };

@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{bell, end, follow, kernel, proof, shadow, switch, urgent};
+use crate::engine::{bell, end, follow, kernel, linked, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
 use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
@@ -126,6 +126,9 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
             let n = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
             s.buffer_limit.store(n.max(0) as u32, Relaxed);
+            if s.is_linked() {
+                linked::kick(s); // the peer may have to hear that less waits for it from now on
+            }
         }
         libc::SO_LINGER => {
             let l = net::get_opt::<libc::linger>(sock, SOL_SOCKET, name);

@@ -9,7 +9,7 @@ use crate::connections::{self, SIZE, message, polled};
 
 fn conn() -> Conn {
     let mut conn = connections::conn();
-    conn.set_validation_by_cursor(true);
+    conn.set_libsmcr(true);
     conn
 }
 

@@ -8,6 +8,7 @@ mod connections;
 mod connections_failover;
 mod connections_immediate;
 mod connections_urgent;
+mod connections_window;
 mod golden;
 mod handshakes;
 mod handshakes_refused;

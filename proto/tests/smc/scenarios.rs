@@ -136,13 +136,13 @@ fn a_full_ring_stops_the_writer_and_a_read_wakes_it() {
     assert_eq!(pair.write(CLIENT, c, &[7; 20_000]), 16 << 10);
     pair.run();
     assert_eq!(pair.write(CLIENT, c, b"more"), 0);
-    assert_eq!(pair.read(SERVER, c, 2304), [7; 2304]);
+    assert_eq!(pair.read(SERVER, c, 8191), [7; 8191]);
     pair.run();
     assert_eq!(pair.slot(CLIENT, c).conn.writable(), 0, "too little to be told");
     assert_eq!(pair.read(SERVER, c, 3), [7; 3]);
     pair.run();
-    assert_eq!(pair.slot(CLIENT, c).conn.writable(), 2307, "told");
-    assert_eq!(pair.write(CLIENT, c, &[7; 3000]), 2307);
+    assert_eq!(pair.slot(CLIENT, c).conn.writable(), 8194, "told");
+    assert_eq!(pair.write(CLIENT, c, &[7; 9000]), 8194);
 }
 
 #[test]

@@ -10,11 +10,6 @@ use crate::smc::cdc::{Cdc, ConnFlags, LEN, ProducerFlags};
 use crate::smc::id::Rkey;
 
 impl Conn {
-    /// The peer is libsmcr: failover messages carry cursors, and those count, not the sequence number.
-    pub fn set_validation_by_cursor(&mut self, yes: bool) {
-        self.by_cursor = yes;
-    }
-
     /// Goes on over another link, where the peer's memory has this key and address. `uncompleted` messages of the
     /// connection were on their way by the old one. The driver writes from [`Conn::sent_bytes`] on again.
     pub fn move_to_link(&mut self, rkey: Rkey, rmb_address: u64, uncompleted: u32) {

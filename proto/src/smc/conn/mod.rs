@@ -13,6 +13,7 @@ mod receive;
 mod report;
 mod send;
 mod state;
+mod window;
 
 pub use self::report::{ConnError, Update, Violation, WriteError};
 pub use self::state::State;

@@ -26,6 +26,8 @@ pub(super) struct Receiver {
     inline: bool,
     /// The next update may not wait.
     force: bool,
+    /// The peer is told by halves of the ring.
+    halves: bool,
 }
 
 /// An urgent byte that arrived.
@@ -47,7 +49,13 @@ impl Receiver {
             mark: None,
             inline: false,
             force: false,
+            halves: false,
         }
+    }
+
+    /// By halves of the ring, not by tenths: one half is written while the other is read.
+    pub fn set_halves(&mut self, yes: bool) {
+        self.halves = yes;
     }
 
     pub fn produced(&self) -> u64 {
@@ -181,7 +189,7 @@ impl Receiver {
         }
     }
 
-    /// Whether the peer has to be told how far the program has read. Linux's rule, and at once where
+    /// Whether the peer has to be told how far the program has read. Linux's rule, or by halves, and at once where
     /// the peer waits for it.
     pub fn update_due(&self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -190,6 +198,10 @@ impl Receiver {
         }
         if self.force || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED) {
             return true;
+        }
+        if self.halves {
+            // A sender that waits has more than three quarters unread, or has asked.
+            return unconfirmed >= self.size / 2;
         }
         let blocked = self.flags.contains(ProducerFlags::WRITE_BLOCKED);
         unconfirmed > (self.size / 10).max(MIN_UPDATE) && (blocked || self.free() <= self.size / 2)

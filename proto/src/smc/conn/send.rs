@@ -21,6 +21,10 @@ pub(super) struct Sender {
     /// The last write would have filled the ring.
     blocked: bool,
     urgent: Urgent,
+    /// The driver stops at so many bytes unread.
+    window: u32,
+    /// The last message asked for an update at each read.
+    asked: bool,
 }
 
 /// Where an urgent byte is on its way.
@@ -46,7 +50,23 @@ impl Sender {
             consumed: 0,
             blocked: false,
             urgent,
+            window: u32::MAX,
+            asked: false,
         }
+    }
+
+    /// See [`super::Conn::set_window`]. True: the peer does not know that it is waited for.
+    pub fn set_window(&mut self, bytes: u32) -> bool {
+        self.window = bytes;
+        self.asks() && !self.asked
+    }
+
+    /// Whether the peer is to tell each read: this end will stop, or has, before so much of the peer's ring is full that it would
+    /// tell by itself. (Who waits for a quarter of his window has more than three quarters unread: of two thirds of the ring that is
+    /// half of it.)
+    fn asks(&self) -> bool {
+        let narrow = u64::from(self.window) * 3 < u64::from(self.size) * 2;
+        narrow && self.in_flight() >= self.window / 2
     }
 
     /// Bytes that may be written now.
@@ -58,7 +78,7 @@ impl Sender {
     }
 
     /// Whether it is worth it to write some of `len` bytes now: all of them, or a quarter of the ring. A peer that is left less
-    /// free has bytes to read, and says so when it has read a tenth of its ring.
+    /// free has bytes to read, and says so when it has read half of its ring.
     pub fn is_worth_it(&self, len: u32) -> bool {
         self.space() >= len.min(self.size / 4)
     }
@@ -147,7 +167,7 @@ impl Sender {
         // While bytes are repeated the peer may have them: their length is no progress.
         let fresh = self.produced.checked_sub(self.announced);
         // "Write blocked" tells a reader nothing that the cursors do not: the ring is full.
-        len > 0 && fresh == Some(u64::from(len)) && self.urgent == Urgent::None
+        len > 0 && fresh == Some(u64::from(len)) && self.urgent == Urgent::None && !self.asks()
     }
 
     /// The producer cursor and flags for a message that is sent now.
@@ -156,6 +176,8 @@ impl Sender {
         flags.set(ProducerFlags::WRITE_BLOCKED, self.blocked);
         let urgent = matches!(self.urgent, Urgent::Pending | Urgent::Marked);
         flags.set(ProducerFlags::URGENT_PENDING, urgent);
+        self.asked = self.asks();
+        flags.set(ProducerFlags::UPDATE_REQUESTED, self.asked);
         if self.urgent == Urgent::Marked {
             flags |= ProducerFlags::URGENT_PRESENT;
             self.urgent = Urgent::Waiting;

@@ -63,7 +63,7 @@ impl Pair {
             Some(Outcome::Smc(params)) => {
                 let slot = &mut self.ends[end].slots[place];
                 slot.conn.activate(&params.peer).unwrap();
-                slot.conn.set_validation_by_cursor(true);
+                slot.conn.set_libsmcr(true);
                 slot.dirty = true;
                 let (_, group) = self.ends[end].group.as_mut().unwrap();
                 group.connection_opened().unwrap();

@@ -29,7 +29,7 @@ impl Shake {
             let slot = all.slot(self.index)?;
             let conn = slot.conn.as_mut()?;
             conn.activate(&params.peer).ok()?;
-            conn.set_validation_by_cursor(ours);
+            conn.set_libsmcr(ours);
             #[cfg(feature = "faults")]
             crate::link::forge::met(self.index, &params.peer);
             slot.active = true;

@@ -1,0 +1,110 @@
+//! When a peer is told of what was read, and that no sender waits for what nobody will tell it.
+
+use smcr_proto::smc::cdc::ProducerFlags;
+use smcr_proto::smc::conn::Conn;
+use smcr_proto::smc::id::{RmbeSize, Token};
+use smcr_proto::smc::immediate::Immediate;
+
+use crate::connections::{SIZE, conn, message, polled};
+use crate::parts;
+
+/// A sender, and a receiver with a ring of this size.
+fn pair(size: RmbeSize, libsmcr: bool) -> [Conn; 2] {
+    let mut from = Conn::new(Token::new(1).unwrap(), RmbeSize::MIN);
+    from.activate(&parts::endpoint(2, 9, size)).unwrap();
+    let mut to = Conn::new(Token::new(9).unwrap(), size);
+    to.activate(&parts::endpoint(1, 1, RmbeSize::MIN)).unwrap();
+    for end in [&mut from, &mut to] {
+        end.set_libsmcr(libsmcr);
+    }
+    [from, to]
+}
+
+/// Sends what the window leaves in writes of `piece` bytes, then everything is read. How many bytes that were, and messages by
+/// which the sender heard of it. `libsmcr`: writes announce themselves where they may.
+fn round(ends: &mut [Conn; 2], window: u32, piece: u32, libsmcr: bool) -> (u32, u32) {
+    let [from, to] = ends;
+    let (mut moved, mut told) = (0, 0);
+    from.set_window(window);
+    loop {
+        let (sent, read) = from.sent_bytes();
+        let free = window.saturating_sub((sent - read) as u32);
+        let pieces = from.write(piece.min(free), false).unwrap();
+        let len: u32 = pieces.iter().map(|p| p.len).sum();
+        if len == 0 {
+            break;
+        }
+        moved += len;
+        let immediate = if libsmcr && pieces.len() == 1 { from.poll_immediate(len) } else { None };
+        match immediate {
+            Some(value) => to.handle_immediate(len, Immediate::parse(value)).unwrap(),
+            None => to.handle_cdc(&polled(from).unwrap()).unwrap(),
+        };
+    }
+    to.consume(to.readable());
+    while let Some(cdc) = polled(to) {
+        told += 1;
+        from.handle_cdc(&cdc).unwrap();
+    }
+    (moved, told)
+}
+
+#[test]
+fn a_sender_hears_of_what_was_read_however_little_it_keeps_unread() {
+    for (libsmcr, code) in [(false, 0), (true, 0), (false, 3), (true, 3), (false, 5), (true, 5)] {
+        let size = RmbeSize::from_code(code).unwrap();
+        for window in [4096, 16 << 10, 64 << 10, size.bytes() / 2, size.bytes() * 2 / 3, size.bytes()] {
+            let window = window.min(size.bytes());
+            for piece in [700, 5000, window] {
+                let mut ends = pair(size, libsmcr);
+                for n in 0..20 {
+                    let (moved, told) = round(&mut ends, window, piece, libsmcr);
+                    // Who waits, waits for a quarter of the window.
+                    assert!(moved >= window / 4, "{n}: {moved} bytes, window {window}, {piece} at a time, {size:?}");
+                    assert!(told > 0, "{n}: window {window}, {piece} at a time, {size:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_that_shrinks_below_what_is_unread_is_told() {
+    let [mut from, mut to] = pair(RmbeSize::from_code(3).unwrap(), true);
+    from.write(20_000, false).unwrap();
+    let value = from.poll_immediate(20_000).unwrap();
+    to.handle_immediate(20_000, Immediate::parse(value)).unwrap();
+    from.set_window(16 << 10);
+    let asked = polled(&mut from).unwrap();
+    assert_eq!(asked.producer_flags, ProducerFlags::UPDATE_REQUESTED);
+    from.set_window(16 << 10);
+    assert_eq!(polled(&mut from), None, "asked once");
+    to.handle_cdc(&asked).unwrap();
+    to.consume(1);
+    from.handle_cdc(&polled(&mut to).unwrap()).unwrap();
+    assert_eq!(from.sent_bytes(), (20_000, 1));
+}
+
+#[test]
+fn who_has_as_large_a_window_as_the_ring_asks_for_nothing() {
+    let mut conn = conn();
+    conn.set_window(SIZE);
+    conn.write(SIZE - 1, false).unwrap();
+    assert_eq!(polled(&mut conn).unwrap().producer_flags, ProducerFlags::empty());
+}
+
+#[test]
+fn between_two_libsmcr_the_peer_is_told_by_halves_of_the_ring() {
+    let half = SIZE / 2;
+    let mut conn = conn();
+    conn.set_libsmcr(true);
+    conn.handle_cdc(&message(1, u64::from(SIZE), 0)).unwrap();
+    conn.consume(half - 1);
+    assert_eq!(polled(&mut conn), None, "one byte less than half");
+    conn.consume(1);
+    assert_eq!(polled(&mut conn).unwrap().consumer.count, half);
+    conn.consume(half - 1);
+    assert_eq!(polled(&mut conn), None, "counted from what was told");
+    conn.consume(1);
+    assert!(polled(&mut conn).is_some());
+}
