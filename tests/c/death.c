@@ -214,6 +214,12 @@ static void *kill_later(void *p) {
     MUST(kill(*(pid_t *)p, SIGKILL));
     return NULL;
 }
+static int error_of(int fd) {
+    int e = -1;
+    socklen_t l = sizeof e;
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
+    return e;
+}
 static void waiting(int kind) {
     int fd = conn();
     pid_t pid = hear_pid();
@@ -234,9 +240,17 @@ static void waiting(int kind) {
         char *big = calloc(1, 64 * MIB);
         ssize_t n = send(fd, big, 64 * MIB, MSG_NOSIGNAL);
         say("partial %d", n > 0 && n < 64 * MIB);
+        settle(); /* what the partial send brought about is there */
+        if (kind == 4)
+            R(recv(fd, buf, 100, 0));
+        else if (kind == 5)
+            say("%s", err_name(error_of(fd)));
+        else if (kind == 6)
+            say("%s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 1000)));
         n = send(fd, big, 64 * MIB, MSG_NOSIGNAL);
         say("%zd %s", n, err_name(errno));
         R(send(fd, big, 1, MSG_NOSIGNAL));
+        R(recv(fd, buf, 100, 0));
     }
     pthread_join(t, NULL);
 }
@@ -244,6 +258,9 @@ static void in_recv_a(void) { waiting(0); }
 static void in_poll_a(void) { waiting(1); }
 static void in_epoll_a(void) { waiting(2); }
 static void in_send_a(void) { waiting(3); }
+static void in_send_recv_a(void) { waiting(4); }
+static void in_send_error_a(void) { waiting(5); }
+static void in_send_poll_a(void) { waiting(6); }
 
 /* Crash and orderly exit instead of a kill. */
 static void crash_b(void) {
@@ -441,6 +458,9 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"survivor_in_poll", in_poll_a, quiet_b, 0},
                              {"survivor_in_epoll", in_epoll_a, quiet_b, 0},
                              {"survivor_in_send", in_send_a, quiet_b, 0},
+                             {"survivor_in_send_receives", in_send_recv_a, quiet_b, 0},
+                             {"survivor_in_send_asks", in_send_error_a, quiet_b, 0},
+                             {"survivor_in_send_polls", in_send_poll_a, quiet_b, 0},
                              {"crash", crash_a, crash_b, 0},
                              {"exit_unread", exit_unread_a, exit_unread_b, 0},
                              {"stopped", stopped_a, stopped_b, 0},

@@ -11,7 +11,7 @@ use smcr_tests::library;
 use smcr_tests::mill::{MODES, Mill, Plan, Who};
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program};
-use smcr_tests::twice::compile_with;
+use smcr_tests::twice::{self, Ends, compile_with};
 
 const LINES: usize = 8;
 /// Steps at which a process can die: the first ones of `fault::Step`.
@@ -203,6 +203,27 @@ fn a_sender_that_leaves_before_it_rings() -> Result<()> {
     met("leaves", "exits_unheard", PUBLISHED, 300).context("the end of a thread")?;
     met("leaves", "rung_byte", PUBLISHED, 300).context("a byte")?;
     met("leaves", "rung_byte", UNCOUNTED, 300).context("a byte that is sent and not counted")
+}
+
+/// The peer dies, with bytes unread in its ring, when a sender has left the ring and is about to send through TCP: whose kernel sees
+/// an end first, and then a reset that the sender itself brought about.
+#[test]
+fn death_behind_a_way_back() -> Result<()> {
+    const BACK_MARKED: u32 = 17;
+    let lib = library::with_faults()?;
+    let cases = twice::cases("death.c")?.into_iter().filter(|c| c.name.starts_with("survivor_in_send"));
+    let mut n = 0;
+    for case in cases {
+        let native = case.run(Ends::Neither)?;
+        case.ensure_sound(&native)?;
+        let got = case.run_with(Ends::Both, &|program| {
+            program.env("LD_PRELOAD", lib).env("SMCR_FLIP", "262144,1").env("SMCR_HOLD", format!("{BACK_MARKED},500"))
+        })?;
+        ensure!(got.transcript == native.transcript, "{}\n---\n{}{}", native.transcript, got.transcript, got.notes);
+        n += 1;
+    }
+    ensure!(n == 4, "{n} cases");
+    Ok(())
 }
 
 /// Each end dies at each step, the first time and later.

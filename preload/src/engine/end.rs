@@ -94,8 +94,43 @@ pub fn answer_send(s: &Sock, sock: i32, n: usize) -> Option<Res> {
             let first = s.flags.fetch_or(flag::SWALLOWED, AcqRel) & flag::SWALLOWED == 0;
             Some(if first { Ok(n) } else { Err(Errno(libc::EPIPE)) })
         }
+        Verdict::Reset => error_of_death(s, sock).map(Err),
         _ => None,
     }
+}
+
+/// The kernel took `e` for an answer to our own sending behind the FIN of a peer that died with bytes of ours unread in its ring,
+/// of which the kernel knows nothing: from here on the connection is [`Verdict::Died`].
+pub fn is_behind_death(s: &Sock, sock: i32, e: Errno) -> bool {
+    let died = e.0 == libc::EPIPE && !s.has(flag::SHUT_WR) && s.rx.dir().is_some_and(|d| is_killed(s, sock, d));
+    if died {
+        s.rx.end.store(FIN_RST, Relaxed);
+    }
+    died
+}
+
+/// The error that the kernel has told, as TCP would have told it ([`is_behind_death`]).
+pub fn as_of_tcp(s: &Sock, sock: i32, e: Errno) -> Errno {
+    if !is_death_told(s) && is_behind_death(s, sock, e) { Errno(libc::ECONNRESET) } else { e }
+}
+
+/// The kernel's error, where bytes of ours lie unread in the peer's ring: if that is dead it is taken here, since the kernel would tell
+/// EPIPE if a FIN had come before. None: there is no error.
+pub fn error_of_death(s: &Sock, sock: i32) -> Option<Errno> {
+    if is_death_told(s) || !s.rx.dir().is_some_and(|d| is_killed(s, sock, d)) {
+        return None;
+    }
+    let e = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|e| *e != 0)?;
+    let e = as_of_tcp(s, sock, Errno(e));
+    if ends(e) {
+        take_death(s);
+    }
+    Some(e)
+}
+
+/// Whether nothing is left to tell after this error.
+pub fn ends(e: Errno) -> bool {
+    matches!(e.0, libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT)
 }
 
 /// Whether the peer died with bytes of ours unread: TCP would have shown a reset.
@@ -189,6 +224,7 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
             let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
             match net::recv_slice(sock, &mut b, flags) {
                 Err(e) if e.0 != libc::EAGAIN => {
+                    let e = as_of_tcp(s, sock, e);
                     take_death(s); // told
                     Some(Step::Failed(e))
                 }
@@ -213,9 +249,17 @@ fn comes_reset(marks: u32) -> bool {
     marks & fin::CLOSED != 0 && marks & (fin::RESET | fin::LINGER0) != 0
 }
 
-/// Takes the ECONNRESET of a peer that died, once: recv and SO_ERROR share it.
+/// Takes the ECONNRESET of a peer that died, once: recv, send and SO_ERROR share it.
 pub fn take_death(s: &Sock) -> bool {
     s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0
+}
+
+/// The error that a call before has left (`Sock::error`) is told now.
+pub fn took_left(s: &Sock, e: u32) -> Errno {
+    if e as i32 == libc::ECONNRESET {
+        take_death(s);
+    }
+    Errno(e as i32)
 }
 
 /// Whether the ECONNRESET of a dead peer was reported.

@@ -88,14 +88,14 @@ pub fn read(
             Step::Moved(got)
         }
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
-        Err(e) => failed(s, e),
+        Err(e) => failed(s, end::as_of_tcp(s, sock, e)),
     }
 }
 
 /// The kernel has told an error, which it does once: of a connection that has ended, nothing is left to tell.
 #[cold]
 fn failed(s: &Sock, e: Errno) -> Step {
-    if matches!(e.0, libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT) {
+    if end::ends(e) {
         end::take_death(s);
     }
     Step::Failed(e)

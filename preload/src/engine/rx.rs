@@ -311,7 +311,7 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
     }
     match s.error.swap(0, Relaxed) {
         0 => {}
-        e => return Step::Failed(Errno(e as i32)),
+        e => return Step::Failed(end::took_left(s, e)),
     }
     match end::outcome(s, sock, dir, flags & libc::MSG_PEEK != 0) {
         Some(step) => step,

@@ -225,6 +225,7 @@ fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> usize {
     match tx::rest_through_kernel(s, fd, bufs, done, flags) {
         Ok(n) => n,
         Err(Errno(libc::EAGAIN | libc::EINTR)) => 0,
+        Err(e) if end::is_behind_death(s, fd, e) => 0, // the next call is told
         Err(e) => {
             // TCP keeps the error for the next call when some bytes went.
             let order = std::sync::atomic::Ordering::Relaxed;
@@ -241,10 +242,7 @@ fn left_error(s: &Sock, flags: i32) -> Option<isize> {
     if s.error.load(Relaxed) == 0 {
         return None;
     }
-    let e = Errno(s.error.swap(0, Relaxed) as i32);
-    if e.0 == libc::ECONNRESET {
-        end::take_death(s);
-    }
+    let e = end::took_left(s, s.error.swap(0, Relaxed));
     if e.0 == libc::EPIPE {
         end::pipe_signal(flags);
     }

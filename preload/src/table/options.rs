@@ -158,8 +158,8 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
             0 if end::death_is_pending(s, fd) && end::take_death(s) => Some(libc::ECONNRESET),
-            0 => None,
-            e => Some(e as i32),
+            0 => end::error_of_death(s, fd).map(|e| e.0),
+            e => Some(end::took_left(s, e).0),
         },
         (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => Some(s.peek_off.load(Relaxed) as i32 - 1),
         _ if !s.has(flag::SHADOWED) => None,
