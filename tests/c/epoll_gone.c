@@ -179,10 +179,17 @@ static void *wait_and_jump(void *p) {
     return NULL;
 }
 static int waited_in;
+static pid_t waits;
 static void *wait_for_ever(void *p) {
     struct epoll_event e;
-    epoll_wait(waited_in, &e, 1, -1);
+    __atomic_store_n(&waits, gettid(), __ATOMIC_RELEASE);
+    int n = epoll_wait(waited_in, &e, 1, -1);
+    fprintf(stderr, "epoll_wait = %d %s %x\n", n, n < 0 ? err_name(errno) : "", n > 0 ? e.events : 0);
     return NULL;
+}
+static void await_waiter(void) {
+    for (pid_t tid = 0; !tid || waiting_state(tid) != 'S'; usleep(100))
+        tid = __atomic_load_n(&waits, __ATOMIC_ACQUIRE);
 }
 static void left_a(void) {
     int fd = conn();
@@ -195,7 +202,9 @@ static void left_a(void) {
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarm, NULL);
-    pthread_create(&t, NULL, wait_for_ever, NULL); /* so that there is another thread, which the signals don't reach */
+    waited_in = MUST(epoll_create1(0));
+    MUST(-pthread_create(&t, NULL, wait_for_ever, NULL)); /* so that there is another thread, which the signals don't reach */
+    await_waiter();
     pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
     wait_and_jump(&fd);
     say("jumped");
@@ -203,8 +212,10 @@ static void left_a(void) {
     for (int i = 0; i < 60; i++) {
         waited_in = MUST(epoll_create1(0));
         MUST(ctl(waited_in, ADD, fd, EPOLLIN, 1));
+        __atomic_store_n(&waits, 0, __ATOMIC_RELEASE);
         MUST(-pthread_create(&t, NULL, wait_for_ever, NULL));
         usleep(2000);
+        await_waiter();
         if (i & 1)
             MUST(close(waited_in));
         MUST(-pthread_cancel(t));

@@ -1,6 +1,7 @@
 /* Owns: whom an event wakes, and how often it is told: exclusive and one-shot registrations, several sets and threads,
  * the turns of many descriptors, low-water marks. */
 #include "sets.h"
+#include "waiting.h"
 
 static char buf[64 * KIB];
 
@@ -18,7 +19,10 @@ static void look(int ep, int ms) {
 /* Threads that wait, each in its set, and count. */
 enum { WAITERS = 4 };
 static int told;
+static pid_t tids[WAITERS];
 static void *wait_in(void *set) {
+    static int next;
+    __atomic_store_n(&tids[__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % WAITERS], gettid(), __ATOMIC_RELEASE);
     struct epoll_event e;
     if (epoll_wait((int)(intptr_t)set, &e, 1, 1500) == 1)
         __atomic_add_fetch(&told, 1, __ATOMIC_SEQ_CST);
@@ -26,9 +30,13 @@ static void *wait_in(void *set) {
 }
 static void start(pthread_t *t, const int *sets) {
     told = 0;
+    memset(tids, 0, sizeof tids);
     for (int i = 0; i < WAITERS; i++)
         MUST(-pthread_create(&t[i], NULL, wait_in, (void *)(intptr_t)sets[i]));
-    settle();
+    for (int i = 0, calm = 0; i < WAITERS; i += calm == 5, usleep(1000)) { /* who is late finds the event, and needs no waking */
+        pid_t tid = __atomic_load_n(&tids[i], __ATOMIC_ACQUIRE);
+        calm = calm < 5 && tid && waiting_state(tid) == 'S' ? calm + 1 : 0;
+    }
     meet(); /* now it comes */
 }
 static int all_told(pthread_t *t) {

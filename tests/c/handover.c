@@ -208,14 +208,17 @@ static void listener_b(void) {
 }
 /* daemon() while connections are open: the parent exits at once. */
 static void daemon_a(void) {
-    int fd = conn(), over[2];
+    int fd = conn(), over[2], go[2];
     echo(fd, "before", 1);
     MUST(pipe(over));
+    MUST(pipe(go));
     pid_t child = fork(); /* the harness waits for this process, so a child becomes the daemon */
     if (child == 0) {
         close(over[0]);
+        close(go[1]);
         if (daemon(1, 1) < 0)
             die("daemon");
+        MUST(read(go[0], buf, 1)); /* two processes write to one transcript */
         echo(fd, "daemon", 2);
         put_stream(fd, 2 * MIB, 3);
         R(shutdown(fd, SHUT_WR));
@@ -226,6 +229,7 @@ static void daemon_a(void) {
     close(over[1]);
     close(fd);
     wait_for(child);
+    close(go[1]);
     say("%zd", read(over[0], buf, 1));
     meet();
 }

@@ -31,7 +31,7 @@ static char waiting_state(pid_t tid) {
 }
 
 /* Starts it and comes back when it sleeps in its call. */
-static void waiting_start(struct waiting *w, const char *name, long (*call)(void)) {
+static inline void waiting_start(struct waiting *w, const char *name, long (*call)(void)) {
     *w = (struct waiting){.name = name, .call = call};
     MUST(-pthread_create(&w->thread, NULL, waiting_thread, w));
     for (int calm = 0; calm < 20; usleep(3000)) {
@@ -41,7 +41,7 @@ static void waiting_start(struct waiting *w, const char *name, long (*call)(void
 }
 
 /* Whether it has returned, which is waited for so long. */
-static int waiting_is_over(struct waiting *w, int ms) {
+static inline int waiting_is_over(struct waiting *w, int ms) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     t.tv_nsec += ms % 1000 * 1000000L;

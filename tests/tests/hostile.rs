@@ -5,7 +5,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, here, hostile, is_root, server, server_with};
+use hostile_common::{Talker, attack, attacked, here, hostile, is_root};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
 use smcr_tests::net::Net;
@@ -17,7 +17,7 @@ const MODES: [&str; 3] = ["epoll", "threads", "raw"];
 /// Runs attacks on a server while a client of it talks, before, meanwhile and after.
 fn survive(mode: &str, attacks: &[&[&str]]) -> Result<()> {
     let net = Net::new()?;
-    let mut server = server(&net, Load::Library, mode, &[])?;
+    let mut server = attacked(&net, mode, &[])?;
     let port = PORT.to_string();
     let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
     let mut native = Talker::start(&net, Load::Native, &["127.0.0.1", &port])?;
@@ -104,7 +104,7 @@ fn messages_that_are_none() -> Result<()> {
 fn descriptors_that_are_not_asked_for() -> Result<()> {
     for mode in MODES {
         let net = Net::new()?;
-        let server = server(&net, Load::Library, mode, &[])?;
+        let server = attacked(&net, mode, &[])?;
         let count = || -> Result<usize> {
             Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count())
         };
@@ -142,7 +142,7 @@ fn death_at_each_step() -> Result<()> {
 fn a_peer_that_reads_nothing() -> Result<()> {
     for mode in MODES {
         let net = Net::new()?;
-        let _server = server(&net, Load::Library, mode, &[])?;
+        let _server = attacked(&net, mode, &[])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?;
         let stalled = hostile(&net, &["stall", &here()]).start()?;
@@ -158,7 +158,7 @@ fn a_peer_that_reads_nothing() -> Result<()> {
 #[test]
 fn channels_held_by_a_stranger() -> Result<()> {
     let net = Net::new()?;
-    let server = server(&net, Load::Library, "threads", &[])?;
+    let server = attacked(&net, "threads", &[])?;
     let squatter = hostile(&net, &["squat", &here(), "600"]).start()?;
     eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
         .with_context(|| format!("{:?}", squatter.so_far()))?;
@@ -180,7 +180,7 @@ fn memory_beyond_its_limits() -> Result<()> {
     }
     for mode in MODES {
         let net = Net::new()?;
-        let server = server_with(&net, Load::Library, mode, &[], &[("SMCR_MAX_MEMORY", "4")])?;
+        let server = attacked(&net, mode, &[("SMCR_MAX_MEMORY", "4")])?;
         let port = PORT.to_string();
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
         friend.ensure_accelerated()?;

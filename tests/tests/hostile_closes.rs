@@ -4,7 +4,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, here, hostile, is_root, server};
+use hostile_common::{Talker, attacked, here, hostile, is_root};
 use nix::sys::signal::Signal;
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
@@ -25,7 +25,7 @@ fn held(place: &str) -> Result<()> {
             continue;
         }
         let net = Net::new()?;
-        let server = server(&net, Load::Library, mode, &[])?;
+        let server = attacked(&net, mode, &[])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?;
         let mut holder = hostile(&net, &["hold", &here(), what, place]).start()?;

@@ -6,7 +6,7 @@ mod hostile_common;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, here, hostile, server};
+use hostile_common::{Talker, attacked, here, hostile};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, eventually};
@@ -56,7 +56,7 @@ fn ensure_at_rest(pid: i32) -> Result<()> {
 
 fn nowhere(mode: &str) -> Result<()> {
     let net = Net::new()?;
-    let server = server(&net, Load::Library, mode, &[])?;
+    let server = attacked(&net, mode, &[])?;
     let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
     friend.ensure_accelerated()?;
     let mut stay = Vec::new();
@@ -99,7 +99,7 @@ fn small_buffers() -> Result<()> {
         Program::new(&net, Load::Native, "sh")
             .args(["-c", small])
             .run_ok()?;
-        let server = server(&net, Load::Library, mode, &[])?;
+        let server = attacked(&net, mode, &[])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?;
         let stalled = hostile(&net, &["stall", &here()]).start()?;

@@ -4,7 +4,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, counter, here, hostile, is_root, server_with};
+use hostile_common::{Talker, attack, attacked, counter, here, hostile, is_root, server_with};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, eventually};
@@ -15,7 +15,7 @@ const ASLEEP: (&str, &str) = ("SMCR_SPIN_US", "0");
 /// Runs `attack` on a server while a client of it talks that sleeps for each answer.
 fn beside(mode: &str, attack: impl FnOnce(&Net, &mut Talker) -> Result<()>) -> Result<()> {
     let net = Net::new()?;
-    let mut server = server_with(&net, Load::Library, mode, &[], &[ASLEEP])?;
+    let mut server = attacked(&net, mode, &[ASLEEP])?;
     let (port, sleeps) = (PORT.to_string(), format!("{}={}", ASLEEP.0, ASLEEP.1));
     let before = ["env", sleeps.as_str()];
     let mut friend = Talker::start_through(&net, Load::Library, &before, &["127.0.0.1", &port])?;
