@@ -328,6 +328,65 @@ static void own_taken_b(void) {
     echo_until_end(fd);
 }
 
+/* splice whose connection's number becomes another one's: while it waits for bytes in the pipe, for room there, for bytes in the
+ * connection. */
+enum { PIPE_EMPTY, PIPE_FULL, NOTHING_THERE, SPLICES };
+static int pipes[2];
+static long w_splice_in(void) { return splice(pipes[0], NULL, the_fd, NULL, 100, 0); }
+static long w_splice_out(void) { return splice(the_fd, NULL, pipes[1], NULL, 100, 0); }
+static void spliced_a(void) {
+    int l = listen_on(PORT);
+    meet();
+    for (int kind = 0; kind < SPLICES; kind++) {
+        warm(the_fd = accept_from(l));
+        int next = accept_from(l);
+        warm(next);
+        meet_settled(); /* to a full pipe it has sent */
+        struct waiting w;
+        MUST(pipe(pipes));
+        int size = MUST(fcntl(pipes[1], F_SETPIPE_SZ, 4096));
+        if (kind == PIPE_FULL)
+            MUST(write(pipes[1], large, size));
+        waiting_start(&w, "splice", kind == PIPE_EMPTY ? w_splice_in : w_splice_out);
+        R(dup2(next, the_fd) == the_fd);
+        close(next);
+        meet();
+        if (kind == PIPE_EMPTY)
+            MUST(write(pipes[1], "old", 3));
+        else if (kind == PIPE_FULL)
+            MUST(read(pipes[0], big, size));
+        int over = waiting_is_over(&w, 5000);
+        say("%d: over %d, %ld %s", kind, over, over ? w.result : 0, over && w.result < 0 ? err_name(w.error) : "");
+        if (kind != PIPE_EMPTY)
+            say("%d in the pipe", now_in(pipes[0]));
+        meet();
+        echo(the_fd, "the new one", 3);
+        close(the_fd);
+        close(pipes[0]);
+        close(pipes[1]);
+    }
+}
+static void spliced_b(void) {
+    meet();
+    for (int kind = 0; kind < SPLICES; kind++) {
+        int fd = dial(PORT);
+        warm(fd);
+        int next = dial(PORT);
+        warm(next);
+        if (kind == PIPE_FULL)
+            put(fd, "old", 3);
+        meet_settled();
+        meet();
+        if (kind == NOTHING_THERE)
+            put(fd, "old", 3);
+        meet();
+        ssize_t n = recv(fd, buf, sizeof buf, MSG_DONTWAIT), m = recv(fd, buf, 1, 0);
+        say("%d: %zd, then %zd", kind, n, m);
+        close(fd);
+        echo_until_end(next);
+    }
+}
+
 const struct test tests[] = {{"close", close_a, peer_of_each, SLOW},
                              {"shutdown_read", shut_rd_a, peer_of_each, SLOW},
                              {"shutdown_write", shut_wr_a, peer_of_each, SLOW},
@@ -336,4 +395,5 @@ const struct test tests[] = {{"close", close_a, peer_of_each, SLOW},
                              {"two_readers", two_readers_a, two_readers_b, 0},
                              {"full_reused", full_reused_a, full_reused_b, 0},
                              {"own_taken", own_taken_a, own_taken_b, 0},
+                             {"splice_reused", spliced_a, spliced_b, 0},
                              {0}};

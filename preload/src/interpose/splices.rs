@@ -2,6 +2,7 @@
 //! carry out is served here.
 
 use super::{direct, hooks, one};
+use crate::engine::{inside, wait};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
 use crate::sys::{Errno, fd as desc, net, proc, set_errno};
@@ -51,14 +52,10 @@ hooks! {
             if let Some(s) = table::sock(to)
                 && Pipe::is_one(from)
             {
-                return direct(|| {
-                    table::files::splice_in(to, s, from, n, flags).unwrap_or_else(|| {
-                        // SAFETY: no offsets.
-                        table::files::splice_through_kernel(to, s, flags, || unsafe {
-                            real::splice(from, off_in, to, off_out, n, flags)
-                        })
-                    })
-                });
+                // SAFETY: no offsets.
+                return direct(|| table::files::splice_in(to, s, from, n, flags, |to| unsafe {
+                    real::splice(from, off_in, to, off_out, n, flags)
+                }));
             }
             if let Some(s) = table::sock(from)
                 && let Some(pipe) = Pipe::to_write(to)
@@ -113,6 +110,8 @@ impl Pipe {
 
 /// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.
 fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) -> isize {
+    // Closed meanwhile, the call goes on to its end, as in the kernel.
+    let _visit = inside::visit(s, &n);
     if !s.has(crate::family::sock::flag::CAREFUL) {
         let moved = crate::engine::from_tcp::through_kernel(s, false, || {
             // SAFETY: no offsets.
@@ -132,6 +131,7 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
             return -1;
         }
     };
+    let sock = wait::descriptor_now(s, sock);
     let mut buf = [0u8; MOST];
     let want = n.min(buf.len()).min(room);
     // The flag is for the pipe alone: a socket that is empty is waited for, as in the kernel, unless it has O_NONBLOCK.

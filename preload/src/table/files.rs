@@ -67,15 +67,22 @@ pub fn send_file(
     }
 }
 
-/// splice(2) from a pipe into a tracked socket in memory. None: on TCP, and nothing went.
-pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
+/// splice(2) from a pipe into a tracked socket. `real` is the kernel's, to the number that the socket has by then.
+pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32, real: impl Fn(i32) -> isize) -> isize {
+    // Closed meanwhile, the call goes on to its end, as in the kernel.
+    let _visit = inside::visit(s, &count);
+    pipe_to_memory(fd, s, pipe, count, flags).unwrap_or_else(|| pipe_through_kernel(fd, s, flags, real))
+}
+
+/// Where the direction is in memory. None: on TCP, and nothing went.
+fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
     life::first_use(s, fd);
     if !s.tx_in_memory() {
         return None;
     }
     loop {
         let mut source = FromFile::pipe(pipe, count);
-        let r = in_memory(fd, s, &mut source, 0);
+        let r = in_memory(wait::descriptor_now(s, fd), s, &mut source, 0);
         let went = count - source.remaining();
         if r.is_none() {
             // In part, which a program has to expect; the rest is its next call.
@@ -97,15 +104,16 @@ pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32)
     }
 }
 
-/// splice(2) into a tracked socket on TCP. A direction that moves to memory meanwhile: EAGAIN for a
-/// call that may say so, else it comes back to TCP.
-pub fn splice_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn() -> isize) -> isize {
+/// Where it is on TCP. A direction that moves to memory meanwhile: EAGAIN for a call that may say so, else it comes back to
+/// TCP.
+fn pipe_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn(i32) -> isize) -> isize {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
     loop {
+        let fd = wait::descriptor_now(s, fd);
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
             return to_c(Err(e));
         }
-        if let Some(n) = tx::through_kernel(s, &real) {
+        if let Some(n) = tx::through_kernel(s, || real(fd)) {
             return n;
         }
         switch::pin(s, fd, Reason::CountMismatch);
