@@ -49,6 +49,12 @@ git git
 openssl openssl
 cmake cmake
 c++ g++
+tclsh8.6 tcl8.6
+/usr/share/java/zookeeper.jar zookeeper
+/usr/lib/python3/dist-packages/kazoo python3-kazoo
+kcat kcat
+/usr/include/librdkafka/rdkafka_mock.h librdkafka-dev
+/usr/libexec/installed-tests/glib libglib2.0-tests
 make make
 go golang-go
 ruby ruby

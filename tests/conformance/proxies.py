@@ -1,5 +1,5 @@
-"""Programs that stand between two TCP connections, and brokers that hand messages from one to many: jobs as in
-programs.py, of which they use the web files and the servers behind.
+"""Programs that stand between two TCP connections, and a file server: jobs as in programs.py, of which they use the web files
+and the servers behind.
 """
 
 import textwrap
@@ -96,41 +96,6 @@ def pgbouncer_postgresql(bed):
     return digest(rows)
 
 
-def mosquitto(bed):
-    need("/usr/sbin/mosquitto", "mosquitto_pub", "mosquitto_sub")
-    (bed.work / "m.conf").write_text("listener 7027 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
-    bed.server("/usr/sbin/mosquitto", "-c", bed.work / "m.conf", port=7027)
-    lines = "".join(f"{i} {'m%d' % i * 40}\n" for i in range(20000)).encode()
-    (bed.work / "lines").write_bytes(lines)
-    return bed.client("sh", "-c", textwrap.dedent("""
-        for n in 1 2 3; do mosquitto_sub -p 7027 -q 1 -t t -C 20000 >out$n & done
-        sleep 1
-        mosquitto_pub -p 7027 -q 1 -t t -l <lines
-        wait
-        cat out1 out2 out3 | sha256sum
-    """))
-
-
-def rabbitmq(bed):
-    need("/usr/sbin/rabbitmq-server")
-    env = {"RABBITMQ_MNESIA_BASE": bed.work / "mnesia", "RABBITMQ_LOG_BASE": bed.work, "RABBITMQ_NODE_PORT": "7028",
-           "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_NODENAME": "conformance@localhost", "HOME": bed.work,
-           "RABBITMQ_ENABLED_PLUGINS_FILE": "/dev/null", "RABBITMQ_DIST_PORT": "7029"}
-    bed.server("/usr/lib/rabbitmq/bin/rabbitmq-server", env={k: str(v) for k, v in env.items()}, port=7028)
-    return bed.client("/usr/bin/python3", "-c", textwrap.dedent("""
-        import hashlib, pika
-        c = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", 7028)); ch = c.channel(); ch.queue_declare("q")
-        h = hashlib.sha256()
-        for i in range(3000):
-            ch.basic_publish("", "q", (b"%d;" % i) * 300)
-        for method, _, body in ch.consume("q", auto_ack=True):
-            h.update(body)
-            if method.delivery_tag == 3000:
-                break
-        print(h.hexdigest()); c.close()
-    """))
-
-
 def samba(bed):
     need("/usr/sbin/smbd", "smbclient")
     share = bed.work / "share"
@@ -163,4 +128,4 @@ def samba(bed):
     return digest(b"".join((bed.work / f"f{i}").read_bytes() for i in range(10)) + (bed.work / "back").read_bytes())
 
 
-PROGRAMS = [varnish_nginx, tinyproxy_nginx, stunnel_redis, nutcracker_redis, pgbouncer_postgresql, mosquitto, rabbitmq, samba]
+PROGRAMS = [varnish_nginx, tinyproxy_nginx, stunnel_redis, nutcracker_redis, pgbouncer_postgresql, samba]

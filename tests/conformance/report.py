@@ -21,6 +21,7 @@ WHY = {
     "git_daemon": "the program that answers has the connection as stdin and stdout, and those stay on TCP",
     "socat_tcp": "one of the two servers runs `SYSTEM:`, whose child holds the connection as long as it lives (reason `fork-shared`)",
     "tinyproxy_nginx": "a connection for each file: what fits into the socket buffers before the switch is all there is",
+    "kafka": "fetches of 1 MB from each of four partitions are answered at once on connections that are new, of 7 MB in all",
     "zeromq": "the flood of 5 MB begins on a new connection",
     "openssh": "the child that authenticates shares the connection with its parent; the stream moves some milliseconds after it has begun",
 }

@@ -17,6 +17,7 @@ import sys
 import time
 
 import bed as beds
+import brokers
 import frameworks
 import programs
 import proxies
@@ -25,7 +26,7 @@ import sources
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + frameworks.PROGRAMS
+PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + frameworks.PROGRAMS
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 

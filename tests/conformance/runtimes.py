@@ -5,6 +5,7 @@ and which did not, as those of suites.py. Called by run.py through suites.py, in
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 import sources
@@ -15,9 +16,16 @@ PERL = ["cpan/IO-Socket-IP", "dist/IO", "cpan/libnet", "cpan/Socket"]
 RUBY = ["test/socket", "test/net", "test/io", "test/drb"]
 PHP = ["ext/sockets/tests", "ext/standard/tests/streams", "ext/standard/tests/http", "ext/standard/tests/network",
        "sapi/cli/tests"]
+TCL = ["socket", "chanio", "io", "ioCmd", "http", "http11", "httpold", "event", "exec"]
+# Programs of the package libglib2.0-tests about sockets, streams and what waits for them.
+GLIB = pathlib.Path("/usr/libexec/installed-tests/glib")
+GLIB_TESTS = """socket socket-service socket-listener socket-address gsocketclient-slow converter-stream network-address proxy-test pollable
+    readwrite unix-streams unix-fd gdbus-non-socket gdbus-peer gdbus-connection-slow tls-interaction io-stream io-channel io-channel-basic
+    mainloop async-splice-output-stream async-close-output-stream spawn-test spawn-singlethread spawn-multithreaded spawn-path-search
+    gsubprocess cancellable task stream-rw_all timeout""".split()
 RUST = ["mio", "async-io", "tokio", "hyper"]
 # What the first word of a name needs the sources of; each of RUST is its own.
-PACKAGES = {"libevent": "libevent", "APR": "apr", "libzmq": "zeromq3", "nng": "nng", "perl": "perl", "ruby": "ruby3.1", "PHP": "php8.2"}
+PACKAGES = {"libevent": "libevent", "APR": "apr", "libzmq": "zeromq3", "nng": "nng", "perl": "perl", "ruby": "ruby3.1", "PHP": "php8.2", "Tcl": "tcl8.6", "socat": "socat"}
 
 
 def libevent(bed, _):
@@ -73,6 +81,40 @@ def php(bed, _):
     text = output(bed, ["php", "run-tests.php", "-q", "-P", "--no-color", *PHP], tree_of("php8.2"),
                   {"TEST_PHP_EXECUTABLE": "/usr/bin/php", "NO_INTERACTION": "1"})
     return words(text.replace("\r", "\n"), r"(?:^|\])PASS .*\[(\S+\.phpt)\]", r"(?:^|\])FAIL .*\[(\S+\.phpt)\]")
+
+
+def tcl(bed, _):
+    """By the system's interpreter, each file in a process of its own."""
+    need("tclsh8.6")
+    passed, failed = [], []
+    for name in TCL:
+        text = output(bed, ["timeout", "-k", "2", patient(120), "tclsh8.6", "all.tcl", "-file", f"{name}.test", "-verbose", "pe"],
+                      tree_of("tcl8.6") / "tests")
+        result = words(text, r"^\+{4} (\S+) PASSED", r"^==== (\S+) .*FAILED$")
+        passed += result["passed"]
+        failed += result["failed"]
+    return {"passed": passed, "failed": failed}
+
+
+def socat(bed, _):
+    """Its test script, which is a list of what can be done with sockets, descriptors and processes."""
+    tree = bed.work / "socat"
+    shutil.copytree(tree_of("socat"), tree)
+    text = output(bed, ["timeout", "-k", "5", patient(590), "./test.sh", "-t", "0.5"], tree, {"TMPDIR": str(bed.work), "LANG": "C.UTF-8"})
+    return words(re.sub(r"\x1b\[[0-9;]*m", "", text), r"^test +\d+ (\S+): .*\.\.\. OK", r"^test +\d+ (\S+): .*\.\.\. FAILED")
+
+
+def glib(bed, _):
+    if not GLIB.exists():
+        raise Skip("not installed: libglib2.0-tests")
+    passed, failed = [], []
+    for name in GLIB_TESTS:
+        text = output(bed, ["timeout", "-k", "2", patient(90), str(GLIB / name), "--tap"], GLIB,
+                      {"G_TEST_SRCDIR": str(GLIB), "G_TEST_BUILDDIR": str(GLIB)})
+        result = words(text, r"^ *ok \d+ (\S+)$", r"^ *not ok \d+ (\S+)")
+        passed += [f"{name} {test}" for test in result["passed"]]
+        failed += [f"{name} {test}" for test in result["failed"]]
+    return {"passed": passed, "failed": failed}
 
 
 def go(bed, cgo):
@@ -143,5 +185,8 @@ def jobs():
     yield "ruby socket, net, io, drb", ruby, ""
     yield from ((f"Rust {package}", rust, package) for package in RUST)
     yield "PHP sockets, streams, http", php, ""
+    yield "Tcl", tcl, ""
+    yield "GLib", glib, ""
+    yield "socat", socat, ""
     yield "Go net, dynamic", go, "1"
     yield "Go net, static", go, "0"

@@ -28,6 +28,8 @@ BUILD = {
     "perl": [],
     "ruby3.1": [],
     "php8.2": [],
+    "tcl8.6": [],
+    "socat": [["./configure", "-q"], ["make", "-s", "-j2"]],
     "nodejs": [],
     "gevent": [],
     "libmicrohttpd": [["./configure", "-q", "--disable-https", "--disable-doc", "--disable-examples"], ["make", "-s", "-j2"],
