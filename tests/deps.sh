@@ -53,6 +53,15 @@ tclsh8.6 tcl8.6
 /usr/share/java/zookeeper.jar zookeeper
 /usr/lib/python3/dist-packages/kazoo python3-kazoo
 kcat kcat
+vsftpd vsftpd
+lftp lftp
+/usr/sbin/slapd slapd
+ldapadd ldap-utils
+named bind9
+dig bind9-dnsutils
+/usr/sbin/dovecot dovecot-imapd
+distccd distcc
+sockperf sockperf
 /usr/include/librdkafka/rdkafka_mock.h librdkafka-dev
 /usr/libexec/installed-tests/glib libglib2.0-tests
 make make

@@ -22,6 +22,10 @@ WHY = {
     "socat_tcp": "one of the two servers runs `SYSTEM:`, whose child holds the connection as long as it lives (reason `fork-shared`)",
     "tinyproxy_nginx": "a connection for each file: what fits into the socket buffers before the switch is all there is",
     "kafka": "fetches of 1 MB from each of four partitions are answered at once on connections that are new, of 7 MB in all",
+    "vsftpd": "one process takes the connection, another, in a network namespace and a sandbox of its own, serves it: it stays on TCP",
+    "bind9": "the transfer of the zone, 2.7 MB, is sent at once on a connection that is new",
+    "dovecot": "a login process hands each connection to another process, where it stays on TCP",
+    "distcc": "a connection for each file: what fits into the socket buffers before the switch is all there is",
     "zeromq": "the flood of 5 MB begins on a new connection",
     "openssh": "the child that authenticates shares the connection with its parent; the stream moves some milliseconds after it has begun",
 }

@@ -18,6 +18,7 @@ import time
 
 import bed as beds
 import brokers
+import daemons
 import frameworks
 import programs
 import proxies
@@ -26,7 +27,7 @@ import sources
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + frameworks.PROGRAMS
+PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + frameworks.PROGRAMS
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 
