@@ -23,6 +23,7 @@ WHY = {
     "tinyproxy_nginx": "a connection for each file: what fits into the socket buffers before the switch is all there is",
     "kafka": "fetches of 1 MB from each of four partitions are answered at once on connections that are new, of 7 MB in all",
     "vsftpd": "one process takes the connection, another, in a network namespace and a sandbox of its own, serves it: it stays on TCP",
+    "openldap": "four searches by 15 pages each, of which the first are answered before the switch",
     "bind9": "the transfer of the zone, 2.7 MB, is sent at once on a connection that is new",
     "dovecot": "a login process hands each connection to another process, where it stays on TCP",
     "distcc": "a connection for each file: what fits into the socket buffers before the switch is all there is",
