@@ -4,17 +4,6 @@
 
 static char buf[256 * KIB];
 
-/* One wait: how many events, which, and whose. */
-static int look(int ep, int ms) {
-    struct epoll_event e[8];
-    int n = epoll_wait(ep, e, 8, ms);
-    char text[400] = "";
-    for (int i = 0; i < n; i++)
-        sprintf(text + strlen(text), " %s:%llx", epoll_text(e[i].events),
-                (unsigned long long)e[i].data.u64);
-    say("epoll_wait(%d) = %d%s%s", ms, n, text, n < 0 ? err_name(errno) : "");
-    return n;
-}
 #define DATA 0x1234567890abcdefULL
 
 static void send_n(int fd, int n) {

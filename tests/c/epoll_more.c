@@ -3,19 +3,6 @@
 
 static char buf[64 * KIB];
 
-static int look(int ep, int ms) {
-    struct epoll_event e[16];
-    int n = epoll_wait(ep, e, 16, ms);
-    char text[600] = "";
-    if (n > 0)
-        qsort(e, n, sizeof *e, by_data);
-    for (int i = 0; i < n; i++)
-        sprintf(text + strlen(text), " %s:%llx", epoll_text(e[i].events),
-                (unsigned long long)e[i].data.u64);
-    say("epoll_wait = %d%s", n, text);
-    return n;
-}
-
 /* MOD, ADD and DEL from another thread while one waits. */
 struct later {
     int ep, op, fd;

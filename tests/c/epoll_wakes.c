@@ -10,11 +10,6 @@ static int set_of(int fd, uint32_t ev) {
     MUST(ctl(ep, ADD, fd, ev, fd));
     return ep;
 }
-static void look(int ep, int ms) {
-    struct epoll_event e[8];
-    int n = epoll_wait(ep, e, 8, ms);
-    say("epoll_wait = %d%s%s", n, n > 0 ? " " : "", n > 0 ? epoll_text(e[0].events) : "");
-}
 
 /* Threads that wait, each in its set, and count. */
 enum { WAITERS = 4 };

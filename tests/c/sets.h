@@ -14,3 +14,16 @@ static inline int by_data(const void *a, const void *b) {
     const struct epoll_event *x = a, *y = b;
     return x->data.u64 < y->data.u64 ? -1 : x->data.u64 > y->data.u64;
 }
+
+/* One wait: how many events, which, and whose. */
+static inline int look(int ep, int ms) {
+    struct epoll_event e[16];
+    int n = epoll_wait(ep, e, 16, ms);
+    char text[600] = "";
+    if (n > 0)
+        qsort(e, n, sizeof *e, by_data);
+    for (int i = 0; i < n; i++)
+        sprintf(text + strlen(text), " %s:%llx", epoll_text(e[i].events), (unsigned long long)e[i].data.u64);
+    say("epoll_wait(%d) = %d%s%s", ms, n, text, n < 0 ? err_name(errno) : "");
+    return n;
+}

@@ -133,6 +133,14 @@ class Bed:
         path.chmod(0o644)
         return path
 
+    def files(self, folder, n):
+        """A new folder with `n` files of 1 MiB, 2 MiB and so on; returns its path."""
+        path = self.work / folder
+        path.mkdir()
+        for i in range(n):
+            self.file(f"{folder}/f{i}", (i + 1) << 20)
+        return path
+
     def done(self):
         for process, _ in self.started:
             if process.poll() is None:

@@ -5,18 +5,13 @@ process. Each job is written as those of programs.py. Called by run.py, inside a
 import textwrap
 
 from bed import digest, need
-from programs import ready
-
-MIB = 1 << 20
+from programs import MIB, ready
 
 
 def vsftpd(bed):
     """A process for each session and one beside it with the rights, both in a seccomp sandbox; data by sendfile."""
     need("vsftpd", "lftp")
-    files = bed.work / "ftp"
-    files.mkdir()
-    for i in range(6):
-        bed.file(f"ftp/f{i}", (i + 1) * MIB)
+    files = bed.files("ftp", 6)
     (bed.work / "empty").mkdir()
     (bed.work / "v.conf").write_text(textwrap.dedent(f"""
         listen=YES

@@ -98,10 +98,7 @@ def pgbouncer_postgresql(bed):
 
 def samba(bed):
     need("/usr/sbin/smbd", "smbclient")
-    share = bed.work / "share"
-    share.mkdir()
-    for i in range(10):
-        bed.file(f"share/f{i}", (i + 1) * MIB)
+    share = bed.files("share", 10)
     (bed.work / "smb.conf").write_text(textwrap.dedent(f"""
         [global]
             smb ports = 7030
