@@ -66,6 +66,23 @@ def said_and_gone(client, server):
     return run
 
 
+def group_ended(lab):
+    """A kernel that loses its device ends its links: it resets TCP first, and then says so by the link. Who reads up to the end must not
+    take what has come so far for all of it."""
+    lab.restart()
+    job = lab.client("smcr", lab.server("kernel"), "cut_off", PATIENCE=60).expect("up", 30)
+    lab.a.run("rdma link delete rxe0")
+    try:
+        text = job.done(65)
+    finally:
+        lab.restart()
+        lab.a.run("rdma link add rxe0 type rxe netdev eth0")
+    if not re.search("saw ECONN", said(text)):
+        raise Failed(f"{said(text)} instead of an error")
+    return said(text)
+
+
+add("smcr -> kernel: the kernel's device is removed, the client reads", group_ended)
 add("kernel -> kernel: closed with bytes unread", ending("kernel", "kernel", "unread", "ECONNRESET"))
 for client, server in OURS:
     add(f"{client} -> {server}: all is said, and the process ends at once", said_and_gone(client, server))

@@ -1,6 +1,8 @@
 """Two guests on one Ethernet, and how to run commands in them. Used by run.py and measure.py."""
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -11,6 +13,10 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 IP = {"A": "10.77.0.1", "B": "10.77.0.2"}
+# Another emulator than the distribution's, with its own arguments.
+EMULATOR = shlex.split(os.environ.get("LAB_QEMU", "qemu-system-x86_64"))
+# What a kernel writes that has lost a thread, or itself.
+OOPS = re.compile(r"Oops: |BUG: |Kernel panic|general protection fault|double fault")
 # The second network, which the cases of two devices use.
 SECOND = {"A": "10.78.0.1", "B": "10.78.0.2"}
 
@@ -186,7 +192,7 @@ class Guests:
         mac = f"0{1 if role == 'A' else 2}"
         console = os.path.join(self.out, f"console.{role}")
         command = [
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", "2",
+            *EMULATOR, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", "2",
             "-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", f"file:{console}",
             "-kernel", f"{self.cache}/{self.kernel}/boot/vmlinuz-{self.kernel}",
             "-initrd", f"{self.cache}/initrd-{self.kernel}.gz",
@@ -214,11 +220,17 @@ class Guests:
         return guest
 
     def console(self, role):
+        """Its end; from where the kernel of the guest has reported an error of its own, if it has."""
         try:
             with open(os.path.join(self.out, f"console.{role}"), errors="replace") as f:
-                return f.read()[-3000:]
+                text = f.read()
         except OSError as error:
             return str(error)
+        oops = OOPS.search(text)
+        return text[max(0, oops.start() - 200):][:4000] if oops else text[-3000:]
+
+    def has_oops(self, role):
+        return bool(OOPS.search(self.console(role)))
 
     def boot_again(self):
         """After the death of one: both, fresh. Their consoles are kept beside the new ones."""

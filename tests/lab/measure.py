@@ -26,6 +26,8 @@ MEDIA = {"TCP": "", "librspreload": f"LD_PRELOAD={RSOCKET}", "kernel SMC-R": "AF
 REDIS = {**MEDIA, "kernel SMC-R": f"LD_PRELOAD={SHIM}"}
 PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
 ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
+# Exchanges of messages that are as large as half a ring, and that are many rings.
+LARGE, HUGE = 100, 20
 
 
 KINDS = {"roce": "packets", "requests": "work requests", "received": "received"}
@@ -80,6 +82,8 @@ def main():
     rows = [
         Row("1 B ping-pong, p50", "us", False, ["ping", 1, ROUNDS], 0, ROUNDS * 2.2),
         Row("64 B ping-pong, p50", "us", False, ["ping", 64, ROUNDS], 0, ROUNDS * 2.2),
+        Row("64 KiB ping-pong, p50", "us", False, ["ping", 64 << 10, LARGE], 0, LARGE * 2.2),
+        Row("1 MiB ping-pong, p50", "us", False, ["ping", 1 << 20, HUGE], 0, HUGE * 2.2),
         Row("64 KiB stream", "MB/s", True, ["stream", 65536, STREAM], 0, STREAM / 65536),
         Row("connect()", "us", False, ["connect", CONNECTS], 0, CONNECTS),
         Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1),

@@ -257,6 +257,18 @@ def killed(address, port):
     return f"saw {how} after {time.monotonic() - began:.1f} s"
 
 
+def cut_off(address, port):
+    """As `killed`; what the reads say is all that counts, as for a program that takes the end for the end of a file."""
+    sock = connect(address, port, {"op": "hold"})
+    sock.recv(1)
+    show(sock)
+    print("up", flush=True)
+    try:
+        return f"saw {'bytes' if sock.recv(1) else 'eof'}"
+    except OSError as error:
+        return f"saw {errno.errorcode.get(error.errno, error)}"
+
+
 def writer(address, port):
     """As `killed`, for an end that writes."""
     sock = connect(address, port, {"op": "sink", "n": 1 << 40})

@@ -138,10 +138,10 @@ def ready(guests, log):
 
 
 def dead_of(lab):
-    """Guests that have gone, or do not answer."""
+    """Guests that have gone, or do not answer, or whose kernel has lost a thread: nothing that they do afterwards says anything."""
     def is_dead(guest):
         try:
-            return guest.stood_still() is None
+            return guest.stood_still() is None or lab.guests.has_oops(guest.role)
         except Failed:
             return True
     return [guest.role for guest in (lab.a, lab.b) if is_dead(guest)]
@@ -150,7 +150,9 @@ def dead_of(lab):
 def told(error):
     """What a case failed by; of what it did not foresee also where."""
     if isinstance(error, Failed):
-        return str(error)
+        # What it cleans up with may fail as well, and is not what has failed first.
+        first = error.__context__ if error.__cause__ is None else None
+        return f"{told(first)}; then {error}" if isinstance(first, Failed) else str(error)
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"
 

@@ -117,9 +117,10 @@ impl Slot {
             return self.broken(error);
         }
         // Both have ended: the peer is dead. As TCP shows it: the end, or a reset if it left something
-        // unread.
+        // unread. A kernel that gives its links up resets TCP first, and then says so by the link: an end there would make
+        // what has come so far look whole.
         let head = self.tx_dir().head.load(Relaxed);
-        if sent == read && head == sent {
+        if sent == read && head == sent && !self.tcp_reset {
             self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED, Release);
             wake::reader(self.rx_dir(), self.sock());
             wake::writer(self.tx_dir());

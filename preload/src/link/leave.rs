@@ -31,6 +31,17 @@ pub enum Leaving {
     Gone,
 }
 
+/// What the TCP connection below shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TcpEvent {
+    /// The peer has said something.
+    Readable,
+    /// It has ended.
+    Ended,
+    /// It was reset.
+    Reset,
+}
+
 /// How long a waiter that may be one that we never see is left alone.
 const UNSEEN: Time = Time::from_millis(20);
 
@@ -235,14 +246,15 @@ impl State {
     }
 
     /// Something happened on the TCP connection below a connection over a link.
-    pub fn tcp_event(&mut self, index: u32, serial: u32, readable: bool, ended: bool) {
-        if self.slot(index).is_none_or(|s| s.serial != serial) {
+    pub fn tcp_event(&mut self, index: u32, serial: u32, what: TcpEvent) {
+        let Some(slot) = self.slot(index).filter(|s| s.serial == serial) else {
             return; // another connection's by now
-        }
+        };
+        slot.tcp_reset |= what == TcpEvent::Reset;
         // After the handshake a peer says one thing only, and does not end before it has its answer.
-        if ended {
+        if what != TcpEvent::Readable {
             self.probe(index);
-        } else if readable && self.slot(index).is_some_and(|s| !s.is_leaving()) {
+        } else if !slot.is_leaving() {
             self.want_back(index);
             // Perhaps the peer has given the link up, and could not say so by it.
             self.ask_its_link(index);

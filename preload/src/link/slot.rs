@@ -73,6 +73,8 @@ pub struct Slot {
     pub urgent: Option<u64>,
     /// The TCP connection below has ended.
     pub tcp_ended: bool,
+    /// By a reset.
+    pub tcp_reset: bool,
     /// The other end is libsmcr.
     pub ours: bool,
     /// Cookie of the TCP connection.
@@ -110,6 +112,7 @@ impl Slot {
             stalled: false,
             urgent: None,
             tcp_ended: false,
+            tcp_reset: false,
             ours: false,
             cookie: 0,
             tcp: None,

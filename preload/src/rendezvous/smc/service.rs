@@ -10,6 +10,7 @@ use super::blocked::Blocked;
 use super::shake::Shake;
 use super::way_back::Leaver;
 use crate::link::cover;
+use crate::link::leave::TcpEvent;
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::family::sock::{Sock, flag};
@@ -301,8 +302,13 @@ fn tcp_events(listeners: &mut [Listener]) {
     }
     lock::with(|all| {
         for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER == 0) {
-            let ended = e.events & !(libc::EPOLLIN as u32) != 0;
-            all.tcp_event(e.u64 as u32, (e.u64 >> 32) as u32, e.events & libc::EPOLLIN as u32 != 0, ended);
+            let says = |bits: i32| e.events & bits as u32 != 0;
+            let what = match () {
+                () if says(libc::EPOLLERR) => TcpEvent::Reset,
+                () if says(!libc::EPOLLIN) => TcpEvent::Ended,
+                () => TcpEvent::Readable,
+            };
+            all.tcp_event(e.u64 as u32, (e.u64 >> 32) as u32, what);
         }
     });
 }
