@@ -285,6 +285,20 @@ impl Case {
         Ok(())
     }
 
+    /// Runs it natively and with the library on both ends, with connections that move as `flip` says (`SMCR_FLIP`), and compares.
+    pub fn check_flipping(&self, flip: &str) -> Result<()> {
+        let native = self.run(Ends::Neither).context("natively")?;
+        self.ensure_sound(&native)?;
+        let got = self.run_with(Ends::Both, &|program| program.env("SMCR_FLIP", flip)).context("flipping")?;
+        ensure!(
+            got.transcript == native.transcript,
+            "flipping: another transcript\n{}{}",
+            differences(&native.transcript, &got.transcript),
+            got.notes
+        );
+        Ok(())
+    }
+
     /// Whether this is the name, PROGRAM::CASE.
     pub fn is_called(&self, name: &str) -> bool {
         let program = self.program.file_stem().and_then(|s| s.to_str());

@@ -14,6 +14,11 @@ const KNOWN: &[&str] = &["calls::holes"];
 /// of a peer that stands still can't be had back (README.md, "Limits").
 const STEADY: &[&str] = &["passing::stopped_peer"];
 
+/// Cases that run once more with connections that move between memory and TCP with nearly each message, where `make flip` moves
+/// them once in many; (mean bytes, seed).
+const FLIPPING: &[&str] = &["closes::in_recv"];
+const AT_EACH: &str = "4096,99";
+
 /// Sources in `c/`, one subject each.
 const PROGRAMS: &[&str] = &[
     "calls",
@@ -91,6 +96,12 @@ fn main() -> Result<()> {
 fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bool) {
     for case in cases {
         let name = format!("{program}::{}", case.name);
+        if !native_only && FLIPPING.contains(&name.as_str()) {
+            let case = case.clone();
+            trials.push(Trial::test(format!("{name}::flipping"), move || {
+                case.check_flipping(AT_EACH).map_err(|e| Failed::from(format!("{e:#}")))
+            }));
+        }
         trials.push(Trial::test(name, move || {
             attempts(&case, native_only).map_err(|e| Failed::from(format!("{e:#}")))
         }));

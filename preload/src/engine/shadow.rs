@@ -2,7 +2,9 @@
 //!
 //! A doorbell byte must not be held back by Nagle or TCP_CORK nor hidden by SO_RCVLOWAT (hazard 7), so
 //! the kernel has NODELAY on, CORK off and RCVLOWAT 1 while the program reads and sets its own values
-//! here. They go back to the kernel when a direction returns to TCP.
+//! here. They go back to the kernel when a direction returns to TCP, Nagle's last of all: it waits for acknowledgements, which go
+//! with the peer's own payload over TCP, and not through memory. Behind a doorbell, or while only one direction is on TCP, it would
+//! hold every small message back for as long as an acknowledgement may be delayed.
 
 use super::follow;
 use crate::family::sock::{Sock, flag};
@@ -78,12 +80,39 @@ pub fn accelerate(s: &Sock, sock: i32) {
     let _ = net::set_opt(sock, IPPROTO_TCP, TCP_NODELAY, &1i32);
 }
 
-/// Sending is on TCP again: the program's CORK and NODELAY hold.
+/// Sending is on TCP for good: the program's CORK and NODELAY hold.
 pub fn restore_sending(s: &Sock, sock: i32) {
     if !s.has(flag::SHADOWED) {
         return;
     }
+    restore_nagle(s, sock);
+    restore_cork(s, sock);
+}
+
+/// Sending is on TCP again: the program's CORK holds, its NODELAY from [`sent`] on.
+pub fn leave_memory(s: &Sock, sock: i32) {
+    if !s.has(flag::SHADOWED) {
+        return;
+    }
+    s.tx.nagle.store(u32::from(!s.has(flag::NODELAY)), Relaxed);
+    restore_cork(s, sock);
+}
+
+/// The program has sent through TCP, and no switch to memory can have begun since.
+#[inline]
+pub fn sent(s: &Sock, sock: i32) {
+    if s.tx.nagle.load(Relaxed) != 0 && !s.rx_in_memory() {
+        restore_nagle(s, sock);
+    }
+}
+
+#[cold]
+fn restore_nagle(s: &Sock, sock: i32) {
+    s.tx.nagle.store(0, Relaxed);
     let _ = net::set_opt(sock, IPPROTO_TCP, TCP_NODELAY, &i32::from(s.has(flag::NODELAY)));
+}
+
+fn restore_cork(s: &Sock, sock: i32) {
     if s.has(flag::CORK) {
         let _ = net::set_opt(sock, IPPROTO_TCP, TCP_CORK, &1i32);
     }

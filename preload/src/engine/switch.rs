@@ -283,7 +283,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     log::debug!(target: "smcr::switch", fd = sock, at_ring, ?why, "sending moves to TCP");
     s.tx_medium.store(medium::TCP, SeqCst);
     changes::note(s);
-    shadow::restore_sending(s, sock);
+    shadow::leave_memory(s, sock);
     // While our own payload may lie in the kernel's queue, an unread doorbell at our end would turn
     // an exit into a reset that destroys it (hazard 8).
     if let Some(back) = s.rx.dir() {

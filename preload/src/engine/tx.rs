@@ -4,7 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
-use super::{bell, bulk, called, debt, end, inside, kernel, linked, spin, switch, urgent, wait};
+use super::{bell, bulk, called, debt, end, inside, kernel, linked, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -325,7 +325,7 @@ pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
 /// Runs a kernel send for a direction on TCP and counts its bytes. None: it moved to memory
 /// meanwhile.
 #[inline]
-pub fn through_kernel(s: &Sock, real: impl FnOnce() -> isize) -> Option<isize> {
+pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Option<isize> {
     // SeqCst on both sides (here and in `switch`): either we see the new medium, or the switch sees
     // us inside.
     s.tx.in_kernel.fetch_add(1, SeqCst);
@@ -337,6 +337,7 @@ pub fn through_kernel(s: &Sock, real: impl FnOnce() -> isize) -> Option<isize> {
     if n > 0 {
         s.tx.tcp.fetch_add(n as u64, Relaxed);
         s.tx.kernel.fetch_add(n as u64, Relaxed);
+        shadow::sent(s, sock);
     }
     s.tx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
     Some(n)
@@ -349,7 +350,7 @@ pub const PART: usize = 1 << 20;
 pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res {
     let left = (bufs.len() - from).min(PART);
     bufs.with_parts(from, left, |part| {
-        let moved = through_kernel(s, || {
+        let moved = through_kernel(s, sock, || {
             // SAFETY: an all-zero msghdr is valid.
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
             msg.msg_iov = part.as_mut_ptr();

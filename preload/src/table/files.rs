@@ -56,7 +56,7 @@ pub fn send_file(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
             return if done > 0 { done } else { to_c(Err(e)) };
         }
-        if let Some(n) = tx::through_kernel(s, || real(fd, left)) {
+        if let Some(n) = tx::through_kernel(s, fd, || real(fd, left)) {
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
             if !s.has(flag::ENDED) {
@@ -113,7 +113,7 @@ fn pipe_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn(i32)
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
             return to_c(Err(e));
         }
-        if let Some(n) = tx::through_kernel(s, || real(fd)) {
+        if let Some(n) = tx::through_kernel(s, fd, || real(fd)) {
             return n;
         }
         switch::pin(s, fd, Reason::CountMismatch);

@@ -161,7 +161,7 @@ pub unsafe fn send_slowly(
             }
             continue;
         }
-        if let Some(n) = tx::through_kernel(s, &real) {
+        if let Some(n) = tx::through_kernel(s, fd, &real) {
             let told = (n < 0).then(errno);
             if told == Some(Errno(libc::ECONNRESET)) {
                 end::take_death(s); // once, whoever says it

@@ -52,7 +52,9 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             let bit = if name == libc::TCP_NODELAY { flag::NODELAY } else { flag::CORK };
             let Some(v) = value else { return Set::Kernel };
             s.put(bit, v != 0);
-            if s.tx_in_memory() { Set::Done } else { Set::Kernel }
+            // The kernel's goes on when it is time (`shadow::sent`).
+            let is_off = name == libc::TCP_NODELAY && v == 0 && s.tx.nagle.load(Relaxed) != 0;
+            if s.tx_in_memory() || is_off { Set::Done } else { Set::Kernel }
         }
         (SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(v) = value else { return Set::Kernel };
