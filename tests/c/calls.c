@@ -249,6 +249,30 @@ static void zero_b(void) {
     meet();
 }
 
+/* The peer goes back to TCP, and nothing is there to be received for all that. */
+static void zero_switched_a(void) {
+    int fd = conn();
+    meet();
+    R(recv(fd, buf, 0, MSG_DONTWAIT));
+    timeouts(fd, SO_RCVTIMEO, 100);
+    R(recv(fd, buf, 0, 0));
+    meet();
+    meet_settled();
+    R(recv(fd, buf, 0, MSG_DONTWAIT));
+    R(recv(fd, buf, 0, 0));
+    R(recv(fd, buf, 10, 0));
+    meet();
+}
+static void zero_switched_b(void) {
+    int fd = conn();
+    R(send(fd, buf, 0, MSG_ZEROCOPY));
+    meet();
+    meet();
+    put(fd, "0123456789", 10);
+    meet_settled();
+    meet();
+}
+
 static void unseekable_a(void) {
     int fd = conn();
     struct iovec v = {buf, 4};
@@ -422,6 +446,7 @@ const struct test tests[] = {{"blocking", blocking_a, blocking_b, 0},
                              {"nonblocking", dontblock_a, dontblock_b, 0},
                              {"mixed", mixed_a, mixed_b, 0},
                              {"zero_length", zero_a, zero_b, 0},
+                             {"zero_length_switched", zero_switched_a, zero_switched_b, 0},
                              {"unseekable", unseekable_a, unseekable_b, 0},
                              {"bad_arguments", bad_a, bad_b, 0},
                              {"bad_pointers", pointers_a, pointers_b, 0},

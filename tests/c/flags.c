@@ -272,8 +272,14 @@ static void zerocopy_b(void) {
     meet();
 }
 
-/* A peek that must span what came by TCP and what comes after the switch. */
+static ssize_t readv_peek(int fd, struct iovec *v, int n) {
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
+    return recvmsg(fd, &m, MSG_PEEK);
+}
+
+/* A peek that must span what came by TCP and what comes after the switch, and after the one back to TCP. */
 static void peek_growing_a(void) {
+    static struct iovec pieces[60];
     int fd = conn_cold();
     int good = 1;
     for (int i = 1; i <= 60; i++) {
@@ -282,21 +288,28 @@ static void peek_growing_a(void) {
             sched_yield();
         ssize_t n = recv(fd, buf, sizeof buf, MSG_PEEK);
         good = good && n == i * 100 && matches(buf, n, 0, 12);
+        good = good && recv(fd, NULL, sizeof buf, MSG_PEEK | MSG_TRUNC) == n;
+        pieces[i - 1] = (struct iovec){buf + (i - 1) * 100, 100};
+        memset(buf, 0, n);
+        good = good && readv_peek(fd, pieces, i) == n && matches(buf, n, 0, 12);
     }
     say("whole %d, %zu", good, get(fd, buf, 6000));
     say("whole %d", matches(buf, 6000, 0, 12));
     meet();
 }
-static void peek_growing_b(void) {
+static void growing_b(int last) {
     int fd = conn_cold();
     char part[100];
     for (int i = 0; i < 60; i++) {
         fill(part, 100, i * 100, 12);
-        put(fd, part, 100);
+        if (send(fd, part, 100, i < last ? 0 : MSG_ZEROCOPY) != 100) /* to TCP, and it stays there */
+            die("send");
         meet();
     }
     meet();
 }
+static void peek_growing_b(void) { growing_b(60); }
+static void peek_of_three_b(void) { growing_b(50); }
 
 const struct test tests[] = {{"peek", peek_a, peek_b, 0},
                              {"waitall", waitall_a, waitall_b, 0},
@@ -307,4 +320,5 @@ const struct test tests[] = {{"peek", peek_a, peek_b, 0},
                              {"errqueue", errqueue_a, errqueue_b, 0},
                              {"zerocopy", zerocopy_a, zerocopy_b, 0},
                              {"peek_growing", peek_growing_a, peek_growing_b, COLD},
+                             {"peek_of_three", peek_growing_a, peek_of_three_b, COLD},
                              {0}};

@@ -6,7 +6,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, close, debt, follow, kernel, proof, rx::Step};
+use super::{bell, close, debt, kernel, rx::Step};
 use crate::transport::changes;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
@@ -338,32 +338,6 @@ pub fn reset(s: &Sock, sock: i32) {
     changes::note(s);
     close::reset_on_close(sock);
     let _ = net::shutdown(sock, libc::SHUT_RDWR);
-}
-
-/// Bytes that FIONREAD shall report.
-pub fn unread(s: &Sock, sock: i32) -> Res {
-    if let Some(dir) = s.rx.dir()
-        && s.rx_in_memory()
-        && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
-    {
-        return Ok(follow::in_ring(s, dir) as usize);
-    }
-    let kernel = crate::sys::fd::unread(sock)?;
-    let Some(dir) = s.rx.dir() else { return Ok(kernel) };
-    let ring = || follow::in_ring(s, dir) as usize;
-    if s.rx_in_memory() {
-        let switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
-        let bells = bell::unread(s, dir).max(0) as usize;
-        return Ok(ring() + if switched { kernel.saturating_sub(bells) } else { 0 });
-    }
-    match dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
-        true => {
-            let payload = follow::payload_left(s, dir).unwrap_or(0) as usize;
-            let proved = !proof::is_due(s) || proof::look_ahead(s, sock, dir);
-            Ok(payload.min(kernel) + if proved && payload <= kernel { ring() } else { 0 })
-        }
-        false => Ok(kernel),
-    }
 }
 
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.

@@ -52,11 +52,16 @@ pub fn read(
         if limit == 0 {
             return Step::Empty;
         }
-        // Where nothing is wanted, that payload is there is all there is to know: the stream has not moved on.
-        return if bufs.len() == from { Step::End } else { Step::Moved(0) };
+        // As in `rx::from_ring`: the stream has not moved on.
+        return if bufs.len() == 0 { Step::End } else { Step::Moved(0) };
     }
     let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let mut peeked = 0;
     let got = bufs.with_parts(from, n, |part| {
+        if peeked > 0 {
+            return peek::skipping(sock, peeked, part, flags).inspect(|n| peeked += n);
+        }
         // SAFETY: an all-zero msghdr is valid.
         let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
         msg.msg_iov = part.as_mut_ptr();
@@ -69,21 +74,23 @@ pub fn read(
         if let (Ok(_), Some(c)) = (&r, bufs.control()) {
             c.came.set(Some((msg.msg_controllen as usize, msg.msg_flags)));
         }
-        if let Ok(moved) = r
-            && flags & libc::MSG_PEEK == 0
-        {
-            count::took(s, moved as u64);
-            s.rx.tcp.fetch_add(moved as u64, Relaxed);
+        match r {
+            Ok(moved) if peeks => peeked = moved,
+            Ok(moved) => {
+                count::took(s, moved as u64);
+                s.rx.tcp.fetch_add(moved as u64, Relaxed);
+            }
+            Err(_) => {}
         }
         r
     });
     match got {
         Ok(got) => {
             if let Some(d) = dir
-                && flags & libc::MSG_PEEK != 0
+                && peeks
                 && got as u64 == limit
             {
-                return Step::Moved(got + peek::behind_tcp(s, sock, d, bufs, from + got));
+                return Step::Moved(got + peek::behind_tcp(s, sock, d, bufs, from + got, flags));
             }
             Step::Moved(got)
         }

@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end, signals};
+use super::{count, end, peek, signals};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, role, step};
@@ -68,17 +68,16 @@ pub fn stands_in_stream(s: &Sock) -> bool {
 /// Looks for the proof behind payload that the program has not taken yet; true if it is there and
 /// right.
 pub fn look_ahead(s: &Sock, sock: i32, dir: &Dir) -> bool {
-    let mut buf = [0u8; 16 * 1024];
-    let left = payload_left(s, dir).unwrap_or(0) as usize;
-    if dir.switch.load(Acquire) == 0 || left + PROOF as usize > buf.len() {
+    if dir.switch.load(Acquire) == 0 {
         return false;
     }
-    let want = left + PROOF as usize;
-    let got = net::recv_slice(sock, &mut buf[..want], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let mut bytes = [0u8; PROOF as usize];
+    let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let got = peek::skipping(sock, payload_left(s, dir).unwrap_or(0) as usize, &[part], 0);
     if let Err(e) = got {
         end::took(s, e);
     }
-    let right = got == Ok(want) && buf[left..want] == nonce_bytes(s);
+    let right = got == Ok(bytes.len()) && bytes == nonce_bytes(s);
     if right {
         s.step.store(step::PROVED, Release);
         if let Some(r) = s.region() {

@@ -65,9 +65,6 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 return Ok(n);
             }
         }
-        if bufs.len() == 0 && s.rx.dir().is_some_and(|d| follow::pending(s, d)) {
-            return Ok(0);
-        }
         if peek {
             got = 0;
         }
@@ -76,7 +73,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         match attempt(s, sock, &bufs, got, flags) {
             // The stream goes on elsewhere. What a peer claims may say so without end.
-            Step::Moved(0) if bufs.len() != 0 => {
+            Step::Moved(0) => {
                 if !rounds.are_too_fast() {
                     continue;
                 }
@@ -127,7 +124,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         match waited {
             Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}
-            Err(_) if got > 0 => return Ok(got),
+            // Where nothing is wanted the kernel waits once, and that is all.
+            Err(_) if got > 0 || bufs.len() == 0 => return Ok(got),
             Err(e) => return Err(e),
         }
     }
@@ -204,6 +202,9 @@ fn from_ring(
     flags: i32,
     avail: usize,
 ) -> Step {
+    if bufs.len() == 0 {
+        return Step::End; // where nothing is wanted, that something is there is all there is to know
+    }
     let n = avail.min(bufs.len() - from);
     if flags & libc::MSG_TRUNC == 0 && bufs.are_nowhere(from, n) {
         return Step::Failed(Errno(libc::EFAULT));
@@ -232,12 +233,11 @@ fn from_ring(
         return Step::Moved(n);
     }
     if flags & libc::MSG_PEEK != 0 {
-        if flags & libc::MSG_TRUNC != 0 {
-            return Step::Moved(n);
+        if flags & libc::MSG_TRUNC == 0 {
+            copy(tail, from, n);
         }
-        copy(tail, from, n);
         if n < bufs.len() - from {
-            return Step::Moved(n + peek::behind_ring(s, sock, dir, bufs, from + n, n));
+            return Step::Moved(n + peek::behind_ring(s, sock, dir, bufs, from + n, n, flags));
         }
         return Step::Moved(n);
     }

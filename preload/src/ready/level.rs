@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{debt, end, follow, kernel, room, switch, urgent};
+use crate::engine::{debt, end, follow, kernel, peek, room, switch, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::sys::fd as desc;
 use crate::transport::region::{ctl, fin};
@@ -119,7 +119,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
     }
     if !rx_memory {
-        let readable = kernel & IN != 0 && (end::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);
+        let readable = kernel & IN != 0 && (peek::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);
         bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
     }
     bits |= kernel & PRI | if urgent::is_unread(s) { PRI } else { 0 };

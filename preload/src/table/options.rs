@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use crate::engine::{bell, end, follow, kernel, linked, proof, shadow, switch, urgent};
+use crate::engine::{bell, end, follow, kernel, linked, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
 use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
@@ -210,7 +210,7 @@ pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
         return None;
     }
     let ended = s.rx.end.load(Relaxed) != 0 || s.rx.dir().is_some_and(end::is_marked_end);
-    Some(end::unread(s, sock).map_or(0, |n| n as i32) + i32::from(ended))
+    Some(peek::unread(s, sock).map_or(0, |n| n as i32) + i32::from(ended))
 }
 
 /// ioctl answers that memory changes; None: ask the kernel.
@@ -221,7 +221,7 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
             if s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed)) {
                 follow::progress(s, sock);
             }
-            Some(end::unread(s, sock).map(|n| n as i32))
+            Some(peek::unread(s, sock).map(|n| n as i32))
         }
         SIOCATMARK if s.is_linked() => Some(Ok(i32::from(urgent::is_at_mark(s)))),
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
