@@ -62,6 +62,17 @@ dig bind9-dnsutils
 /usr/sbin/dovecot dovecot-imapd
 distccd distcc
 sockperf sockperf
+gunicorn gunicorn
+uwsgi uwsgi-core
+/usr/lib/uwsgi/plugins/python3_plugin.so uwsgi-plugin-python3
+/usr/sbin/php-fpm8.2 php8.2-fpm
+puma puma
+/usr/share/java/tomcat10-embed-core.jar libtomcat10-embed-java
+/usr/share/java/tomcat10-servlet-api.jar libtomcat10-java
+nghttpd nghttp2-server
+h2load nghttp2-client
+h2o h2o
+traffic_server trafficserver
 /usr/include/librdkafka/rdkafka_mock.h librdkafka-dev
 /usr/libexec/installed-tests/glib libglib2.0-tests
 make make

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+import appservers
 import bed as beds
 import brokers
 import daemons
@@ -27,7 +28,7 @@ import sources
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + frameworks.PROGRAMS
+PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + appservers.PROGRAMS + frameworks.PROGRAMS
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 

@@ -45,6 +45,7 @@ const PROGRAMS: &[&str] = &[
     "epoll",
     "epoll_more",
     "epoll_wakes",
+    "epoll_room",
     "epoll_odd",
     "epoll_gone",
     "polling",

@@ -50,6 +50,7 @@ pub unsafe fn sleep(
 ) -> Slept {
     crate::control::look();
     let ours = set.ours.load(Relaxed) > 0;
+    let changes = changes::count();
     let (waiter, full) = match ours && call.timeout != Some(0) {
         true => prepare(epfd, set).map_or((None, None), |(w, full)| (Some(w), full)),
         false => (None, None),
@@ -60,12 +61,14 @@ pub unsafe fn sleep(
         closed = lie_down(set, w);
         listens = set.channel.load(Relaxed) != 0 && linked::listen().is_some();
         let n = pass(epfd, set, out, Depth::Whole);
-        if n > 0 {
+        // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`).
+        let is_prepared = changes::count() == changes;
+        if n > 0 || !is_prepared {
             get_up(set, w, closed);
             if listens {
                 linked::listen_no_more(false);
             }
-            return Slept::Events(n as i32);
+            return if n > 0 { Slept::Events(n as i32) } else { Slept::Again };
         }
     }
     let ms = match deadline {

@@ -15,7 +15,7 @@ use crate::engine::{kernel, linked, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
-use crate::family::{holders, index_of, process};
+use crate::family::{holders, process};
 use crate::sys::{Errno, caught, clock, errno, fd as desc};
 use crate::real;
 use crate::table;
@@ -215,7 +215,7 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
                 let found = table::sock(fd).is_some_and(|t| std::ptr::eq(t, s));
                 match inner.by_fd.one(fd as u64).filter(|_| found) {
                     // Duplicates may be members as well.
-                    _ if found && has_twins(s) => refresh_each(epfd, set, inner, s),
+                    _ if found && table::life::has_twins(s) => refresh_each(epfd, set, inner, s),
                     Some(m) => refresh(epfd, set, inner, m),
                     None if found => {}
                     None => return refresh_all(epfd, set, inner),
@@ -225,10 +225,6 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
         }
         at += 1;
     }
-}
-
-fn has_twins(s: &Sock) -> bool {
-    table::life::REFS[index_of(s) as usize].load(Relaxed) > 1
 }
 
 /// All members that are numbers of one socket.

@@ -9,7 +9,7 @@ use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, r
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, Res, errno, set_errno};
-use crate::table::{self, late, life};
+use crate::table::{self, full, late, life};
 use smcr_proto::reason::Reason;
 
 /// Flags that need the kernel's own TCP.
@@ -193,6 +193,9 @@ pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, fla
         return Some(0);
     }
     let (n, step) = tx::send(s, fd, source, nonblock);
+    if matches!(step, Step::Full) {
+        full::tell(s, fd);
+    }
     if s.has(flag::ENDED) {
         late::leave(s);
         // Closed meanwhile, and nowhere to go on.

@@ -246,6 +246,11 @@ pub fn before_close(fd: i32) {
     }
 }
 
+/// Whether it has several descriptors in this process.
+pub fn has_twins(s: &Sock) -> bool {
+    REFS[family::index_of(s) as usize].load(Relaxed) > 1
+}
+
 /// Another descriptor of the same socket: epoll keeps a registration until the last one goes.
 fn twin_of(fd: i32, s: &Sock) -> Option<i32> {
     range(0, u32::MAX).find_map(|(other, e)| match e {

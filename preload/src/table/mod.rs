@@ -21,6 +21,7 @@ pub mod apart;
 pub mod confine;
 pub mod drain;
 pub mod files;
+pub mod full;
 pub mod index;
 pub mod io;
 pub mod forks;

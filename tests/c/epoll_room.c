@@ -1,0 +1,106 @@
+/* Owns: the edge of EPOLLOUT: a connection that was full has room again, whatever its set and the threads of it did meanwhile. */
+#include "sets.h"
+
+enum { ROUNDS = 3 };
+static char buf[64 * KIB];
+static uint64_t sent;
+
+/* One registration for both ways that stays as it is, as event loops with edges make it. */
+static int both_ways(int fd) {
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    nonblocking(fd, 1);
+    look(ep, 1000);
+    return ep;
+}
+/* Nothing comes for a good second. */
+static void rest(int ep) {
+    struct epoll_event e;
+    while (epoll_wait(ep, &e, 1, 1300) > 0) {
+    }
+}
+static void fill_up(int fd) {
+    ssize_t n;
+    do {
+        fill(buf, sizeof buf, sent, 3);
+        n = send(fd, buf, sizeof buf, MSG_NOSIGNAL);
+        sent += n > 0 ? n : 0;
+    } while (n > 0);
+    say("full: %s", err_name(errno));
+}
+/* Each time all of it, when it has been full for a while. */
+static void reads_b(void) {
+    int fd = conn(), whole = 1;
+    uint64_t taken = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        meet();
+        settle();
+        while (events(fd, POLLIN, 300) & POLLIN) {
+            ssize_t n = MUST(recv(fd, buf, sizeof buf, 0));
+            whole = whole && matches(buf, n, taken, 3);
+            taken += n;
+        }
+        meet();
+    }
+    say("whole: %d", whole);
+    R(recv(fd, buf, 1, 0));
+}
+
+static void idle_a(void) {
+    int fd = conn(), ep = both_ways(fd);
+    for (int i = 0; i < ROUNDS; i++) {
+        rest(ep);
+        fill_up(fd);
+        meet();
+        look(ep, 10000);
+        meet();
+    }
+}
+
+static void *looks(void *set) {
+    look((int)(intptr_t)set, 10000);
+    return NULL;
+}
+/* A thread sleeps in the set while another one finds the connection full. */
+static void asleep(int rests) {
+    int fd = conn(), ep = both_ways(fd);
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_t t;
+        if (rests)
+            rest(ep);
+        pthread_create(&t, NULL, looks, (void *)(intptr_t)ep);
+        settle();
+        fill_up(fd);
+        meet();
+        pthread_join(t, NULL);
+        meet();
+    }
+}
+static void asleep_a(void) { asleep(0); }
+static void asleep_for_long_a(void) { asleep(1); }
+
+/* In another set, which alone is waited for. */
+static void nested(uint32_t how) {
+    int fd = conn(), ep = MUST(epoll_create1(EPOLL_CLOEXEC)), outer = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, how, 1));
+    MUST(ctl(outer, ADD, ep, EPOLLIN, 2));
+    nonblocking(fd, 1);
+    look(outer, 1000);
+    look(ep, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        fill_up(fd);
+        meet();
+        look(outer, 10000);
+        look(ep, 0);
+        meet();
+    }
+}
+static void nested_a(void) { nested(EPOLLIN | EPOLLOUT | EPOLLET); }
+static void nested_level_a(void) { nested(EPOLLIN | EPOLLOUT); }
+
+const struct test tests[] = {{"idle", idle_a, reads_b, 0},
+                             {"asleep", asleep_a, reads_b, 0},
+                             {"asleep_for_long", asleep_for_long_a, reads_b, 0},
+                             {"nested", nested_a, reads_b, 0},
+                             {"nested_level", nested_level_a, reads_b, 0},
+                             {0}};
