@@ -252,6 +252,52 @@ static void then_closed_b(void) {
     meet();
 }
 
+/* Threads leave calls inside the kernel: one that waits, by cancellation, and one that has sent a part, by a jump. The connection
+ * leaves TCP afterwards, as any other. */
+static void *receives(void *p) {
+    char c;
+    sem_post(&has_left);
+    recv(the_fd, &c, 1, 0);
+    return NULL;
+}
+static void *sends(void *p) {
+    static char much[16 * MIB];
+    if (!sigsetjmp(out, 1)) {
+        sem_post(&has_left);
+        for (;;)
+            send(the_fd, much, sizeof much, 0);
+    }
+    return NULL;
+}
+static void within(void *(*call)(void *)) {
+    pthread_t t;
+    the_fd = conn_cold();
+    sem_init(&has_left, 0, 0);
+    on_signal(SIGUSR1, jump, 0);
+    MUST(-pthread_create(&t, NULL, call, NULL));
+    while (sem_wait(&has_left)) {
+    }
+    settle();
+    MUST(-(call == sends ? pthread_kill(t, SIGUSR1) : pthread_cancel(t)));
+    pthread_join(t, NULL);
+    meet();
+    meet();
+    warm(the_fd);
+}
+static void from_recv_a(void) { within(receives); }
+static void from_send_a(void) { within(sends); }
+static void within_b(void) {
+    static char b[64 * KIB];
+    int fd = conn_cold();
+    meet();
+    do
+        while (recv(fd, b, sizeof b, MSG_DONTWAIT) > 0) {
+        }
+    while (events(fd, POLLIN, 200) & POLLIN);
+    meet();
+    warm(fd);
+}
+
 const struct test tests[] = {{"jumps", jumps_a, echo_back, 0},
                              {"jumps_from_another_stack", jumps_from_another_stack_a, echo_back, 0},
                              {"jumps_with_a_set", jumps_with_a_set_a, echo_back, 0},
@@ -259,4 +305,5 @@ const struct test tests[] = {{"jumps", jumps_a, echo_back, 0},
                              {"for_good", for_good_a, echo_back, 0},
                              {"by_context", by_context_a, echo_back, 0}, {"exits", exits_a, echo_back, 0},
                              {"cancelled", cancelled_a, echo_back, 0},   {"then_closed", then_closed_a, then_closed_b, 0},
+                             {"from_recv_in_kernel", from_recv_a, within_b, 0}, {"from_send_in_kernel", from_send_a, within_b, 0},
                              {0}};

@@ -3,6 +3,7 @@
 //! Compared before a direction switches; liburing, inline system calls and programs that used the
 //! socket before the library was loaded show up here as a difference (hazard 16).
 
+use crate::family::half::Half;
 use crate::family::sock::{Sock, role};
 use crate::sys::{Res, fd, net};
 use std::sync::atomic::Ordering::*;
@@ -34,7 +35,8 @@ pub fn sent_matches(s: &Sock, sock: i32) -> Res<bool> {
         let unacked = fd::unacked(sock)? as u64;
         let again: InfoHead = net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)?;
         if info[BYTES_ACKED] == again[BYTES_ACKED] {
-            return Ok(again[BYTES_ACKED] + unacked == s.tx.kernel.load(Relaxed) + syn);
+            let sent = (again[BYTES_ACKED] + unacked).wrapping_sub(syn);
+            return Ok(is_counted(&s.tx, sent));
         }
         info = again;
     }
@@ -46,7 +48,8 @@ pub fn sent_matches(s: &Sock, sock: i32) -> Res<bool> {
 pub fn make_up(s: &Sock, sock: i32) {
     let Some(dir) = s.rx.dir() else { return };
     let info = || net::get_opt::<InfoHead>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
-    for _ in 0..ATTEMPTS {
+    // Nobody takes anything meanwhile, so what comes ends where the queue is full.
+    for _ in 0..ATTEMPTS << 12 {
         let (Ok(before), Ok(unread), Ok(after)) = (info(), fd::unread(sock), info()) else { return };
         if before[BYTES_RECEIVED] != after[BYTES_RECEIVED] {
             continue;
@@ -100,5 +103,17 @@ pub fn received_matches(s: &Sock, sock: i32) -> Res<bool> {
     if info[BYTES_RECEIVED] != again[BYTES_RECEIVED] {
         return Ok(false);
     }
-    Ok(again[BYTES_RECEIVED] == s.rx.kernel.load(Relaxed) + unread)
+    Ok(is_counted(&s.rx, again[BYTES_RECEIVED].wrapping_sub(unread)))
+}
+
+/// Whether the kernel's number is ours. Where a thread has left a kernel call in the middle, it is from here on.
+fn is_counted(half: &Half, kernel: u64) -> bool {
+    let missing = kernel.wrapping_sub(half.kernel.load(Relaxed));
+    let was_left = half.lost.swap(0, Relaxed) != 0; // pairs with the Release in `within`, by the count of those inside
+    if was_left && missing != 0 && missing < 1 << 40 {
+        half.kernel.store(kernel, Relaxed);
+        half.tcp.fetch_add(missing, Relaxed);
+        return true;
+    }
+    missing == 0
 }

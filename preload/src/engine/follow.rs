@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, count, end, kernel, shadow, switch, urgent};
+use super::{bell, count, end, kernel, shadow, signals, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -284,12 +284,15 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
     if passed > 0 {
         shadow::take_peek_offset(s, sock); // before the first switch it pins
     }
-    s.rx.switches.store(passed + 1, Relaxed);
-    s.rx_switches.store(passed + 1, Relaxed);
-    s.rx_medium.store(medium::SHM, Release);
-    changes::note(s);
-    fault::pass(Fault::FollowedToMemory);
-    dir.passed.store(passed + 1, Release);
+    // No handler may leave it half done.
+    signals::quietly(|| {
+        s.rx.switches.store(passed + 1, Relaxed);
+        s.rx_switches.store(passed + 1, Relaxed);
+        s.rx_medium.store(medium::SHM, Release);
+        changes::note(s);
+        fault::pass(Fault::FollowedToMemory);
+        dir.passed.store(passed + 1, Release);
+    });
     // While the stream was on TCP its end was not looked for, and an epoll set was told of it then.
     kernel::look_at_kernel_for_sender(s, sock);
     if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
@@ -330,6 +333,17 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
         Some(n) if n as i64 > i64::from(bell::unread(s, dir)) => return Followed::Broken,
         Some(_) => return Followed::NotYet,
     }
+    if !signals::quietly(|| to_tcp(s, dir, passed)) {
+        return Followed::Broken;
+    }
+    process::count(Counter::SwitchRxTcp, 1);
+    shadow::restore_receiving(s, sock);
+    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to TCP");
+    Followed::Yes
+}
+
+/// Receiving is on TCP from here on. False: the claim can't be right.
+fn to_tcp(s: &Sock, dir: &Dir, passed: u32) -> bool {
     s.rx.switches.store(passed + 1, Relaxed);
     s.rx_switches.store(passed + 1, Relaxed);
     s.rx_medium.store(medium::TCP, Release);
@@ -343,7 +357,7 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
         // So does what the ring held: in the next stretch of memory, if there is one, it lies behind us.
         let (head, tail) = (dir.head.load(Acquire), s.rx.cursor.load(Relaxed));
         if region::size_of_ring(dir.size.load(Relaxed)).and_then(|size| cursor::readable(head, tail, size)).is_none() {
-            return Followed::Broken;
+            return false;
         }
         s.rx.cursor.store(head, Relaxed);
         dir.tail.store(head, Release); // pairs with the Acquire in `tx::look_at_tail`
@@ -353,10 +367,7 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
     fence(SeqCst);
     fault::pass(Fault::FollowedToTcp);
     dir.passed.store(passed + 1, Release);
-    process::count(Counter::SwitchRxTcp, 1);
-    shadow::restore_receiving(s, sock);
-    log::debug!(target: "smcr::switch", fd = sock, "receiving follows to TCP");
-    Followed::Yes
+    true
 }
 
 /// Gives up before anything was switched: the region is not used, the connection is plain TCP. It

@@ -4,6 +4,7 @@
 
 use super::bufs::Bufs;
 use super::rx::Step;
+use super::within::Within;
 use super::{count, end, follow, peek};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, fd, net};
@@ -132,11 +133,10 @@ pub fn is_end_in_doubt(s: &Sock, n: isize, wanted: usize) -> bool {
 /// careful meanwhile.
 #[inline]
 pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
-    // SeqCst on both sides (here and in `follow::become_careful`): either we see the flag, or the
-    // other side sees us inside.
-    s.rx.in_kernel.fetch_add(1, SeqCst);
+    let frame = 0u8;
+    let _within = Within::enter(&s.rx, &frame);
+    // SeqCst here and in `follow::become_careful`.
     if s.flags.load(SeqCst) & flag::CAREFUL != 0 {
-        s.rx.in_kernel.fetch_sub(1, Release);
         return None;
     }
     let n = real();
@@ -144,6 +144,5 @@ pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Opt
         s.rx.tcp.fetch_add(n as u64, Relaxed);
         s.rx.kernel.fetch_add(n as u64, Relaxed);
     }
-    s.rx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
     Some(n)
 }

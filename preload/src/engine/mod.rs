@@ -45,3 +45,4 @@ pub mod tx;
 pub mod urgent;
 pub mod wait;
 pub mod way_back;
+pub mod within;

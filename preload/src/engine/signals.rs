@@ -17,12 +17,17 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 /// The kernel has been asked for all of them.
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// The program has set an action of some signal.
+/// The program has set an action of some signal, or lets a thread be cancelled at any instruction.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Runs `f`, which makes system calls anyhow; no handler comes meanwhile.
+/// Runs `f`, which makes system calls anyhow; no handler comes meanwhile, nor a cancellation, which is one of libc's.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
     if ANY.load(Relaxed) { proc::with_signals_blocked(f) } else { f() }
+}
+
+/// A thread may be cancelled at any instruction from now on.
+pub fn may_cancel() {
+    ANY.store(true, Relaxed);
 }
 
 /// A handler may have been set; called by the hooks afterwards.

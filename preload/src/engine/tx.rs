@@ -4,6 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
+use super::within::Within;
 use super::{bell, bulk, called, debt, end, inside, kernel, linked, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -326,11 +327,9 @@ pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
 /// meanwhile.
 #[inline]
 pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Option<isize> {
-    // SeqCst on both sides (here and in `switch`): either we see the new medium, or the switch sees
-    // us inside.
-    s.tx.in_kernel.fetch_add(1, SeqCst);
+    let frame = 0u8;
+    let _within = Within::enter(&s.tx, &frame);
     if s.tx_medium.load(SeqCst) != 0 {
-        s.tx.in_kernel.fetch_sub(1, Release);
         return None;
     }
     let n = real();
@@ -339,7 +338,6 @@ pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Opti
         s.tx.kernel.fetch_add(n as u64, Relaxed);
         shadow::sent(s, sock);
     }
-    s.tx.in_kernel.fetch_sub(1, Release); // pairs with the load in `switch`
     Some(n)
 }
 

@@ -55,6 +55,8 @@ pub struct Half {
     pub waiter: AtomicU32,
     /// Sending: when the pages of an idle ring were last given back, in s.
     pub released: AtomicU32,
+    /// A thread has left a kernel call: what that has moved may not be counted in `kernel` (`engine::within`).
+    pub lost: AtomicU32,
     /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: unused.
     pub nagle: AtomicU32,
     /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet.
@@ -82,6 +84,7 @@ impl Half {
             &self.released,
             &self.full,
             &self.wide,
+            &self.lost,
             &self.nagle,
         ] {
             w.store(0, Relaxed);

@@ -1,8 +1,10 @@
-//! longjmp and its relatives: out of a signal handler they may leave a call of ours in the middle (`table::left`).
+//! longjmp and its relatives: out of a signal handler they may leave a call of ours in the middle (`table::left`). And a thread that
+//! may be cancelled in the middle of one, without a handler of the program's.
 //!
-//! Where the program was not in such a call this is one look at the thread's notes.
+//! Where the program was not in such a call a jump is one look at the thread's notes.
 
 use super::hooks;
+use crate::engine::signals;
 use crate::real;
 use crate::sys::jump;
 use crate::table::left;
@@ -37,6 +39,15 @@ hooks! {
             }
             real::setcontext(context)
         }
+    }
+
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
+        const ASYNCHRONOUS: c_int = 1;
+        if kind == ASYNCHRONOUS {
+            signals::may_cancel(); // before it can be
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::pthread_setcanceltype(kind, old) }
     }
 }
 

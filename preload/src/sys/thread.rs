@@ -37,13 +37,15 @@ pub struct Thread {
     pub yield_took: Cell<u64>,
     /// Numbers of descriptors that it uses now (`sys::held`).
     pub held: [AtomicI32; 4],
+    /// The kernel call that it is inside (`engine::within`).
+    pub within: Note,
     /// Locks that it holds or is about to take (`family::lock`).
     pub locks: [Note; 8],
 }
 
-/// One of them. The handlers of its thread read and write it, too.
+/// Something that a call has in its hands. The handlers of its thread read and write it, too.
 pub struct Note {
-    /// The address of the lock; 0: free.
+    /// The address of the lock, or of the other thing; 0: free.
     pub lock: AtomicUsize,
     /// Where on the stack the call is; 0: not known yet.
     pub at: AtomicUsize,
@@ -103,6 +105,7 @@ pub fn here() -> &'static Thread {
                     ask_gap: Cell::new(0),
                     yield_took: Cell::new(0),
                     held: [const { AtomicI32::new(0) }; 4],
+                    within: Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) },
                     locks: [const { Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) } }; 8],
                 }
             };

@@ -1,15 +1,16 @@
 //! Calls that a thread leaves otherwise than by returning: by a jump out of a signal handler, or because it ends in one.
 //!
 //! They may have held a direction's lock, have shown bytes or room and not told who waits for that, have taken bytes and not counted
-//! them; a socket that is closed may have waited for their end. Called by the hooks of longjmp and its relatives, and by the unwinder.
+//! them; the kernel may have sent or received for them; a socket that is closed may have waited for their end. Called by the hooks of longjmp and its relatives, and by the unwinder.
 
-use crate::engine::{bell, count, inside};
+use crate::engine::{bell, count, inside, within};
 use crate::family::lock::{self, Lock};
 use crate::family::{self, sock::Sock};
 use std::sync::atomic::Ordering::*;
 
 /// The calling thread goes on at `target` of its stack, and what lies below is over.
 pub fn below(target: usize) {
+    within::leave_below(target);
     lock::leave(target, make_up);
     inside::leave_below(target);
 }
