@@ -17,7 +17,8 @@ const STEADY: &[&str] = &["passing::stopped_peer"];
 /// Cases that run once more with connections that move between memory and TCP with nearly each message, where `make flip` moves
 /// them once in many; (mean bytes, seed).
 const FLIPPING: &[&str] =
-    &["closes::in_recv", "flags::peek_growing", "calls::zero_length", "leaving::jumps", "leaving::exits", "leaving::cancelled"];
+    &["closes::in_recv", "flags::peek_growing", "calls::zero_length", "leaving::jumps", "leaving::exits", "leaving::cancelled",
+      "limits::alt_stack"];
 const AT_EACH: &str = "4096,99";
 
 /// Sources in `c/`, one subject each.

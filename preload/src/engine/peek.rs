@@ -10,6 +10,7 @@ use crate::family::sock::Sock;
 use crate::sys::{Errno, Res, fd, net};
 use crate::transport::region::Dir;
 use smcr_proto::cursor;
+use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::*;
 
 /// Bytes that FIONREAD shall report.
@@ -114,18 +115,31 @@ fn tcp(s: &Sock, sock: i32, skip: usize, bufs: &Bufs, from: usize, flags: i32) -
     })
 }
 
+/// Where the kernel puts what is passed over: too large for the stack of a signal handler.
+struct Rest(UnsafeCell<[u8; Rest::LEN]>);
+
+impl Rest {
+    const LEN: usize = 64 * 1024;
+}
+
+// SAFETY: nobody reads it, and the kernel alone writes, whatever several threads of it write at once.
+unsafe impl Sync for Rest {}
+
+static REST: Rest = Rest(UnsafeCell::new([0; Rest::LEN]));
+
 /// PEEK of what the kernel's stream holds behind `skip` bytes.
+#[cold]
+#[inline(never)]
 pub fn skipping(sock: i32, skip: usize, parts: &[libc::iovec], flags: i32) -> Res {
-    const PIECE: usize = 16 * 1024;
-    const ENTRIES: usize = 512;
-    let mut rest = [0u8; PIECE];
+    const PIECE: usize = Rest::LEN;
+    const ENTRIES: usize = 144;
     let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; ENTRIES];
     let pieces = skip.div_ceil(PIECE);
     if pieces + parts.len() > ENTRIES {
         return Ok(0); // more than a queue holds
     }
     for (i, v) in iov[..pieces].iter_mut().enumerate() {
-        *v = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: PIECE.min(skip - i * PIECE) };
+        *v = libc::iovec { iov_base: REST.0.get().cast(), iov_len: PIECE.min(skip - i * PIECE) };
     }
     iov[pieces..pieces + parts.len()].copy_from_slice(parts);
     // SAFETY: an all-zero msghdr is valid.
