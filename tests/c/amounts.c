@@ -342,6 +342,31 @@ static void beside_a(void) {
     show(fd, 4, MSG_DONTWAIT);
     meet();
 }
+/* Its time is asked for, and never looked at: as iperf does. Where it is looked at, it is there. */
+static void stamps_unused_a(void) {
+    int fd = conn_cold();
+    sol_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1);
+    warm(fd);
+}
+static void stamps_unused_b(void) { warm(conn_cold()); }
+static void stamps_a(void) {
+    int fd = conn_cold();
+    sol_int(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+    settle();
+    for (int i = 0; i < 5; i++) {
+        next();
+        R(recv(fd, buf, 50, 0));
+        show(fd, 96, MSG_DONTWAIT);
+    }
+}
+static void stamps_b(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < 5; i++) {
+        meet();
+        put(fd, buf, 100);
+        meet_settled();
+    }
+}
 static void beside_b(void) {
     int fd = conn();
     for (int i = 0; i < 5; i++) {
@@ -366,4 +391,6 @@ const struct test tests[] = {{"low_water", marks_a, marks_b, 0},
                              {"handlers_for_once", once_a, once_b, 0},
                              {"part_of_many", part_a, part_b, 0},
                              {"beside_the_bytes", beside_a, beside_b, 0},
+                             {"stamps", stamps_a, stamps_b, COLD},
+                             {"stamps_unused", stamps_unused_a, stamps_unused_b, 0},
                              {0}};

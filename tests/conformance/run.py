@@ -26,9 +26,10 @@ import proxies
 import report
 import sources
 import suites
+import tools
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + appservers.PROGRAMS + frameworks.PROGRAMS
+PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + appservers.PROGRAMS + tools.PROGRAMS + frameworks.PROGRAMS
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 

@@ -31,6 +31,7 @@ pub fn learn(s: &Sock, sock: i32) {
     s.put(flag::LINGER0, linger.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0));
     learn_nonblock(s, sock);
     learn_inq(s, sock);
+    learn_stamps(s, sock);
     s.set(flag::SHADOWED);
 }
 
@@ -52,6 +53,12 @@ pub fn learn_low_water(s: &Sock, sock: i32) {
 /// Reads TCP_INQ from the kernel, which keeps it.
 pub fn learn_inq(s: &Sock, sock: i32) {
     s.put(flag::INQ, net::get_opt::<i32>(sock, IPPROTO_TCP, net::TCP_INQ).is_ok_and(|v| v != 0));
+}
+
+/// Reads SO_TIMESTAMP and SO_TIMESTAMPNS from the kernel, which keeps them.
+pub fn learn_stamps(s: &Sock, sock: i32) {
+    let is_on = |name| net::get_opt::<i32>(sock, SOL_SOCKET, name).is_ok_and(|v| v != 0);
+    s.put(flag::STAMPED, is_on(libc::SO_TIMESTAMP) || is_on(libc::SO_TIMESTAMPNS));
 }
 
 /// Reads O_NONBLOCK from the kernel.

@@ -27,8 +27,8 @@ pub mod flag {
     pub const SHUT_RD: u32 = 1 << 4;
     /// A hooked poll, select or epoll set has waited for this socket.
     pub const SEEN: u32 = 1 << 5;
-    /// Accepted here and announced to the peer.
-    pub const ANNOUNCED: u32 = 1 << 6;
+    /// SO_TIMESTAMP or SO_TIMESTAMPNS is on: a message has its time, which TCP alone knows, where there is room for it.
+    pub const STAMPED: u32 = 1 << 6;
     /// SO_LINGER with time zero.
     pub const LINGER0: u32 = 1 << 7;
     /// The program's TCP_NODELAY (shadowed while accelerated).
@@ -87,7 +87,7 @@ pub mod flag {
     /// Each has a bit of its own.
     const _: () = {
         let all = [
-            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, ANNOUNCED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE, INQ, BEHIND, INHERITABLE,
+            CAREFUL, PINNED, NONBLOCK, SHUT_WR, SHUT_RD, SEEN, STAMPED, LINGER0, NODELAY, CORK, FORKED, SHADOWED, ERROR_PENDING, ENDED, UNSEEN, SWALLOWED, SHARED, MARKED, NOBODY, BLOCKS, PEEK_OFF, FROZEN, OWES, RAW, LINKED, UNASKED, RETURNS, URGENT, OOB_INLINE, INQ, BEHIND, INHERITABLE,
         ];
         let (mut seen, mut i) = (0, 0);
         while i < all.len() {

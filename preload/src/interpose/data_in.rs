@@ -83,7 +83,11 @@ hooks! {
                 let kernel = std::cell::Cell::new(false);
                 // SAFETY: the program's arguments.
                 unsafe {
-                    let control = Control::of(&*msg).filter(|_| !s.has(flag::INQ));
+                    let place = Control::of(&*msg);
+                    if place.is_some() {
+                        table::options::before_control(s, fd);
+                    }
+                    let control = place.filter(|_| !s.has(flag::INQ));
                     let r = table::io::recv(fd, s, all, flags, control.as_ref(), || {
                         kernel.set(true);
                         real::recvmsg(fd, msg, flags)

@@ -17,7 +17,9 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 const SIOCATMARK: u64 = 0x8905;
-const SO_TIMESTAMPS: [c_int; 6] = [29, 35, 37, 63, 64, 65];
+const SO_TIMESTAMPING: [c_int; 2] = [37, 65];
+/// SO_TIMESTAMP and SO_TIMESTAMPNS, old and new.
+const SO_TIMESTAMPS: [c_int; 4] = [29, 35, 63, 64];
 
 /// What to do with a setsockopt.
 pub enum Set {
@@ -86,7 +88,9 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             s.rate_before.store(0, Relaxed);
             if s.region().is_none() { pin(Reason::Pacing) } else { Set::Kernel }
         }
-        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) => home(Reason::TcpSpecial),
+        (SOL_SOCKET, n) if SO_TIMESTAMPING.contains(&n) && value != Some(0) => home(Reason::TcpSpecial),
+        // Before that many programs set it and never look ([`before_control`]).
+        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) && (s.region().is_some() || s.is_linked()) => home(Reason::TcpSpecial),
         _ => Set::Kernel,
     }
 }
@@ -122,6 +126,7 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
         return;
     }
     match name {
+        n if SO_TIMESTAMPS.contains(&n) => shadow::learn_stamps(s, sock),
         libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => s.recv_timeout.store(shadow::timeout(sock, libc::SO_RCVTIMEO), Relaxed),
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => s.send_timeout.store(shadow::timeout(sock, libc::SO_SNDTIMEO), Relaxed),
         libc::SO_RCVLOWAT if !s.rx_in_memory() => shadow::learn_low_water(s, sock),
@@ -145,6 +150,14 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
             }
         }
         _ => {}
+    }
+}
+
+/// Before a message with room for control messages is received: its time is one of them, if the program has asked for it.
+#[inline]
+pub fn before_control(s: &'static Sock, sock: i32) {
+    if s.has(flag::STAMPED) && !s.has(flag::PINNED) && (!s.is_linked() || s.can_return()) {
+        crate::table::life::hand_over(s, sock, Reason::TcpSpecial);
     }
 }
 
