@@ -86,10 +86,10 @@ iperf iperf
 nuttcp nuttcp
 qperf qperf
 beanstalkd beanstalkd
+/usr/include/asio.hpp libasio-dev
 gearmand gearman-job-server
 gearman gearman-tools
 erl erlang-base
-pure-ftpd pure-ftpd
 /usr/include/librdkafka/rdkafka_mock.h librdkafka-dev
 /usr/libexec/installed-tests/glib libglib2.0-tests
 make make
