@@ -36,6 +36,7 @@ WHY = {
     "postfix_mail": "eight connections with 1.1 MB each: what is sent before the switch",
     "iperf2": "six connections with 40 to 60 MB each, sent at once: what the socket buffers take before the switch",
     "nuttcp": "five connections with 20 to 60 MB each, sent at once: what the socket buffers take before the switch",
+    "asio": "six connections with 24 MB each way, sent at once: what the socket buffers take before the switch",
     "gearman": "a new connection for each request of 70 KB to 2.8 MB: what fits into the socket buffers before the switch",
     "zeromq": "the flood of 5 MB begins on a new connection",
     "openssh": "the child that authenticates shares the connection with its parent; the stream moves some milliseconds after it has begun",
