@@ -1,6 +1,7 @@
 /* Owns: a descriptor that is closed, or made another file, while another thread is in a call on it, at whatever moment of
  * the call: many connections, each closed a random moment after it has begun to exchange messages. */
 #include "case.h"
+#include <sys/eventfd.h>
 
 enum { CONNECTIONS = 150, STREAMS = 40, ROUNDS = 300, SIZE = 4 * KIB, MOST = 20000 };
 
@@ -158,7 +159,110 @@ static void in_set_b(void) {
     meet();
 }
 
-const struct test tests[] = {{"in_set", in_set_a, in_set_b, 0},
+/* A thread is in recv inside the kernel when its descriptor is closed; its call goes on, and has nothing to do with the next
+ * connection of the program, which is in memory when the call ends: with bytes, or with the end of its own. */
+static void *in_kernel(void *p) {
+    memset(in, 0, sizeof in);
+    R(recv(the_fd, in, sizeof in, 0));
+    say("got %.4s", in);
+    return NULL;
+}
+static void next_one(int bytes) {
+    pthread_t t;
+    char c[10];
+    the_fd = conn_cold();
+    pthread_create(&t, NULL, in_kernel, NULL);
+    settle();
+    R(close(the_fd));
+    int next = conn();
+    meet_settled();
+    tell('.'); /* 30 bytes for this one lie there, and the other one goes on */
+    pthread_join(t, NULL);
+    for (int i = 0; i < 3; i++)
+        R(recv(next, c, sizeof c, MSG_WAITALL));
+    for (int i = 0; i < 300; i++) {
+        get(next, in, 1000);
+        put(next, in, 1000);
+    }
+    warm(next);
+    echo(next, "the next one", 3);
+    R(send(next, "u", 1, MSG_OOB)); /* which only TCP has */
+    echo(next, "on TCP", 4);
+    R(close(next));
+    meet();
+}
+static void next_one_peer(int bytes) {
+    int first = conn_cold(), next = conn();
+    put(next, "0123456789abcdefghijABCDEFGHIJ", 30);
+    meet_settled();
+    hear();
+    if (bytes)
+        put(first, "late", 4);
+    else
+        close(first);
+    for (int i = 0; i < 300; i++) {
+        put(next, out, 1000);
+        get(next, in, 1000);
+    }
+    warm(next);
+    echo_until_end(next);
+    meet();
+}
+static void bytes_for_closed_b(void) { next_one(1); }
+static void bytes_for_closed_a(void) { next_one_peer(1); }
+static void end_of_closed_b(void) { next_one(0); }
+static void end_of_closed_a(void) { next_one_peer(0); }
+
+/* A number that a thread polls is closed and becomes another connection's, for whose bytes two threads wait: one for each byte. */
+static int an_event;
+static void *polls(void *p) {
+    struct pollfd two[2] = {{the_fd, POLLIN, 0}, {an_event, POLLIN, 0}};
+    MUST(poll(two, 2, -1));
+    return NULL;
+}
+static void *gets_one(void *p) {
+    char c;
+    if (recv(the_fd, &c, 1, 0) != 1)
+        die("recv");
+    return NULL;
+}
+static void start(pthread_t *t, void *(*what)(void *)) {
+    MUST(-pthread_create(t, NULL, what, NULL));
+    settle();
+}
+static void polled_before_b(void) {
+    pthread_t t[3];
+    the_fd = conn();
+    an_event = MUST(eventfd(0, EFD_CLOEXEC));
+    start(&t[0], polls);
+    int was = the_fd;
+    R(close(the_fd));
+    the_fd = conn();
+    say("the same number: %d", was == the_fd);
+    start(&t[1], gets_one);
+    MUST(write(an_event, &(uint64_t){1}, 8));
+    pthread_join(t[0], NULL);
+    start(&t[2], gets_one);
+    meet();
+    pthread_join(t[1], NULL);
+    pthread_join(t[2], NULL);
+    meet();
+}
+static void polled_before_a(void) {
+    int first = conn(), next = conn();
+    meet();
+    for (int i = 0; i < 2; i++) {
+        put(next, "x", 1);
+        settle();
+    }
+    close(first);
+    meet();
+}
+
+const struct test tests[] = {{"polled_before", polled_before_a, polled_before_b, 0},
+                             {"bytes_for_closed", bytes_for_closed_a, bytes_for_closed_b, 0},
+                             {"end_of_closed", end_of_closed_a, end_of_closed_b, 0},
+                             {"in_set", in_set_a, in_set_b, 0},
                              {"in_recv", echo_a, recv_b, 0},       {"in_recv_over", echo_a, recv_over_b, 0},
                              {"in_poll", echo_a, poll_b, 0},       {"in_select", echo_a, select_b, 0},
                              {"in_send", sink_a, send_b, 0},       {NULL, NULL, NULL, 0}};

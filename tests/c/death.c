@@ -139,6 +139,37 @@ static void fills(int waits) {
 static void fills_a(void) { fills(0); }
 static void fills_and_waits_a(void) { fills(1); }
 
+/* What a survivor is told whose next call is sendfile, or splice from a pipe: as by send. `left`: what the dead had not read. */
+static void by_file(int splices, int left) {
+    int fd = conn(), file = MUST(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), p[2];
+    off_t at = 0;
+    MUST(pipe(p));
+    MUST(write(p[1], "abcd", 4));
+    signal(SIGPIPE, SIG_IGN);
+    nonblocking(fd, 1);
+    if (left == 1)
+        put(fd, "never read", 10);
+    while (left == 2 && send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) { /* past the ring */
+    }
+    settle();
+    kill_peer();
+    for (int i = 0; i < 3; i++) {
+        if (splices)
+            R(splice(p[0], NULL, fd, NULL, 1, 0));
+        else
+            R(sendfile(fd, file, i == 1 ? NULL : &at, 1));
+        settle();
+    }
+    say("file at %ld, %ld, pipe %d", (long)at, (long)lseek(file, 0, SEEK_CUR), now_in(p[0]));
+    R(recv(fd, buf, 1, 0));
+}
+static void file_a(void) { by_file(0, 0); }
+static void file_unread_a(void) { by_file(0, 1); }
+static void file_full_a(void) { by_file(0, 2); }
+static void splice_a(void) { by_file(1, 0); }
+static void splice_unread_a(void) { by_file(1, 1); }
+static void splice_full_a(void) { by_file(1, 2); }
+
 /* It dies by a reset while what it has sent lies in the ring, behind that in TCP, and behind that in its own queue, which
  * the reset destroys: the survivor, which has read nothing yet, is not told that this was the end. */
 static int resetting_fd;
@@ -451,6 +482,12 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"killed_in_a_set_with_payload_behind", behind_set_a, behind_b, COLD},
                              {"killed_full", fills_a, quiet_b, 0},
                              {"killed_waited_for", fills_and_waits_a, quiet_b, 0},
+                             {"sendfile_to_dead", file_a, quiet_b, 0},
+                             {"sendfile_to_dead_unread", file_unread_a, quiet_b, 0},
+                             {"sendfile_to_dead_full", file_full_a, quiet_b, 0},
+                             {"splice_to_dead", splice_a, quiet_b, 0},
+                             {"splice_to_dead_unread", splice_unread_a, quiet_b, 0},
+                             {"splice_to_dead_full", splice_full_a, quiet_b, 0},
                              {"reset_behind_the_ring", resetting_a, resetting_b, 0},
                              {"killed_half_read", half_read_a, half_read_b, 0},
                              {"survivor_in_recv_always", in_recv_always_a, in_recv_always_b, COLD},

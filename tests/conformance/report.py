@@ -14,6 +14,13 @@ Last run on kernel {machine}; {date}. The last column is the commit of the libra
 
 # Programs of which less than 95 % left TCP, and why.
 WHY = {
+    "redis_cluster": "the cluster is made, and the keys are moved, by many connections that end soon; and what each of the three servers tells the others",
+    "postgresql_replication": "pg_basebackup forks a process that keeps its connection open, which stays on TCP (`fork-shared`); the stream of changes leaves it",
+    "mariadb_replication": "what each new client sends by its first write, half a megabyte, is in TCP before there is anything else; the stream of changes leaves it",
+    "mariadb_pool": "the table is read and written by clients that end soon",
+    "dante": "its processes pass each connection on to one another (`passed`), and those stay on TCP",
+    "shadowsocks": "each file is a new connection at four ends",
+    "hitch": "each file of those that come at once is a new connection, whose handshake is on TCP",
     "mariadb": "the result of one query, 0.8 MB, and one INSERT of 0.2 MB are sent at once on connections that are new",
     "openssl_tls": "the server sends at once, and what it has put into the socket buffers before the switch goes through TCP: 2 to 4 of 30 MB",
     "python_http": "one of twelve large files, if it is answered before the switch: it fits into the socket buffers",

@@ -19,17 +19,22 @@ import time
 import appservers
 import bed as beds
 import brokers
+import clusters
 import daemons
 import frameworks
+import languages
+import pools
 import programs
 import proxies
 import report
 import sources
 import suites
 import tools
+import tunnels
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = programs.PROGRAMS + proxies.PROGRAMS + brokers.PROGRAMS + daemons.PROGRAMS + appservers.PROGRAMS + tools.PROGRAMS + frameworks.PROGRAMS
+PROGRAMS = [job for module in (programs, proxies, brokers, daemons, appservers, tools, clusters, pools, tunnels, languages, frameworks)
+            for job in module.PROGRAMS]
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
 

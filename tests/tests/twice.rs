@@ -48,6 +48,8 @@ const PROGRAMS: &[&str] = &[
     "epoll_more",
     "epoll_wakes",
     "epoll_room",
+    "epoll_once",
+    "epoll_pool",
     "epoll_odd",
     "epoll_gone",
     "polling",

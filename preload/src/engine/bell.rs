@@ -19,7 +19,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{end, signals};
+use super::{end, known, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -331,67 +331,6 @@ pub fn await_ringing(dir: &Dir) {
     }
 }
 
-/// Lets the other end know a waiter; false if that can't be done. A link knows all of its process.
-pub fn tell(s: &Sock, w: Waiter) -> bool {
-    s.is_linked() || peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.tell(w))
-}
-
-/// How many ns a waiter that the other end was told may sleep by its name for room.
-pub fn trust(s: &Sock, w: Waiter) -> u64 {
-    /// The message may lie in the channel because there is no descriptor left to take it with.
-    const IN_DOUBT: u64 = 2_000_000;
-    let sure = peers::get(s.peer.load(Relaxed)).is_none_or(|p| p.has_taken(w));
-    if sure { u64::MAX } else { IN_DOUBT }
-}
-
-/// Before this process forks: its child can't read the channel, so a producer must not sleep by the name
-/// of a waiter that we learn of later. For data there is the doorbell byte, for space nothing.
-pub fn before_fork(s: &Sock, was_shared: bool) {
-    if let Some(dir) = s.rx.dir().filter(|_| !s.is_linked())
-        && (!was_shared || dir.forked_at.load(Relaxed) == 0)
-        && dir.forked_at.load(Relaxed) != ANY_TIME
-    {
-        dir.forked_at.store(clock::ticks(), Relaxed);
-    }
-}
-
-/// Of [`Dir::forked_at`]: before every tick at which anybody was told.
-const ANY_TIME: u64 = 1;
-
-/// From now on this process knows no waiter of the peer's: a producer must not sleep by a name. Who does already is rung
-/// after this (`kin::part`).
-pub fn no_names(s: &Sock) {
-    if let Some(dir) = s.rx.dir() {
-        dir.forked_at.store(ANY_TIME, Relaxed);
-    }
-    fence(SeqCst); // as in `learn_before_fork`
-}
-
-/// After [`before_fork`] for all connections: takes what the channels hold, for the child as well.
-pub fn learn_before_fork() {
-    // Pairs with the fence in `room::name_writer`: either the producer sees the mark, or its message is
-    // in the channel now.
-    fence(SeqCst);
-    for (_, peer) in peers::all() {
-        crate::transport::channel::drain(peer);
-    }
-}
-
-/// The consumer is in one process again.
-pub fn is_unshared(dir: &Dir) {
-    if dir.forked_at.load(Relaxed) > ANY_TIME {
-        dir.forked_at.store(0, Relaxed);
-    }
-}
-
-/// Whether every process at the other end can wake this waiter, which it was told.
-pub fn is_known_to_all(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    match dir.forked_at.load(Relaxed) {
-        0 => true,
-        tick => peers::get(s.peer.load(Relaxed)).is_some_and(|p| p.was_told_before(w, tick)),
-    }
-}
-
 /// What a waiter is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -425,7 +364,7 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
         s.set(flag::SHARED);
         return false;
     }
-    if !tell(s, w) {
+    if !known::tell(s, w) {
         return false;
     }
     s.rx.waiter.store(word, Relaxed);

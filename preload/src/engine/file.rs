@@ -34,6 +34,37 @@ impl FromFile {
     }
 }
 
+/// Takes `n` bytes of a file, or of a pipe that has them, for a peer that is dead: TCP takes what is sent first after that, and
+/// nobody gets it.
+pub fn swallow(file: i32, offset: Option<&mut i64>, n: usize) -> Res {
+    let mut some = [0u8; 4096];
+    let mut at = offset.as_deref().copied();
+    let mut done = 0;
+    while done < n {
+        let len = (n - done).min(some.len());
+        // SAFETY: a buffer of our own.
+        let got = unsafe {
+            match at {
+                Some(off) => fd::pread(file, some.as_mut_ptr(), len, off),
+                None => fd::read(file, some.as_mut_ptr(), len),
+            }
+        };
+        match got {
+            Ok(0) => break,
+            Ok(got) => {
+                done += got;
+                at = at.map(|off| off + got as i64);
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    if let (Some(to), Some(at)) = (offset, at) {
+        *to = at;
+    }
+    Ok(done)
+}
+
 impl Source for FromFile {
     fn left(&self) -> usize {
         if self.ended { 0 } else { self.left }

@@ -134,13 +134,13 @@ pub fn is_end_in_doubt(s: &Sock, n: isize, wanted: usize) -> bool {
 #[inline]
 pub fn through_kernel(s: &Sock, peek: bool, real: impl FnOnce() -> isize) -> Option<isize> {
     let frame = 0u8;
-    let _within = Within::enter(&s.rx, &frame);
-    // SeqCst here and in `follow::become_careful`.
+    let within = Within::enter(s, &s.rx, &frame);
+    // SeqCst here and in `offer::become_careful`.
     if s.flags.load(SeqCst) & flag::CAREFUL != 0 {
         return None;
     }
     let n = real();
-    if n > 0 && !peek {
+    if n > 0 && !peek && within.is_of_record() {
         s.rx.tcp.fetch_add(n as u64, Relaxed);
         s.rx.kernel.fetch_add(n as u64, Relaxed);
     }

@@ -92,8 +92,12 @@ pub fn leave(s: &Sock) {
 
 /// Threads of this process in calls on it.
 pub fn count(s: &Sock) -> u32 {
+    let users = &USERS[family::index_of(s) as usize];
+    if users.load(Acquire) == 0 {
+        return 0;
+    }
     forget_abandoned();
-    USERS[family::index_of(s) as usize].load(Acquire)
+    users.load(Acquire)
 }
 
 /// Calls of this thread that siglongjmp has left.

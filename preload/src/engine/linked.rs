@@ -230,25 +230,37 @@ pub fn unread(s: &Sock) {
 pub fn poll() {
     if lock::is_used() {
         lock::try_with(|all| {
-            all.poll();
+            if all.poll() {
+                cover::rest::note_look();
+            }
         });
     }
 }
 
 /// Before a sleep: listens to the link's channel, if nobody else does. The caller looks once more, sleeps
 /// with it among its descriptors, and says when it has woken.
-pub fn listen() -> Option<i32> {
-    if lock::is_used() { cover::enter() } else { None }
+pub fn listen(me: Option<Waiter>) -> Option<i32> {
+    if lock::is_used() { cover::enter(me) } else { None }
 }
 
-/// After such a sleep; `heard`: the channel was readable.
+/// The same for an epoll set that has the channel with this number.
+pub fn listens(me: Waiter, channel: u32) -> bool {
+    channel != 0 && lock::is_used() && cover::enter_set(me, channel)
+}
+
+/// After such a sleep, when it does not say "asleep" any more; `heard`: the channel was readable.
 pub fn listen_no_more(heard: bool) {
     cover::leave(heard);
 }
 
-/// The channel, for an epoll set.
-pub fn channel() -> Option<i32> {
+/// The channel, for an epoll set, and a number that changes with it.
+pub fn channel() -> Option<(i32, u32)> {
     if lock::is_used() { cover::channel() } else { None }
+}
+
+/// Whether this number is a channel's: the program may have taken one that was.
+pub fn is_channel(fd: i32) -> bool {
+    fd >= 0 && cover::is_channel(fd)
 }
 
 /// An epoll set was told of the channel.

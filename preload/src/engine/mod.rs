@@ -1,12 +1,12 @@
 //! One connection: two directions, each in the kernel's TCP stream or in a ring.
 //!
 //! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
-//! [`follow`] goes there for the receiver, with the [`proof`] in the first switch. They copy through
-//! `transport` (large amounts as [`bulk`] and [`pace`] say), wake through [`bell`], are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
+//! [`follow`] goes there for the receiver, which has [`offer`]ed it, with the [`proof`] in the first switch. They copy through
+//! `transport` (large amounts as [`bulk`] and [`pace`] say), wake through [`bell`] (whom the peer has [`known`]), are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
 //! lies unread before a switch when the descriptor leaves, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
-//! are in calls; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
+//! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
@@ -16,6 +16,7 @@ pub mod bulk;
 pub mod called;
 pub mod close;
 pub mod count;
+pub mod counted;
 pub mod debt;
 pub mod ear;
 pub mod end;
@@ -26,7 +27,9 @@ pub mod from_tcp;
 pub mod idle;
 pub mod inside;
 pub mod kernel;
+pub mod known;
 pub mod linked;
+pub mod offer;
 pub mod pace;
 pub mod peek;
 pub mod proof;
@@ -44,5 +47,6 @@ pub mod threads;
 pub mod tx;
 pub mod urgent;
 pub mod wait;
+pub mod waiter;
 pub mod way_back;
 pub mod within;

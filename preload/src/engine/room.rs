@@ -2,7 +2,7 @@
 //!
 //! [`super::wait`] calls it for a blocking send, `ready` for poll and epoll.
 
-use super::{bell, switch};
+use super::{known, switch};
 use crate::family::sock::Sock;
 use crate::transport::region::{Dir, RING_MIN};
 use crate::transport::waiters::Waiter;
@@ -40,21 +40,21 @@ pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> O
     if s.is_linked() {
         return None;
     }
-    let trust = if named { bell::trust(s, me) } else { UNNAMED_NS };
+    let trust = if named { known::trust(s, me) } else { UNNAMED_NS };
     Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
 }
 
 /// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
 pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    if !bell::tell(s, w) {
+    if !known::tell(s, w) {
         return false;
     }
     if !is_named(dir, w) {
         dir.space.store(w.word(), Relaxed);
     }
-    // Pairs with the fence in `bell::after_consume`, and with the one in `bell::before_fork`.
+    // Pairs with the fence in `bell::after_consume`, and with the one in `known::before_fork`.
     fence(SeqCst);
-    let known = s.is_linked() || bell::is_known_to_all(s, dir, w);
+    let known = s.is_linked() || known::is_known_to_all(s, dir, w);
     if !known {
         let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
     }

@@ -5,7 +5,7 @@
 //! has taken one meanwhile answers for it, and the call is lost. So before a number that may be slept on becomes another file,
 //! whoever sleeps is woken and takes the new one ([`super::wait::descriptor_now`], `Waiter::eventfd`).
 
-use super::wait;
+use super::waiter;
 use crate::sys::{clock, fd, proc};
 use crate::transport::waiters::{self, Waiter};
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -26,7 +26,7 @@ pub fn all() {
 pub fn off_old_number() {
     const PATIENCE_NS: u64 = 100_000_000;
     const YIELDS: u32 = 64;
-    let me = wait::own_waiter();
+    let me = waiter::own_waiter();
     let since: [Option<u32>; waiters::SLOTS] = {
         let mut words = [None; waiters::SLOTS];
         sleepers(me).for_each(|w| words[w.slot()] = w.sleep());

@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, offer, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -182,7 +182,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
             },
             // Before the proof the claims are a stranger's, who must not harm this connection.
             Source::Broken if proof::is_due(s) => {
-                follow::abandon(s, Reason::StreamProofFailed);
+                offer::abandon(s, Reason::StreamProofFailed);
                 return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX);
             }
             Source::Broken => {

@@ -4,9 +4,10 @@
 //! the kernel has NODELAY on, CORK off and RCVLOWAT 1 while the program reads and sets its own values
 //! here. They go back to the kernel when a direction returns to TCP, Nagle's last of all: it waits for acknowledgements, which go
 //! with the peer's own payload over TCP, and not through memory. Behind a doorbell, or while only one direction is on TCP, it would
-//! hold every small message back for as long as an acknowledgement may be delayed.
+//! hold every small message back for as long as an acknowledgement may be delayed. Where receiving alone was in memory for a while,
+//! Nagle and CORK stay off until sending has been there as well: the same bytes, in smaller packets.
 
-use super::follow;
+use super::offer;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region;
@@ -145,7 +146,7 @@ pub fn restore_receiving(s: &Sock, sock: i32) {
     }
     let low = s.low_water.load(Relaxed);
     // Below a mark the doorbell of the next switch would not be seen.
-    if low != 1 && follow::withdraw_offer(s) {
+    if low != 1 && offer::withdraw_offer(s) {
         let _ = net::set_opt(sock, SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));
     }
 }

@@ -150,7 +150,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         return false;
     }
     let marked = mark(s, sock, dir, made);
-    dir.ctl.fetch_and(!ctl::MARKING, AcqRel); // pairs with the Acquire in `follow::close_door`
+    dir.ctl.fetch_and(!ctl::MARKING, AcqRel); // pairs with the Acquire in `offer::close_door`
     marked
 }
 

@@ -7,7 +7,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{bell, bulk, count, debt, end, kernel, proof, rx, switch};
+use super::{bell, bulk, count, debt, end, kernel, offer, proof, rx, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -46,7 +46,7 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     if !s.rx_in_memory() {
         dir.ctl.fetch_and(!ctl::COME, AcqRel); // else the request does it (`follow::freeze`)
     }
-    follow::close_door(dir, until);
+    offer::close_door(dir, until);
     dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
     if s.rx_in_memory() {
         switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
@@ -58,7 +58,7 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
 fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
     let calls = taken.bytes > 0;
     if !calls {
-        follow::close_door(dir, until);
+        offer::close_door(dir, until);
     }
     while !s.rx_in_memory() && (calls || is_marked(s, dir) || !proof::refuse(s)) {
         if !taken.more(s, sock, dir) {
@@ -129,7 +129,7 @@ impl Taken {
                 self.read(s, sock, dir, n.min(there))
             }
             Source::Broken if proof::is_due(s) => {
-                follow::abandon(s, Reason::StreamProofFailed);
+                offer::abandon(s, Reason::StreamProofFailed);
                 true
             }
             Source::Broken => {

@@ -1,6 +1,6 @@
 //! The end of a thread: what it owns is given back.
 
-use super::wait;
+use super::waiter;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Key + 1; 0 = not made yet.
@@ -26,7 +26,7 @@ pub fn at_exit() {
 }
 
 extern "C" fn ends(_: *mut libc::c_void) {
-    wait::thread_ends();
+    waiter::thread_ends();
     let f = TOLD.load(Acquire);
     if !f.is_null() {
         // SAFETY: only `on_end` stores here, and only functions of this type.

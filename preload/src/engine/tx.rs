@@ -328,12 +328,12 @@ pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
 #[inline]
 pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Option<isize> {
     let frame = 0u8;
-    let _within = Within::enter(&s.tx, &frame);
+    let within = Within::enter(s, &s.tx, &frame);
     if s.tx_medium.load(SeqCst) != 0 {
         return None;
     }
     let n = real();
-    if n > 0 {
+    if n > 0 && within.is_of_record() {
         s.tx.tcp.fetch_add(n as u64, Relaxed);
         s.tx.kernel.fetch_add(n as u64, Relaxed);
         shadow::sent(s, sock);

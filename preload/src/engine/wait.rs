@@ -5,18 +5,17 @@
 //! would for recv and send (`signals`). No lock is held here.
 
 use super::bell::{self, Kind};
-use super::{called, debt, ear, end, follow, inside, kernel, linked, room, rouse, rx, signals, spin, switch};
+use super::{called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
-use crate::family::lock::Marker;
+use crate::family::{self, lock::Marker};
 use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, fd, mem, thread};
 use crate::transport::region::{Dir, fin};
-use crate::transport::waiters::{self, Waiter};
+use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
-use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
@@ -141,12 +140,14 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         }
         return plain_for(sock, libc::POLLRDHUP, 1);
     }
-    let me = if s.is_public() && !linked { None } else { thread_waiter() };
-    let named = {
+    let me = if s.is_public() && !linked { None } else { waiter::thread_waiter() };
+    let record = family::record(s);
+    let at = std::ptr::from_ref(&me) as usize;
+    let (named, counted_since) = {
         let marker = Marker::new();
         let Ok(_held) = s.rx.lock.take(&marker) else { return Ok(()) };
-        s.readers.fetch_add(1, Relaxed);
-        kernel::arm_for(s, dir, sock, me, Kind::Thread)
+        let counted_since = counted::enter(&record.readers, &record.generation, at);
+        (kernel::arm_for(s, dir, sock, me, Kind::Thread), counted_since)
     };
     let since = clock::ticks();
     // A link tells every waiter that sleeps where it finds none named.
@@ -154,7 +155,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
     let result = sleep(s, sock, events, me, None, timer, begun, ready);
     let sock = descriptor_now(s, sock);
-    s.readers.fetch_sub(1, Relaxed);
+    counted::leave(&record.readers, &record.generation, at, counted_since);
     debt::pay(s, sock);
     bell::time_wake(dir, since);
     spin::slept(&s.rx.spin, since);
@@ -192,7 +193,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         return Ok(());
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
-    let me = thread_waiter().filter(|w| room::name_writer(s, dir, *w));
+    let me = waiter::thread_waiter().filter(|w| room::name_writer(s, dir, *w));
     if me.is_none() && linked {
         return a_moment(sock, timer);
     }
@@ -200,10 +201,12 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         true => None,
         false => match switch::leave_unread(s, sock, dir, false) {
             None => return Ok(()),
-            at_most => at_most.map(|ns| ns.min(me.map_or(room::UNNAMED_NS, |me| bell::trust(s, me)))),
+            at_most => at_most.map(|ns| ns.min(me.map_or(room::UNNAMED_NS, |me| known::trust(s, me)))),
         },
     };
-    s.writers.fetch_add(1, AcqRel);
+    let record = family::record(s);
+    let at = std::ptr::from_ref(&me) as usize;
+    let counted_since = counted::enter(&record.writers, &record.generation, at);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
     let on = || room() || me.is_some_and(|me| !room::is_named(dir, me));
@@ -211,7 +214,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let result = sleep(s, sock, libc::POLLRDHUP, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
-    if s.writers.fetch_sub(1, AcqRel) > 1
+    if counted::leave(&record.writers, &record.generation, at, counted_since) > 1
         && let Some(me) = me
     {
         rouse::all_but(me);
@@ -264,14 +267,14 @@ fn sleep(
     }
     // Who is not to be woken by name is told all the same when the number goes ([`rouse`]).
     let can_lose = !thread::is_only();
-    let me = me.or_else(|| if can_lose { thread_waiter() } else { None });
+    let me = me.or_else(|| if can_lose { waiter::thread_waiter() } else { None });
     let unheard = (can_lose && me.is_none()).then_some(UNHEARD_NS);
     if let Some(w) = me {
         w.fall_asleep();
     }
     // What TCP shows of a connection over a link is not the program's; the link's own channel is heard.
     let linked = s.is_linked();
-    let channel = if linked { cover::enter() } else { None };
+    let channel = if linked { cover::enter(me) } else { None };
     let leave = |heard| {
         if channel.is_some() {
             cover::leave(heard);
@@ -351,63 +354,6 @@ fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {
     match fd::poll(&mut fds, ms) {
         Ok(_) => Ok(()),
         Err(e) => Err(e),
-    }
-}
-
-thread_local! {
-    static WAITER: Cell<Option<Waiter>> = const { Cell::new(None) };
-    static WITHOUT: Cell<u32> = const { Cell::new(0) };
-}
-
-/// This thread's waiter, if it has one already.
-pub fn own_waiter() -> Option<Waiter> {
-    WAITER.get().filter(|w| w.is_ours())
-}
-
-/// This thread's waiter; None where none can be had (the doorbell byte serves then).
-pub fn thread_waiter() -> Option<Waiter> {
-    if let Some(w) = WAITER.get()
-        && w.is_ours()
-    {
-        if !w.is_stale() {
-            return Some(w);
-        }
-        if w.is_asleep() {
-            return None; // below a handler
-        }
-        w.release();
-    }
-    // After a refusal ask again only now and then.
-    let skip = WITHOUT.get();
-    if skip > 0 {
-        WITHOUT.set(skip - 1);
-        return None;
-    }
-    match waiters::take() {
-        Ok(w) => {
-            WAITER.set(Some(w));
-            super::threads::at_exit();
-            Some(w)
-        }
-        Err(_) => {
-            WITHOUT.set(100);
-            None
-        }
-    }
-}
-
-/// The thread ends, or the library withdraws: its waiter is free again.
-pub fn thread_ends() {
-    if crate::control::is_withdrawn() {
-        return; // a call to close it may be forbidden
-    }
-    inside::thread_ends();
-    cover::thread_ends();
-    spin::tell();
-    if let Some(w) = WAITER.take()
-        && w.is_ours()
-    {
-        w.release();
     }
 }
 

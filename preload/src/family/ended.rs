@@ -71,17 +71,27 @@ fn of_the_gone(base: *mut u8) -> Option<&'static Record> {
 }
 
 /// What a connection adds to which counter.
+#[inline]
 fn each(s: &Sock, mut add: impl FnMut(usize, i64)) {
-    let [tx, rx] = [&s.tx, &s.rx].map(|half| half.cursor.load(Relaxed) as i64);
     for (counter, n) in [
         (Counter::TcpTxBytes, s.tx.tcp.load(Relaxed) as i64),
         (Counter::TcpRxBytes, s.rx.tcp.load(Relaxed) as i64),
-        (Counter::MemTxBytes, tx),
-        (Counter::MemRxBytes, rx),
         (Counter::TcpOps, s.ops.load(Relaxed).into()),
     ] {
-        add(counter as usize, n);
+        if n != 0 {
+            add(counter as usize, n);
+        }
     }
+    if s.tx.cursor.load(Relaxed) | s.rx.cursor.load(Relaxed) != 0 {
+        each_of_memory(s, add);
+    }
+}
+
+#[cold]
+fn each_of_memory(s: &Sock, mut add: impl FnMut(usize, i64)) {
+    let [tx, rx] = [&s.tx, &s.rx].map(|half| half.cursor.load(Relaxed) as i64);
+    add(Counter::MemTxBytes as usize, tx);
+    add(Counter::MemRxBytes as usize, rx);
     for (i, value) in s.sizes.as_flattened().iter().enumerate() {
         match value.load(Relaxed) {
             0 => {}

@@ -66,37 +66,6 @@ pub struct Half {
 const _: () = assert!(size_of::<Half>() == 192);
 
 impl Half {
-    /// As in a fresh record.
-    pub fn reset(&self) {
-        for w in [&self.cursor, &self.seen, &self.tcp, &self.kernel, &self.base] {
-            w.store(0, Relaxed);
-        }
-        for w in [
-            &self.in_kernel,
-            &self.switches,
-            &self.gate,
-            &self.hold,
-            &self.end,
-            &self.size,
-            &self.wants_more,
-            &self.spin,
-            &self.waiter,
-            &self.released,
-            &self.full,
-            &self.wide,
-            &self.lost,
-            &self.nagle,
-        ] {
-            w.store(0, Relaxed);
-        }
-        self.mark.store(0, Relaxed);
-        self.looked.store(0, Relaxed);
-        self.flip.store(0, Relaxed);
-        self.dir.store(std::ptr::null_mut(), Relaxed);
-        self.ring.store(std::ptr::null_mut(), Relaxed);
-        self.lock.reset();
-    }
-
     /// The direction's part of the region.
     #[inline]
     pub fn dir(&self) -> Option<&'static Dir> {

@@ -41,3 +41,25 @@ pub fn is_shared(s: &Sock) -> bool {
     }
     s.holders.load(Relaxed) > 1
 }
+
+impl Sock {
+    /// Notes that the process with this record holds it.
+    pub fn held_in(&self, process: u32) {
+        if let Some(w) = self.held_by.get(process as usize / 64) {
+            w.fetch_or(1 << (process % 64), AcqRel);
+        }
+    }
+
+    /// Whether the process with this record holds it.
+    pub fn is_held_in(&self, process: u32) -> bool {
+        self.held_by.get(process as usize / 64).is_some_and(|w| w.load(Relaxed) & 1 << (process % 64) != 0)
+    }
+
+    /// Notes that the process with this record holds it no more; false if that was not noted.
+    pub fn let_go_in(&self, process: u32) -> bool {
+        let bit = 1 << (process % 64);
+        self.held_by.get(process as usize / 64).is_some_and(|w| {
+            w.load(Relaxed) & bit != 0 && w.fetch_and(!bit, AcqRel) & bit != 0
+        })
+    }
+}

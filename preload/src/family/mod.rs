@@ -13,6 +13,7 @@ pub mod half;
 pub mod holders;
 pub mod links;
 pub mod lock;
+mod noted;
 pub mod process;
 pub mod sock;
 pub mod values;
@@ -87,6 +88,10 @@ fn make() -> Res<*mut u8> {
         }
         return Err(Errno(libc::EAGAIN));
     }
+    if let Some(base) = base() {
+        MAKING.store(0, Release);
+        return Ok(base); // made since this thread looked
+    }
     let made = (|| {
         let fd = mem::memfd(c"smcr-family", LEN)?;
         match mem::map_shared(fd, LEN, true) {
@@ -149,6 +154,12 @@ pub fn sock_of(address: usize) -> Option<&'static Sock> {
     let base = base()?;
     let index = address.checked_sub(base as usize + SOCK_OFF)? / SOCK_SIZE;
     (index < SOCK_CAP).then(|| sock(base, index as u32))
+}
+
+/// The same record for as long as the process lives.
+pub fn record(sock: &Sock) -> &'static Sock {
+    // SAFETY: records lie in the page alone, which is never unmapped.
+    unsafe { &*std::ptr::from_ref(sock) }
 }
 
 /// The index of a socket record.
@@ -224,6 +235,8 @@ pub fn give_back(s: &'static Sock) {
 fn give_back_in(base: *mut u8, s: &'static Sock, index: u32) {
     let list = at::<AtomicU64>(base, FREE_LIST);
     let index = u64::from(index) + 1;
+    // A thread that is in the kernel for the connection that it was (`engine::within`) counts nothing in it.
+    s.generation.fetch_add(1, Relaxed);
     let mut old = list.load(Relaxed);
     loop {
         s.next_free.store(old as u32, Relaxed);
@@ -239,4 +252,16 @@ fn give_back_in(base: *mut u8, s: &'static Sock, index: u32) {
 /// Records in use below this index, for walks.
 pub fn high() -> u32 {
     base().map_or(0, |b| at::<AtomicU32>(b, header::SOCK_HIGH).load(Acquire))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_saw_no_page_and_comes_late_finds_the_one_that_was_made_meanwhile() {
+        let first = open().unwrap();
+        assert_eq!(make(), Ok(first));
+        assert_eq!(make(), open());
+    }
 }

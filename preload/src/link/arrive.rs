@@ -1,6 +1,7 @@
 //! What arrives and what becomes due: completions, time, marks. The busy half of [`State`].
 
 use super::awake::STEP;
+use super::cover;
 use super::failover::{Arrival, What};
 use super::group::Group;
 use super::lock::{self, MARKED, MARKS, STALLED, mark, now};
@@ -59,7 +60,6 @@ impl State {
         let was = slot.stalled;
         let (immediate, over) = (group.immediate, group.over.is_some());
         let link = &mut group.links[slot.link];
-        let device = link.device;
         let fine = slot.pump(link, immediate);
         let (is, at) = (slot.stalled, (slot.group, slot.link));
         if slot.tcp.is_some() && slot.has_said_all() {
@@ -68,7 +68,8 @@ impl State {
         let finished = slot.is_finished(over);
         if is && !was && STALLED.fetch_add(1, Relaxed) == 0 {
             // Completions of messages end sleeps from now on as well; one may have come meanwhile.
-            self.devices[device].arm(true);
+            cover::wants_all(self);
+            cover::call_up();
             self.poll();
         } else if was && !is {
             STALLED.fetch_sub(1, Relaxed);
@@ -228,7 +229,7 @@ impl State {
             }
             let Some(group) = &mut self.groups[place] else { continue };
             let mut at = group.timeout().map(|at| at.max(count_from));
-            if group.awaits() {
+            if group.awaits() || group.is_busy(now) {
                 at = Some(at.map_or(now + STEP, |at| at.min(now + STEP)));
             }
             if group.over.is_some() {

@@ -6,7 +6,7 @@
 
 use smcr_proto::smc::Time;
 
-/// How often the service thread comes while an answer is awaited.
+/// How often the service thread comes while an answer is awaited, or has been within this time.
 pub(super) const STEP: Time = Time::from_secs(1);
 /// How late it may be on a busy machine.
 const LATE: Time = Time::from_millis(500);

@@ -1,24 +1,57 @@
-//! Who listens to the completion channel: the service thread always, and beside it one waiting thread of the program.
+//! Who listens to the completion channel: threads of the program that wait, and the service thread while it does not rest.
 //!
 //! A thread that waits for a connection over a link and is woken by the network card itself saves the way
-//! through the service thread. At most one does so at a time; the others are woken by whoever has polled. Who takes
-//! an event off the channel polls, arms the queue again and polls once more, so the queue is armed whenever nobody is at it, and
-//! the service thread hears of what comes while the other one does something else. If both are woken, the second
-//! finds the channel empty and sleeps on in the kernel.
+//! through the service thread. One in a blocking call does so at a time ([`enter`]), and every epoll set that has the channel;
+//! the others, the *deaf*, are woken by whoever has polled.
+//!
+//! If the service thread listens beside them, each completion wakes two. So it rests while threads of the program look often:
+//! it leaves the channel out of its sleep, comes by itself after 5 to 40 ms ([`rest`]), and takes what nobody has taken. What holds:
+//! - It rests only where no deaf thread sleeps, nothing waits for a completion, and no handshake or way back is under way.
+//! - Who wakes and leaves a deaf thread alone calls it ([`leave`]); so does a connection that begins to wait for a completion
+//!   ([`call_up`]), and everybody who has something for it (a child that uses a connection). Then it listens at once.
+//! - Nobody else waits: what comes while the program computes is for the program, or has time (LLC, whose deadlines are
+//!   seconds; a peer's credits; waiters that are not seen, which are looked for each 20 ms).
+//!   It lies no longer than that, also where a thread was woken and never came back (a handler that computes, or jumps).
+//! - Where nobody looks any more it listens again, so an idle connection costs nothing.
+//!
+//! *Armed* ([`ARMED`]): a completion makes an event, or an event lies unread in the channel. Who takes an event arms at once if
+//! anybody else may sleep by it; else who next sleeps does.
+
+mod armed;
+pub mod rest;
 
 use super::lock;
+use super::lock::STALLED;
 use super::state::State;
 use crate::family::process;
 use crate::sys::{Errno, fd};
+use crate::transport::waiters::{self, Waiter};
 use crate::verbs::device::Device;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+pub(super) use armed::{disarmed, wants_all};
+pub use armed::arm;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*, fence};
 
-/// The thread that listens; 0 none.
+/// The thread that listens in a blocking call; 0 none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The channel; where there are several devices, an epoll set of their channels.
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
+/// Changes with it.
+static SERIAL: AtomicU32 = AtomicU32::new(1);
 /// That set, once there is one.
 static SEVERAL: AtomicI32 = AtomicI32::new(-1);
+thread_local! {
+    /// The waiter by which this thread is about to sleep: it looks for itself, and is not to be woken by what it finds.
+    static ABOUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether it is the calling thread that is about to sleep by this waiter.
+pub(super) fn is_about_to(w: Waiter) -> bool {
+    ABOUT.get() == w.word()
+}
+
+/// An event was left in the channel by a thread that found the lock taken: an epoll set does not tell of it again.
+static LEFT: AtomicU32 = AtomicU32::new(0);
 
 /// The devices have changed.
 pub fn note_devices(state: &State) {
@@ -29,7 +62,12 @@ pub fn note_devices(state: &State) {
         [only] if SEVERAL.load(Relaxed) < 0 => only.event_fd(),
         several => set_of(several),
     };
-    CHANNEL.store(channel, Release);
+    disarmed();
+    if CHANNEL.swap(channel, AcqRel) != channel {
+        SERIAL.fetch_add(1, Release); // pairs with the Acquire in `channel`
+    }
+    // Who sleeps on the one before does not hear.
+    call_up();
 }
 
 /// The set of the channels of all devices; -1 if it can't be made: the service thread hears them all.
@@ -61,39 +99,129 @@ pub fn moved(old: i32, new: i32) -> bool {
     SEVERAL.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
 }
 
-/// The channel, for an epoll set that wants to hear of it.
-pub fn channel() -> Option<i32> {
-    Some(CHANNEL.load(Acquire)).filter(|c| *c >= 0)
+/// The channel, for an epoll set that wants to hear of it, and a number that is another one when it is another channel; not 0.
+pub fn channel() -> Option<(i32, u32)> {
+    let serial = SERIAL.load(Acquire);
+    Some((CHANNEL.load(Acquire), serial)).filter(|(c, _)| *c >= 0)
 }
 
-/// Begins to listen. None: somebody does already. The caller looks at its connection once more, sleeps with the
-/// channel among its descriptors, and calls [`leave`].
-pub fn enter() -> Option<i32> {
-    let channel = channel()?;
-    OWNER.compare_exchange(0, process::tid(), AcqRel, Relaxed).ok().map(|_| channel)
+/// Whether this is a channel, or the set of them.
+pub fn is_channel(fd: i32) -> bool {
+    descriptor() == Some(fd) || lock::with(|all| all.devices.iter().any(|d| d.event_fd() == fd)) == Some(true)
 }
 
-/// Ends it; `heard`: the channel was readable.
+/// Begins to listen, as `me`, which says that it sleeps. None: another thread does. The caller looks at its connection once
+/// more, sleeps with the channel among its descriptors, and calls [`leave`].
+pub fn enter(me: Option<Waiter>) -> Option<i32> {
+    let (channel, _) = channel()?;
+    // SeqCst: pairs with the fence in `leave`. Either this finds no owner, or who leaves finds a deaf sleeper.
+    OWNER.compare_exchange(0, process::tid(), SeqCst, SeqCst).ok()?;
+    hears(me);
+    Some(channel)
+}
+
+/// The same for an epoll set that has the channel with this number: true if that is the one.
+pub fn enter_set(me: Waiter, serial: u32) -> bool {
+    let is_so = channel().is_some_and(|(_, now)| now == serial);
+    if is_so {
+        hears(Some(me));
+    }
+    is_so
+}
+
+/// The queues are armed before the caller's last look.
+fn hears(me: Option<Waiter>) {
+    if let Some(w) = me {
+        w.hears();
+        ABOUT.set(w.word());
+    }
+    // Pairs with the fence in `take`: either this sees that nothing is armed, or that one sees a sleeper.
+    fence(SeqCst);
+    let left = LEFT.load(Relaxed) != 0;
+    if left || !armed::is_armed() {
+        lock::with(|all| {
+            if LEFT.swap(0, Relaxed) != 0 {
+                take_events(all);
+            }
+            if arm(all) {
+                all.poll();
+            }
+        });
+    }
+}
+
+/// Ends it, in the thread that has entered, when its waiter is awake again, or says "asleep" for others; `heard`: the channel was readable.
 pub fn leave(heard: bool) {
-    OWNER.store(0, Release);
+    ABOUT.set(0);
+    let _ = OWNER.compare_exchange(process::tid(), 0, Release, Relaxed);
+    rest::note_look();
     if heard {
         take();
     }
+    if rest::is_on() {
+        // As in `enter`, and as in `rest::begin`.
+        fence(SeqCst);
+        if rest::is_on() && is_anybody_alone() {
+            call_up();
+        }
+    }
+}
+
+/// The service thread is to listen.
+pub fn call_up() {
+    // As in `Rest::look`.
+    fence(SeqCst);
+    if rest::end() {
+        lock::call_service();
+    }
+}
+
+/// Whether a thread sleeps that does not hear the channel.
+fn is_anybody_deaf() -> bool {
+    waiters::own_slots().any(|w| w.is_asleep() && !w.is_hearing())
+}
+
+/// The same, and none that does.
+fn is_anybody_alone() -> bool {
+    let mut deaf = false;
+    for w in waiters::own_slots().filter(|w| w.is_asleep()) {
+        if w.is_hearing() {
+            return false;
+        }
+        deaf = true;
+    }
+    deaf
 }
 
 /// Takes an event off the channel, and what has arrived.
 pub fn take() {
-    lock::try_with(|all| {
-        let mut any = false;
-        for d in &mut all.devices {
-            any |= d.take_event();
+    let held = lock::try_with(|all| {
+        let any = take_events(all);
+        if all.poll() {
+            rest::note_look();
         }
-        all.poll();
-        if any {
-            lock::arm(all);
+        // Pairs with the fence in `hears`.
+        fence(SeqCst);
+        let alone = rest::is_on() && !waiters::own_slots().any(|w| w.is_asleep());
+        if any && !alone && arm(all) {
             all.poll();
         }
     });
+    if !held {
+        LEFT.store(1, Relaxed);
+    }
+}
+
+/// Takes an event off each channel, if there is one.
+pub fn take_events(all: &mut State) -> bool {
+    let mut any = false;
+    for d in &mut all.devices {
+        any |= d.take_event();
+    }
+    if any {
+        disarmed();
+    }
+    any
 }
 
 /// The calling thread ends, perhaps while it listened.
@@ -105,8 +233,63 @@ pub fn thread_ends() {
 pub fn forget_in_child() {
     OWNER.store(0, Relaxed);
     CHANNEL.store(-1, Relaxed);
+    LEFT.store(0, Relaxed);
+    disarmed();
+    rest::end();
     let set = SEVERAL.swap(-1, Relaxed);
     if set >= 0 {
         fd::close(set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smcr_proto::smc::Time;
+
+    /// The service thread finds two looks of the program's threads. Whether it rests.
+    fn comes_after_two_looks(r: &mut rest::Rest, now: &mut Time) -> bool {
+        *now += Time::from_secs(1);
+        r.look(*now, true);
+        rest::note_look();
+        rest::note_look();
+        *now += Time::from_millis(1);
+        let until = r.look(*now, true);
+        assert_eq!(until.is_some(), rest::is_on());
+        until.is_some()
+    }
+
+    /// One test: what it looks at is the process's.
+    #[test]
+    fn it_rests_only_while_nobody_is_left_alone() {
+        let [deaf, hearing] = [waiters::take().unwrap(), waiters::take().unwrap()];
+        let (mut r, mut now) = (rest::Rest::default(), Time::from_secs(1));
+        assert!(comes_after_two_looks(&mut r, &mut now));
+        leave(false);
+        assert!(rest::is_on(), "nobody sleeps");
+
+        deaf.fall_asleep();
+        leave(false);
+        assert!(!rest::is_on(), "who leaves it alone calls");
+        assert!(!comes_after_two_looks(&mut r, &mut now), "it does not rest beside one");
+        deaf.wake_up();
+
+        assert!(comes_after_two_looks(&mut r, &mut now));
+        hearing.fall_asleep();
+        disarmed();
+        hears(Some(hearing));
+        assert!(armed::is_armed(), "who sleeps by the channel has armed it");
+        deaf.fall_asleep();
+        leave(false);
+        assert!(rest::is_on(), "another one hears");
+        hearing.wake_up();
+        leave(false);
+        assert!(!rest::is_on(), "that was the last");
+        deaf.wake_up();
+
+        assert!(comes_after_two_looks(&mut r, &mut now));
+        call_up();
+        assert_eq!(r.look(now, true), None, "it was called");
+        [deaf, hearing].into_iter().for_each(Waiter::release);
     }
 }

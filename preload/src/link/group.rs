@@ -267,6 +267,11 @@ impl Group {
         self.over.is_none() && (self.links.iter().any(Link::awaits) || self.machine.as_ref().is_some_and(|m| m.awaits_answer()))
     }
 
+    /// Whether something has gone out within the last second: more will, and who sends it need not call the service thread.
+    pub fn is_busy(&self, now: Time) -> bool {
+        self.over.is_none() && self.links.iter().any(|l| l.is_busy(now))
+    }
+
     /// Does what the machine asks for, and sends what it has to say.
     pub fn run(&mut self, devices: &[Device], now: Time) {
         loop {

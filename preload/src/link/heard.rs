@@ -31,6 +31,7 @@ impl Slot {
         let Some(conn) = &mut self.conn else { return Ok(0) };
         let update = take(conn)?;
         let (received, (sent, read)) = (conn.received_bytes().0, conn.sent_bytes());
+        self.answered |= update.received > 0 || sent == read;
         // What the peer turns out to have read is not sent again.
         self.pumped = self.pumped.max(sent);
         let (out, back, shows) = (self.tx_dir(), self.rx_dir(), self.shows());

@@ -3,7 +3,6 @@
 //! It is held for short pieces of work that never wait. A thread that finds it taken leaves a mark at its
 //! connection and goes on: who holds the lock looks for marks before and after it lets go.
 
-use super::group::Group;
 use super::state::State;
 use crate::family::process;
 use crate::sys::{self, clock, fd, held, proc};
@@ -43,6 +42,11 @@ static PARENT: AtomicI32 = AtomicI32::new(-1);
 static INHERITED: AtomicU32 = AtomicU32::new(0);
 /// Connections that wait for a completion: events of every kind are asked for.
 pub(super) static STALLED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a connection waits for a completion.
+pub fn is_stalled() -> bool {
+    STALLED.load(Relaxed) != 0
+}
 
 /// Whether this process has connections over links.
 #[inline]
@@ -248,13 +252,4 @@ pub(super) fn mark(index: u32) {
     let i = index as usize % SLOTS;
     MARKS[i / 64].fetch_or(1 << (i % 64), AcqRel);
     MARKED.store(1, Relaxed);
-}
-
-/// Arms all devices before a sleep: for messages, or for everything while something waits for a
-/// completion. The caller polls once more.
-pub fn arm(state: &State) {
-    let all = STALLED.load(Relaxed) > 0 || state.groups.iter().flatten().any(Group::is_confirming);
-    for d in &state.devices {
-        d.arm(all);
-    }
 }

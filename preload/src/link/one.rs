@@ -198,6 +198,11 @@ impl Link {
         self.outstanding > 0 && !self.is_down
     }
 
+    /// Whether a message was posted or completed within the last [`STEP`].
+    pub fn is_busy(&self, now: Time) -> bool {
+        !self.is_down && now < self.progress + STEP
+    }
+
     /// Puts an LLC message behind those that wait for a slot.
     pub fn say(&mut self, frame: Frame) {
         if self.backlog.len() < BACKLOG {

@@ -67,6 +67,8 @@ pub struct Slot {
     taken: u64,
     /// Messages on their way.
     pub in_flight: u32,
+    /// The peer has answered since the last one: it has that one, whether or not the network card has said so.
+    pub(super) answered: bool,
     /// Waits for a send slot or for a completion.
     pub stalled: bool,
     /// Positions behind urgent bytes that are still to be sent.
@@ -109,6 +111,7 @@ impl Slot {
             pumped: 0,
             taken: 0,
             in_flight: 0,
+            answered: false,
             stalled: false,
             urgent: None,
             tcp_ended: false,
@@ -200,6 +203,7 @@ impl Slot {
         if !self.active {
             return true;
         }
+        let mut is_free = self.in_flight == 0 || self.answered;
         loop {
             // Acquire: the program has copied the bytes in (`engine::tx`).
             let head = out.head.load(Acquire);
@@ -210,14 +214,15 @@ impl Slot {
                 return true;
             }
             let hold_back = self.closing == Closing::Open
-                && self.in_flight > 0
+                && !is_free
                 && left < u64::from(self.tx.1 / 2)
                 && self.urgent.is_none();
             // Nothing presses: small pieces wait for what is on its way, and for room that is worth a message.
             let presses = self.closing != Closing::Open || self.urgent.is_some();
             let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);
-            // A write that announces itself is one piece: up to where the ring ends.
+            // A write that announces itself is one piece: up to where the ring ends. What that cuts off goes with it.
             let edge = u64::from(self.tx.1) - self.pumped % u64::from(self.tx.1);
+            is_free &= announces && left > edge;
             let left = if announces { left.min(edge) } else { left };
             let mut writes = [Write::default(); WRITES];
             let mut n = 0;
@@ -254,6 +259,7 @@ impl Slot {
                 return false;
             }
             self.in_flight += 1;
+            self.answered = false;
             if bytes == 0 && !moved {
                 return true;
             }

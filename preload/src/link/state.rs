@@ -153,6 +153,7 @@ impl State {
         let device = &mut self.devices[number];
         let psn = Psn::truncate(u32::from_ne_bytes(proc::random()?));
         let domain = Domain::open(device)?;
+        cover::disarmed(); // there may be another queue
         match QueuePair::make(device, &domain, port.index) {
             Ok(qp) => Ok(Link::new(number, domain, port, (psn, qp))),
             Err(e) => {

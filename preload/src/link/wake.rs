@@ -4,6 +4,7 @@
 //! which the library does not see; where a connection asks for one, every sleeping waiter of the process
 //! is told, and epoll sets are told to look at the connection.
 
+use super::cover;
 use crate::family::sock::Sock;
 use crate::layout::{Dir, word};
 use crate::transport::changes;
@@ -47,7 +48,7 @@ pub fn everybody() {
 }
 
 fn ring(w: Waiter) {
-    if w.is_asleep() {
+    if w.is_asleep() && !cover::is_about_to(w) {
         w.ring();
     }
 }

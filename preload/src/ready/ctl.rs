@@ -45,6 +45,7 @@ pub fn ctl(
         },
         None => return real(),
     };
+    set.named.store(epfd, Relaxed);
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return real() };
     let inner = locked.inner;
@@ -98,12 +99,14 @@ fn add(
         let mb = *inner.member(m);
         let same = table::sock(fd).is_some_and(|s| s.generation.load(Relaxed) == mb.generation);
         if mb.ghost && same && e.events & EXCLUSIVE == 0 {
-            revive(inner, epfd, m, e);
+            revive(set, inner, epfd, m, e);
             return 0;
         }
         if mb.ghost || (table::sock(fd).is_some() && !same) {
+            let word = inner.own_word(m);
             let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, None);
             inner.drop_member(m);
+            set.bury(inner, word);
         }
     }
     let r = real();
@@ -148,15 +151,16 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
 }
 
 /// A removed member comes back: the kernel's registration is still there.
-fn revive(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
-    renew(inner, epfd, m, e);
+fn revive(set: &Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+    renew(set, inner, epfd, m, e);
     inner.member_mut(m).ghost = false;
     inner.count_in(m);
     inner.heat(m);
 }
 
 /// New interest for a member that the library serves.
-fn renew(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+fn renew(set: &Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+    let word = inner.own_word(m);
     let (fd, kernel, data) = {
         let mb = inner.member_mut(m);
         mb.events = e.events;
@@ -167,6 +171,7 @@ fn renew(inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
     if data != e.u64 {
         inner.set_data(m, e.u64);
         let _ = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, Some(epoll_event { events: kernel, u64: e.u64 }));
+        set.bury(inner, word);
     }
 }
 
@@ -189,7 +194,7 @@ fn modify(
             crate::sys::set_errno(Errno(libc::EINVAL));
             return -1;
         }
-        renew(inner, epfd, m, e);
+        renew(set, inner, epfd, m, e);
         inner.heat(m);
         set.ours.store(inner.ours, Relaxed);
         return 0;

@@ -25,7 +25,8 @@ fn restore(epfd: i32, set: &'static Set) {
     let Ok(l) = set.lock(&marker) else { return };
     refresh_all(epfd, set, l.inner);
     // The waiter's eventfd and ears go with the waiter.
-    for fd in [wake::descriptor(), linked::channel().unwrap_or(-1)] {
+    let channel = Some(l.inner.channel).filter(|fd| linked::is_channel(*fd));
+    for fd in [wake::descriptor(), channel.unwrap_or(-1)] {
         if fd >= 0 {
             let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, None);
         }

@@ -203,11 +203,14 @@ fn wait_is_over(s: &Sock) -> bool {
 }
 
 /// Kernel events in `out[at..at + k]`: those of members in memory make them hot and go, the others
-/// stay. Returns the new number of events.
-pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize) -> usize {
+/// stay. `buried`: registrations of ours that had ended before the kernel was asked. Returns the new number of events.
+pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize, buried: u64) -> usize {
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
+        if inner.buried.holds(e.u64, buried) && is_let_go(epfd, inner, e.u64) {
+            continue;
+        }
         if let Some(m) = plain_member(inner, e.u64) {
             told_by_kernel(inner, m);
             out[n] = e;
@@ -230,13 +233,7 @@ pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at
         let mut ours = false;
         let mut plain = None;
         let mut several = false;
-        let members: [Option<u32>; 8] = {
-            let mut found = [None; 8];
-            for (slot, m) in found.iter_mut().zip(inner.by_data.all(e.u64)) {
-                *slot = Some(m);
-            }
-            found
-        };
+        let members = members_of(inner, e.u64);
         for m in members.into_iter().flatten() {
             let mb = *inner.member(m);
             if mb.ours || mb.ghost {
@@ -297,6 +294,35 @@ pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at
         n += 1;
     }
     n
+}
+
+/// The first members with this data.
+fn members_of(inner: &Inner, data: u64) -> [Option<u32>; 8] {
+    let mut found = [None; 8];
+    for (slot, m) in found.iter_mut().zip(inner.by_data.all(data)) {
+        *slot = Some(m);
+    }
+    found
+}
+
+/// An event that may be of a registration of ours, which has ended, or of a member that has the same data now: that one is asked
+/// for again. False: it can't be asked for.
+#[cold]
+fn is_let_go(epfd: i32, inner: &mut Inner, data: u64) -> bool {
+    let members = members_of(inner, data);
+    if members.iter().flatten().any(|m| inner.member(*m).orphan) {
+        return false;
+    }
+    for m in members.into_iter().flatten() {
+        let mb = *inner.member(m);
+        if mb.ours {
+            inner.heat(m);
+        } else if !mb.ghost && !mb.spent {
+            let again = epoll_event { events: mb.kernel, u64: mb.data };
+            let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(again));
+        }
+    }
+    true
 }
 
 /// The member that events with this data are of, if that is one, which is on TCP, and nothing else has to be known of it.

@@ -10,6 +10,7 @@ pub mod leave;
 pub mod level;
 pub mod look;
 pub mod poll;
+mod readers;
 pub mod select;
 pub mod sleep;
 pub mod wait;

@@ -1,15 +1,16 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
 use super::level;
+use super::readers::{self, Reader};
 use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, ear, kernel, linked, room, spin, wait as engine_wait};
+use crate::engine::{debt, ear, kernel, linked, room, spin, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{clock, fd as desc, mem, thread};
+use crate::sys::{Errno, clock, fd as desc, mem, thread};
 use crate::table::{self, Entry};
 use crate::transport::waiters::Waiter;
 use libc::{pollfd, sigset_t, timespec};
@@ -20,8 +21,6 @@ const SMALL: usize = 64;
 
 /// Looks at the kernel without result in a row after which it is asked less often.
 const IN_VAIN: u32 = 16;
-/// How far apart entries of one descriptor are recognised as such; beyond that they only cost doorbells.
-const NEAR: usize = 16;
 
 /// Budget of polling for poll and select, learned by the process.
 static SPIN: AtomicU32 = AtomicU32::new(0);
@@ -194,14 +193,54 @@ fn with_copy(n: usize, f: impl FnOnce(&mut [pollfd])) {
     mem::unmap(p, bytes);
 }
 
+/// How a sleep ended: what ppoll returned and left in errno, the time that it was given, and the one the program has left.
+struct Slept {
+    result: i32,
+    error: Errno,
+    given: Option<u64>,
+    limit: Option<u64>,
+    since: u64,
+}
+
 /// Arms, looks once more, sleeps. Some: the call ends with this.
 unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Option<i32> {
     crate::control::look();
-    let me = engine_wait::thread_waiter();
-    counted(fds, true);
+    let me = waiter::thread_waiter();
+    // SAFETY: by the contract.
+    let slept = match readers::counted(fds, |fds, readers| unsafe { arm_and_sleep(fds, readers, me, deadline, mask) }) {
+        Ok(slept) => slept?,
+        Err(e) => {
+            crate::sys::set_errno(e);
+            return Some(-1);
+        }
+    };
+    spin::slept(&SPIN, slept.since);
+    match slept.result {
+        -1 => {
+            crate::sys::set_errno(slept.error);
+            Some(-1)
+        }
+        0 if slept.given != slept.limit => None,
+        0 => Some(scan(fds, false).0), // the time is over
+        _ if slept.given == Some(0) => Some(scan(fds, false).0),
+        _ => None,
+    }
+}
+
+/// None: it was not slept, something has come.
+unsafe fn arm_and_sleep(
+    fds: &mut [pollfd],
+    readers: &[Reader],
+    me: Option<Waiter>,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<Slept> {
     let mut full = None;
-    for p in fds.iter() {
+    for (p, reader) in fds.iter().zip(readers) {
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
+            if !reader.is_of(s) {
+                return None; // since a moment ago: who waits for it already is not to lose its name to one that is not counted
+            }
             full = [full, prepare(s, p, me)].into_iter().flatten().min();
         }
     }
@@ -209,7 +248,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         w.fall_asleep();
     }
     let linked = fds.iter().find_map(|p| table::sock(p.fd).filter(|s| s.is_linked()));
-    let channel = linked.and_then(|_| linked::listen());
+    let channel = linked.and_then(|_| linked::listen(me));
     if members(fds).0 > 0 {
         if let Some(w) = me {
             w.wake_up();
@@ -217,7 +256,6 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         if channel.is_some() {
             linked::listen_no_more(false);
         }
-        counted(fds, false);
         return None;
     }
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
@@ -227,7 +265,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
     let mut r = 0;
-    let (mut rung, mut error) = (false, crate::sys::Errno(0));
+    let (mut rung, mut error) = (false, Errno(0));
     let mut heard = false;
     // Peers of other users wake this thread by what is for them alone.
     let ears = if me.is_some_and(|w| w.ears() != 0) { fds.len() } else { 0 };
@@ -286,18 +324,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
     if channel.is_some() {
         linked::listen_no_more(heard);
     }
-    counted(fds, false);
-    spin::slept(&SPIN, since);
-    match r {
-        -1 => {
-            crate::sys::set_errno(error);
-            Some(-1)
-        }
-        0 if left != limit => None,
-        0 => Some(scan(fds, false).0), // the time is over
-        _ if left == Some(0) => Some(scan(fds, false).0),
-        _ => None,
-    }
+    Some(Slept { result: r, error, given: left, limit, since })
 }
 
 /// The ear of this thread for the peer of a socket in memory.
@@ -305,21 +332,6 @@ fn ear_of(fd: i32, me: Option<Waiter>) -> i32 {
     match (table::sock(fd).filter(|s| level::is_served(s)), me) {
         (Some(s), Some(w)) => ear::of(s, w),
         _ => -1,
-    }
-}
-
-/// Counts this thread in or out as one that waits for these sockets, before it arms anything.
-fn counted(fds: &[pollfd], is_in: bool) {
-    let change = |n: u32| if is_in { n.checked_add(1) } else { n.checked_sub(1) };
-    for (i, p) in fds.iter().enumerate() {
-        // Two entries of one descriptor, for reading and for writing, are one waiter (netcat).
-        if fds[i.saturating_sub(NEAR)..i].iter().any(|q| q.fd == p.fd) {
-            continue;
-        }
-        if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
-            // A number that was closed meanwhile may be another socket's: never below 0.
-            let _ = s.readers.fetch_update(Relaxed, Relaxed, change);
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
-use crate::engine::{bell, ear, kernel, linked, room, spin};
+use crate::engine::{bell, counted, ear, kernel, linked, room, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -56,15 +56,16 @@ pub unsafe fn sleep(
         false => (None, None),
     };
     let mut listens = false;
+    let at = std::ptr::from_ref(&deadline) as usize;
     let mut closed = 0;
     if let Some(w) = waiter {
-        closed = lie_down(set, w);
-        listens = set.channel.load(Relaxed) != 0 && linked::listen().is_some();
+        closed = lie_down(set, w, at);
+        listens = linked::listens(w, set.channel.load(Relaxed));
         let n = pass(epfd, set, out, Depth::Whole);
         // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`).
         let is_prepared = changes::count() == changes;
         if n > 0 || !is_prepared {
-            get_up(set, w, closed);
+            get_up(set, w, at, closed);
             if listens {
                 linked::listen_no_more(false);
             }
@@ -88,14 +89,16 @@ pub unsafe fn sleep(
     let tidies = waiter.is_some() && set.untidy.load(Relaxed) != 0 && !(0..=TIDY_MS).contains(&ms);
     let ms = if tidies { TIDY_MS } else { ms };
     let since = clock::ticks();
+    let buried = set.buried.load(Acquire); // pairs with the Release in `Set::bury`
     // SAFETY: the program's array and mask.
     let k = unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) };
     let e = crate::sys::errno();
-    if listens {
-        linked::listen_no_more(false); // what the channel says is among the events
-    }
     if let Some(w) = waiter {
-        if !get_up(set, w, closed) {
+        let is_same = get_up(set, w, at, closed);
+        if listens {
+            linked::listen_no_more(false); // what the channel says is among the events
+        }
+        if !is_same {
             // What stands there now is another one's.
             crate::sys::set_errno(Errno(libc::EBADF));
             return if k == 0 && deadline.is_some() { Slept::Over } else { Slept::Failed };
@@ -120,7 +123,7 @@ pub unsafe fn sleep(
         take_in_changes(epfd, set, l.inner);
     }
     l.inner.kernel_look = clock::ticks() + clock::ticks_of_us(50);
-    let n = keep(epfd, set, l.inner, out, 0, k as usize);
+    let n = keep(epfd, set, l.inner, out, 0, k as usize, buried);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
     match n {
@@ -160,13 +163,8 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
         i += 1;
         let mb = *inner.member(m);
         let Some(s) = table::sock(mb.fd) else { continue };
-        if s.is_linked()
-            && !inner.channel_registered
-            && let Some(channel) = linked::channel()
-        {
-            let e = epoll_event { events: level::IN | ET, u64: CHANNEL };
-            inner.channel_registered = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, channel, Some(e)).is_ok();
-            set.channel.store(u32::from(inner.channel_registered), Relaxed);
+        if s.is_linked() {
+            register_channel(epfd, set, inner);
         }
         arm(s, &mb, waiter);
         if let Some(w) = waiter {
@@ -220,6 +218,21 @@ fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
     inner.bell_registered
 }
 
+/// The kernel's set reports the channel of links.
+fn register_channel(epfd: i32, set: &Set, inner: &mut Inner) {
+    let Some((channel, serial)) = linked::channel().filter(|(_, serial)| *serial != set.channel.load(Relaxed)) else { return };
+    if inner.channel != channel && linked::is_channel(inner.channel) {
+        let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, inner.channel, None);
+    }
+    let e = epoll_event { events: level::IN | ET, u64: CHANNEL };
+    let added = match desc::epoll_ctl(epfd, EPOLL_CTL_ADD, channel, Some(e)) {
+        Ok(_) | Err(Errno(libc::EEXIST)) => true,
+        Err(_) => false,
+    };
+    inner.channel = if added { channel } else { -1 };
+    set.channel.store(if added { serial } else { 0 }, Relaxed);
+}
+
 /// Notes how long the wake took, if it came from one of the first hot members.
 fn time_wake(set: &Set, since: u64) {
     const MOST: u32 = 8;
@@ -235,25 +248,26 @@ fn time_wake(set: &Set, since: u64) {
     }
 }
 
-/// One more thread of this set sleeps. Returns how often it was closed before.
-fn lie_down(set: &Set, w: Waiter) -> u32 {
+/// One more thread of this set sleeps, in the call at `at` of its stack. Returns how often it was closed before.
+fn lie_down(set: &'static Set, w: Waiter, at: usize) -> u32 {
     let marker = Marker::new();
     // Count and word change together: else one thread's waking could hide another's falling asleep.
     let _held = set.lock(&marker);
-    set.sleepers.fetch_add(1, AcqRel);
+    let closed = counted::enter(&set.sleepers, &set.closed, at);
     w.fall_asleep();
-    set.closed.load(Relaxed)
+    closed
 }
 
 /// A thread is awake again; while others sleep the word says so, with a new number, so that the next
 /// arrival wakes one of them. False: the set was closed meanwhile; it may be another one by now, and so may the waiter.
-fn get_up(set: &Set, w: Waiter, closed: u32) -> bool {
+fn get_up(set: &'static Set, w: Waiter, at: usize, closed: u32) -> bool {
     let marker = Marker::new();
     let _held = set.lock(&marker);
+    let slept = counted::leave(&set.sleepers, &set.closed, at, closed);
     if set.closed.load(Relaxed) != closed {
         return false;
     }
-    if set.sleepers.fetch_sub(1, AcqRel) > 1 {
+    if slept > 1 {
         w.sleep_on();
     } else {
         w.wake_up();

@@ -198,7 +198,7 @@ fn look_at_kernel(
     let rest = kernel::rest_after(took.min(inner.kernel_took));
     (inner.kernel_look, inner.kernel_took) = (now + rest.max(clock::ticks_of_us(50)), took);
     match found {
-        Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k),
+        Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k, u64::MAX),
         _ => n,
     }
 }
@@ -255,6 +255,7 @@ fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         take_over(set, inner, m);
         let _ = register(epfd, inner, m, nested);
     } else if mb.ours {
+        let word = inner.own_word(m);
         inner.cool(m);
         inner.ours -= 1;
         inner.member_mut(m).ours = false;
@@ -271,6 +272,7 @@ fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         } else {
             let _ = register(epfd, inner, m, nested);
         }
+        set.bury(inner, word);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
 use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server, stays_filtered, worth};
-use crate::engine::{follow, shadow};
+use crate::engine::{offer, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
@@ -170,12 +170,12 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     s.note(Reason::PeerSilent);
     begin_waiting(s);
     shadow::learn(s, sock);
-    follow::become_careful(s);
+    offer::become_careful(s);
     s.step.store(step::OFFERED, Release);
     later(s, 0);
     process::count(Counter::Offers, 1);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid = s.peer_pid.load(Relaxed), "offer sent");
-    follow::offer_reading(s, sock);
+    offer::offer_reading(s, sock);
     Ok(())
 }
 
@@ -218,7 +218,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
 /// Offered: the peer shows in the region that the nonce is on its socket, or refuses.
 pub fn await_nonce(s: &'static Sock, sock: i32) {
     let Some(r) = s.region() else { return later(s, u32::MAX) };
-    follow::offer_reading(s, sock);
+    offer::offer_reading(s, sock);
     if r.server.load(Acquire) == setup::NONCE {
         s.step.store(step::NONCE, Release);
         return verify(s, sock);
@@ -265,7 +265,7 @@ pub fn answered(a: Answer) {
         // The peer announces itself anew when it holds the connection alone.
         s.tries.store(TRIES_WHEN_SHARED, Relaxed);
         again(s);
-        follow::postpone(s, a.reason);
+        offer::postpone(s, a.reason);
     } else {
         give_up(s, a.reason);
     }
@@ -299,6 +299,6 @@ fn give_up(s: &'static Sock, why: Reason) {
     if let Some(r) = s.region() {
         r.server.store(setup::REFUSED, Release);
     }
-    follow::abandon(s, why);
+    offer::abandon(s, why);
     later(s, u32::MAX);
 }

@@ -18,12 +18,13 @@ pub mod pending;
 pub mod rest;
 mod server;
 pub mod smc;
+pub mod stepping;
 mod strict;
 pub mod worth;
 
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on, take_up_and_ask};
 
-use crate::engine::{follow, switch};
+use crate::engine::{offer, switch};
 use crate::family::holders;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net};
@@ -62,9 +63,7 @@ fn is_heavy(s: &Sock) -> bool {
 
 #[cold]
 fn work(s: &'static Sock, sock: i32) {
-    if s.stepping.swap(1, Acquire) != 0 {
-        return;
-    }
+    let Some(_stepping) = stepping::begin(s, &sock) else { return };
     s.next_bytes.store(u64::MAX, Relaxed); // bytes alone bring it here once
     if control::is_restricted() && s.region().is_none() {
         // Each call that we make may end the process.
@@ -78,15 +77,12 @@ fn work(s: &'static Sock, sock: i32) {
     if config::strict() {
         strict::check(s, sock);
     }
-    s.stepping.store(0, Release);
 }
 
 /// A step outside of the connection's own operations; `is_there` says whether the descriptor still is
 /// this socket's.
 pub fn step_in_wait(s: &'static Sock, sock: i32, is_there: impl Fn() -> bool) {
-    if s.stepping.swap(1, SeqCst) != 0 {
-        return;
-    }
+    let Some(_stepping) = stepping::begin(s, &sock) else { return };
     fence(SeqCst); // pairs with the fence in `table::steps::let_finish`
     if is_there() && !(s.has(flag::PINNED) && s.region().is_none()) {
         let before = s.step.load(Relaxed);
@@ -95,7 +91,6 @@ pub fn step_in_wait(s: &'static Sock, sock: i32, is_there: impl Fn() -> bool) {
             let _ = crate::sys::caught(|| one_step(s, sock));
         }
     }
-    s.stepping.store(0, Release);
 }
 
 fn one_step(s: &'static Sock, sock: i32) {
@@ -186,7 +181,7 @@ fn proved(s: &'static Sock, sock: i32) {
     if s.rate_nonce.swap(0, Relaxed) != 0 && s.role.load(Relaxed) == role::SERVER {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     }
-    follow::offer_reading(s, sock);
+    offer::offer_reading(s, sock);
     if !s.tx_in_memory() {
         switch::try_to_memory(s, sock);
     }

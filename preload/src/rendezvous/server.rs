@@ -2,7 +2,7 @@
 //! netlink (hazard 10).
 
 use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, stays_filtered, worth};
-use crate::engine::{follow, shadow};
+use crate::engine::{follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
 use crate::fault::{self, Step as Fault};
@@ -190,15 +190,15 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.rate_nonce.store(o.rate, Relaxed);
     s.set_state(State::Negotiating);
     begin_waiting(s);
-    follow::become_careful(s);
+    offer::become_careful(s);
     s.step.store(step::NONCE, Release);
     later(s, 0);
     if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &o.rate).is_err() {
-        follow::abandon(s, Reason::ProofFailed);
+        offer::abandon(s, Reason::ProofFailed);
         return Err(Reason::ProofFailed);
     }
     shadow::learn(s, sock);
-    follow::offer_reading(s, sock);
+    offer::offer_reading(s, sock);
     fault::pass(Fault::NonceOnSocket);
     r.server.store(setup::NONCE, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid, "offer taken");
@@ -242,7 +242,7 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
 
 /// The nonce is on the socket: the connecting side's proof comes through the stream.
 pub fn await_proof(s: &'static Sock, sock: i32) {
-    follow::offer_reading(s, sock);
+    offer::offer_reading(s, sock);
     if is_due(s, 50)
         && let Some(dir) = s.rx.dir()
         && dir.switch.load(Acquire) != 0
@@ -257,7 +257,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
         // The connecting side has not begun, and after this exchange it can't.
         let rate = s.rate_before.load(Relaxed);
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);
-        follow::abandon(s, Reason::PeerSilent);
+        offer::abandon(s, Reason::PeerSilent);
         later(s, u32::MAX);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 
 /// One thread's block; all zero at its start.
 #[repr(C, align(64))]
@@ -41,6 +41,8 @@ pub struct Thread {
     pub within: Note,
     /// Locks that it holds or is about to take (`family::lock`).
     pub locks: [Note; 8],
+    /// Generation of the record in which it is inside that call.
+    pub within_since: AtomicU32,
 }
 
 /// Something that a call has in its hands. The handlers of its thread read and write it, too.
@@ -107,6 +109,7 @@ pub fn here() -> &'static Thread {
                     held: [const { AtomicI32::new(0) }; 4],
                     within: Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) },
                     locks: [const { Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) } }; 8],
+                    within_since: AtomicU32::new(0),
                 }
             };
         }

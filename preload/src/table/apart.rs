@@ -8,7 +8,7 @@
 
 use super::connections;
 use super::life::held;
-use crate::engine::{bell, kernel, linked, switch};
+use crate::engine::{kernel, known, linked, switch};
 use crate::family::sock::{Sock, flag, role, step};
 use crate::family::{apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, Back, legacy};
@@ -39,7 +39,7 @@ pub fn part_from_kin(users: [u32; 3]) {
         return;
     }
     let theirs = |s: &Sock| !s.is_linked() && s.region().is_some() && former.iter().any(|(i, _)| s.peer.load(Relaxed) == *i);
-    connections().filter(|(_, s)| theirs(s)).for_each(|(_, s)| bell::no_names(s));
+    connections().filter(|(_, s)| theirs(s)).for_each(|(_, s)| known::no_names(s));
     for (_, peer) in &former {
         channel::drain(peer); // what it has told before it could see that
         kin::part(peer);

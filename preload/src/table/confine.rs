@@ -9,7 +9,7 @@
 use super::life::forget_stale;
 use super::{Entry, connections, range};
 use crate::control;
-use crate::engine::{end, inside, signals, spin, switch, wait};
+use crate::engine::{end, inside, signals, spin, switch, waiter};
 use crate::family::sock::{Sock, flag, role, step};
 use crate::rendezvous::{self, Back, mark};
 use crate::sys::filter::{self, Instruction};
@@ -68,7 +68,7 @@ pub fn prepare() {
     bring_back(|s| !(s.tx_in_memory() && s.rx_in_memory()));
     spin::is_single_cpu();
     if range(0, u32::MAX).next().is_some() {
-        wait::thread_waiter();
+        waiter::thread_waiter();
         signals::interrupt();
         control::wake::descriptor();
     }
@@ -98,7 +98,7 @@ pub fn forget_all() {
             _ => forget_stale(fd),
         }
     }
-    wait::thread_ends();
+    waiter::thread_ends();
 }
 
 /// Moves the connections that are meant to TCP, where they stay. All are asked first, and then waited for together.

@@ -2,13 +2,13 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::io::{in_memory, is_nonblocking, note_full, to_c};
+use super::io::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
-use crate::engine::file::FromFile;
-use crate::engine::{debt, inside, switch, tx, wait};
+use crate::engine::file::{self, FromFile};
+use crate::engine::{debt, end, inside, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, fd as desc};
+use crate::sys::{Errno, fd as desc, set_errno};
 use smcr_proto::reason::Reason;
 
 /// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own. `real` sends through the kernel, to
@@ -56,12 +56,20 @@ pub fn send_file(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
             return if done > 0 { done } else { to_c(Err(e)) };
         }
+        if done > 0 && end::has_died(s, fd) {
+            return done; // the next call is told
+        }
+        if done == 0 && let Some(answer) = answer_of_end(s, fd, left, 0) {
+            return to_c(answer.and_then(|n| file::swallow(file, offset.as_deref_mut(), n)));
+        }
         if let Some(n) = tx::through_kernel(s, fd, || real(fd, left)) {
+            let told = note_reset(s, n);
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
             if !s.has(flag::ENDED) {
                 rendezvous::after_op(s, fd);
             }
+            told.into_iter().for_each(set_errno);
             return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
         }
     }
@@ -71,7 +79,7 @@ pub fn send_file(
 pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32, real: impl Fn(i32) -> isize) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let _visit = inside::visit(s, &count);
-    pipe_to_memory(fd, s, pipe, count, flags).unwrap_or_else(|| pipe_through_kernel(fd, s, flags, real))
+    pipe_to_memory(fd, s, pipe, count, flags).unwrap_or_else(|| pipe_through_kernel(fd, s, pipe, count, flags, real))
 }
 
 /// Where the direction is in memory. None: on TCP, and nothing went.
@@ -106,14 +114,27 @@ fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32
 
 /// Where it is on TCP. A direction that moves to memory meanwhile: EAGAIN for a call that may say so, else it comes back to
 /// TCP.
-fn pipe_through_kernel(fd: i32, s: &'static Sock, flags: u32, real: impl Fn(i32) -> isize) -> isize {
+fn pipe_through_kernel(
+    fd: i32,
+    s: &'static Sock,
+    pipe: i32,
+    count: usize,
+    flags: u32,
+    real: impl Fn(i32) -> isize,
+) -> isize {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
     loop {
         let fd = wait::descriptor_now(s, fd);
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
             return to_c(Err(e));
         }
+        // An empty pipe is waited for first, and the end of the connection is no matter until then.
+        let there = desc::unread(pipe).unwrap_or(0).min(count);
+        if there > 0 && let Some(answer) = answer_of_end(s, fd, there, 0) {
+            return to_c(answer.and_then(|n| file::swallow(pipe, None, n)));
+        }
         if let Some(n) = tx::through_kernel(s, fd, || real(fd)) {
+            note_reset(s, n);
             return n;
         }
         switch::pin(s, fd, Reason::CountMismatch);

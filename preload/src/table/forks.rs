@@ -4,7 +4,7 @@
 
 use super::life::{REFS, held};
 use super::{Entry, connections, late, passing, range, take};
-use crate::engine::{bell, close, inside, linked};
+use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::aside::Place;
@@ -34,11 +34,11 @@ pub fn before_fork() {
     for s in held() {
         let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
         s.set(flag::FORKED);
-        bell::before_fork(s, was_shared);
+        known::before_fork(s, was_shared);
         connected |= s.rx.dir().is_some();
     }
     if connected {
-        bell::learn_before_fork();
+        known::learn_before_fork();
     }
 }
 
@@ -68,6 +68,7 @@ pub fn in_child() {
     set::forget_in_child();
     waited::forget_in_child();
     inside::forget_in_child();
+    counted::forget_in_child();
     late::forget_in_child();
     if let Some(base) = family::base() {
         process::register(base);

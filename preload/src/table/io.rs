@@ -8,9 +8,10 @@ use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, Res, errno, set_errno};
+use crate::sys::{Errno, Res, errno, set_errno, thread};
 use crate::table::{self, full, late, life};
 use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Flags that need the kernel's own TCP.
 const TCP_ONLY: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
@@ -74,6 +75,50 @@ pub unsafe fn send_slowly(
     if bufs::reach_beyond(iov) {
         return to_c(Err(Errno(libc::EFAULT)));
     }
+    if is_plain(s, flags)
+        && let Some(n) = tx::through_kernel(s, fd, &real)
+    {
+        return sent(fd, s, n, iov);
+    }
+    // SAFETY: by the contract.
+    unsafe { send_anyhow(fd, s, iov, flags, real) }
+}
+
+/// Whether nothing has to be looked at before the kernel sends: a connection without ring and link.
+#[inline]
+fn is_plain(s: &Sock, flags: i32) -> bool {
+    const OTHERWISE: u32 = flag::UNASKED | flag::LINKED | flag::CAREFUL | flag::OWES | flag::ENDED;
+    !s.has(OTHERWISE)
+        && s.tx.dir().is_none()
+        && s.rx.dir().is_none()
+        && s.error.load(Relaxed) == 0
+        && flags & TCP_ONLY == 0
+        // Else it may be closed meanwhile, and goes on all the same.
+        && (thread::is_only() || is_nonblocking(s, flags))
+}
+
+/// What the kernel said to a send of `iov`.
+#[inline]
+fn sent(fd: i32, s: &'static Sock, n: isize, iov: &[libc::iovec]) -> isize {
+    let told = note_reset(s, n);
+    note_full(s, n, iov.iter().map(|v| v.iov_len).sum());
+    if !s.has(flag::ENDED) {
+        rendezvous::after_op(s, fd);
+    }
+    told.into_iter().for_each(set_errno);
+    n
+}
+
+/// As [`send`], whatever there is to be looked at.
+#[cold]
+#[inline(never)]
+unsafe fn send_anyhow(
+    fd: i32,
+    s: &'static Sock,
+    iov: &[libc::iovec],
+    flags: i32,
+    real: impl Fn() -> isize,
+) -> isize {
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
@@ -130,14 +175,7 @@ pub unsafe fn send_slowly(
             }
         }
         let len = iov.iter().map(|v| v.iov_len).sum();
-        kernel::look_behind_ring(s, fd);
-        if let Some(r) = left_error(s, flags) {
-            return r;
-        }
-        if let Some(r) = end::answer_send(s, fd, len) {
-            if r == Err(Errno(libc::EPIPE)) {
-                end::pipe_signal(flags);
-            }
+        if let Some(r) = answer_of_end(s, fd, len, flags) {
             return to_c(r);
         }
         if flags & TCP_ONLY != 0 && !s.has(flag::PINNED) {
@@ -162,18 +200,28 @@ pub unsafe fn send_slowly(
             continue;
         }
         if let Some(n) = tx::through_kernel(s, fd, &real) {
-            let told = (n < 0).then(errno);
-            if told == Some(Errno(libc::ECONNRESET)) {
-                end::take_death(s); // once, whoever says it
-            }
-            note_full(s, n, len);
-            if !s.has(flag::ENDED) {
-                rendezvous::after_op(s, fd);
-            }
-            told.into_iter().for_each(set_errno);
-            return n;
+            return sent(fd, s, n, iov);
         }
     }
+}
+
+/// What a send of `n` bytes gets instead of the kernel's answer, where the connection has ended.
+pub(super) fn answer_of_end(s: &Sock, fd: i32, n: usize, flags: i32) -> Option<Res> {
+    kernel::look_behind_ring(s, fd);
+    let answer = left_error(s).map(Err).or_else(|| end::answer_send(s, fd, n))?;
+    if answer == Err(Errno(libc::EPIPE)) {
+        end::pipe_signal(flags);
+    }
+    Some(answer)
+}
+
+/// What a call of the kernel's has left in errno, if it failed. A reset is told once, whoever says it.
+pub(super) fn note_reset(s: &Sock, n: isize) -> Option<Errno> {
+    let told = (n < 0).then(errno);
+    if told == Some(Errno(libc::ECONNRESET)) {
+        end::take_death(s);
+    }
+    told
 }
 
 /// The kernel took less than all: an edge-triggered set that serves the socket since the other direction
@@ -181,7 +229,7 @@ pub unsafe fn send_slowly(
 #[inline]
 pub(super) fn note_full(s: &Sock, n: isize, wanted: usize) {
     if s.has(flag::CAREFUL) && n < wanted as isize {
-        s.tx.looked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        s.tx.looked.fetch_add(1, Relaxed);
     }
 }
 
@@ -231,8 +279,7 @@ fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> usize {
         Err(e) if end::is_behind_death(s, fd, e) => 0, // the next call is told
         Err(e) => {
             // TCP keeps the error for the next call when some bytes went.
-            let order = std::sync::atomic::Ordering::Relaxed;
-            let _ = s.error.compare_exchange(0, e.0 as u32, order, order);
+            let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
             0
         }
     }
@@ -240,16 +287,11 @@ fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> usize {
 
 /// The error that a call before this one left.
 #[inline]
-fn left_error(s: &Sock, flags: i32) -> Option<isize> {
-    use std::sync::atomic::Ordering::Relaxed;
+fn left_error(s: &Sock) -> Option<Errno> {
     if s.error.load(Relaxed) == 0 {
         return None;
     }
-    let e = end::took_left(s, s.error.swap(0, Relaxed));
-    if e.0 == libc::EPIPE {
-        end::pipe_signal(flags);
-    }
-    Some(to_c(Err(e)))
+    Some(end::took_left(s, s.error.swap(0, Relaxed)))
 }
 
 /// recv(2) and its relatives.
@@ -308,7 +350,12 @@ pub unsafe fn recv_slowly(
             // SAFETY: by the contract.
             return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
         }
+        let record = s.generation.load(std::sync::atomic::Ordering::Relaxed);
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
+            // Another thread may have closed the connection meanwhile: the call went on in the kernel, the record is another's.
+            if s.generation.load(std::sync::atomic::Ordering::Relaxed) != record {
+                return n;
+            }
             rendezvous::after_op(s, fd);
             if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) {
                 continue;

@@ -3,16 +3,20 @@
 //! They may have held a direction's lock, have shown bytes or room and not told who waits for that, have taken bytes and not counted
 //! them; the kernel may have sent or received for them; a socket that is closed may have waited for their end. Called by the hooks of longjmp and its relatives, and by the unwinder.
 
-use crate::engine::{bell, count, inside, within};
+use crate::engine::{bell, count, counted, inside, within};
 use crate::family::lock::{self, Lock};
 use crate::family::{self, sock::Sock};
+use crate::rendezvous::stepping;
 use std::sync::atomic::Ordering::*;
 
 /// The calling thread goes on at `target` of its stack, and what lies below is over.
 pub fn below(target: usize) {
     within::leave_below(target);
     lock::leave(target, make_up);
+    counted::leave_below(target);
     inside::leave_below(target);
+    stepping::leave_below(target);
+    super::waited::leave_below(target);
 }
 
 /// The calling thread ends, and unwinds its stack by force: nothing stops that.

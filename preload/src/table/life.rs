@@ -31,7 +31,9 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     let s = family::take_sock().ok()?;
     crate::control::look();
     s.reset();
-    s.put(flag::NONBLOCK, nonblock);
+    if nonblock {
+        s.flags.store(flag::NONBLOCK, Relaxed);
+    }
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
     worth::begin_counting(s);
@@ -215,23 +217,23 @@ pub fn on_dup(old: i32, new: i32) {
 /// Before the kernel closes `fd` (close, dup2 onto it, close_range). Does nothing in a vfork child,
 /// whose memory is its parent's.
 pub fn before_close(fd: i32) {
-    if get(fd).is_none() || process::is_vfork_child() {
+    let Some(entry) = get(fd) else { return };
+    if process::is_vfork_child() {
         return;
     }
-    let (twin, elsewhere) = match get(fd) {
-        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) > 1 => (twin_of(fd, s), true),
-        Some(Entry::Sock(s)) => (None, s.holders.load(Relaxed) > 1),
-        _ => (None, false),
-    };
-    set::forget_fd(fd, twin, elsewhere);
-    if let Some(Entry::Set(s)) = get(fd)
-        && waited::lives_on(s, fd)
-    {
-        return; // threads wait in it
-    }
-    let ours = match get(fd) {
-        Some(Entry::Sock(s)) if REFS[family::index_of(s) as usize].load(Relaxed) == 1 => late::withdraw(s, fd),
-        _ => None,
+    let ours = match entry {
+        Entry::Sock(s) => {
+            let has_twins = has_twins(s);
+            set::forget_fd(fd, if has_twins { twin_of(fd, s) } else { None }, has_twins || s.holders.load(Relaxed) > 1);
+            if has_twins { None } else { late::withdraw(s, fd) }
+        }
+        Entry::Set(s) => {
+            set::forget_fd(fd, None, false);
+            if waited::lives_on(s, fd) {
+                return; // threads wait in it
+            }
+            None
+        }
     };
     match take(fd) {
         Some(Entry::Sock(s)) => {

@@ -4,6 +4,7 @@
 //! touched. Members whose socket has a direction in memory are *hot* (looked at by every wait) or
 //! *cold* (their doorbell byte is armed; the kernel wakes the set). Used by `ready` through [`super::set`].
 
+use super::buried::Buried;
 use super::index::Index;
 use crate::family::sock::Sock;
 use crate::sys::mem;
@@ -106,17 +107,25 @@ pub struct Inner {
     pub bell_registered: bool,
     /// Which ears of the waiter are as well (`engine::ear::join`).
     pub ears: u32,
-    /// The channel of links is in the kernel's set.
-    pub channel_registered: bool,
+    /// The channel of links that is in the kernel's set, or -1.
+    pub channel: i32,
     /// A member became hot since the hot ones last got the waiter's name.
     pub unnamed: bool,
     /// Tick from which the kernel is to be looked at again.
     pub kernel_look: u64,
     /// Ticks that the last look took.
     pub kernel_took: u64,
+    /// Registrations of the library's own that have ended.
+    pub buried: Buried,
 }
 
 impl Inner {
+    /// The set has no waiter now: the next one is not registered, nor are its ears.
+    pub fn forget_waiter(&mut self) {
+        self.bell_registered = false;
+        self.ears = 0;
+    }
+
     /// Takes every member out and gives the memory back.
     pub fn empty(&mut self) {
         for m in 0..self.used {
@@ -145,10 +154,11 @@ impl Inner {
             orphans: 0,
             bell_registered: false,
             ears: 0,
-            channel_registered: false,
+            channel: -1,
             unnamed: false,
             kernel_look: 0,
             kernel_took: 0,
+            buried: std::mem::replace(&mut self.buried, Buried::new()), // threads may come from before
         };
     }
 
@@ -164,6 +174,12 @@ impl Inner {
         debug_assert!(m < self.used);
         // SAFETY: as above, exclusive through &mut self.
         unsafe { &mut *self.members.add(m as usize) }
+    }
+
+    /// The data word, if the kernel's registration is not the program's.
+    pub fn own_word(&self, m: u32) -> Option<u64> {
+        let mb = self.member(m);
+        ((mb.ours || mb.ghost) && mb.kernel != mb.events).then_some(mb.data)
     }
 
     /// Number of member entries (free ones included).

@@ -18,6 +18,7 @@
 //! - [`drain`]: connections that the control page wants on TCP.
 
 pub mod apart;
+pub mod buried;
 pub mod confine;
 pub mod drain;
 pub mod files;
@@ -109,7 +110,9 @@ pub fn put(fd: i32, e: Entry) -> Option<Entry> {
         Entry::Set(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut().map_addr(|a| a | SET_TAG),
     };
     let slot = TABLE.get(fd as usize)?;
-    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    if HIGH.load(Relaxed) <= fd as u32 {
+        HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    }
     decode(slot.swap(p, AcqRel))
 }
 

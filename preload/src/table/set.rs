@@ -2,14 +2,14 @@
 //!
 //! Found by descriptor through the socket table; [`super::members`] has what a set knows of its members.
 
-use super::{CAP, Entry, range, waited};
+use super::{CAP, Entry, get, range, waited};
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
 use crate::sys::{self, mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 /// A set.
 #[repr(align(64))]
@@ -30,7 +30,7 @@ pub struct Set {
     pub sleepers: AtomicU32,
     /// How often it was closed; changed with the lock held. A thread that slept in it before is no sleeper of it any more.
     pub closed: AtomicU32,
-    /// The channel of links is among what the kernel reports of it.
+    /// The number of the channel of links that is among what the kernel reports of it (`link::cover::channel`); 0: none.
     pub channel: AtomicU32,
     /// Learned spin budget.
     pub spin: AtomicU32,
@@ -40,6 +40,10 @@ pub struct Set {
     pub kept: AtomicI32,
     /// 1: events came since the members were last put in order before a long sleep.
     pub untidy: AtomicU32,
+    /// Registrations of the library's own that have ended (`buried`).
+    pub buried: AtomicU64,
+    /// A number under which it was last named, or was once.
+    pub named: AtomicI32,
     next: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
@@ -145,18 +149,22 @@ pub fn forget_fd(fd: i32, twin: Option<i32>, elsewhere: bool) {
         let Ok(locked) = s.lock(&marker) else { continue };
         let i = locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
+            let word = i.own_word(m);
             match twin.filter(|_| !i.member(m).ghost) {
                 Some(twin) => {
                     give_back(s, i, m);
                     i.orphan(m, twin);
                 }
                 None => {
-                    if i.member(m).ghost && elsewhere && let Some(at) = s.number() {
+                    // Ghosts would stay; and between here and the close another thread could get an event.
+                    let is_early = word.is_some() && !elsewhere && !thread::is_only();
+                    if (is_early || i.member(m).ghost && elsewhere) && let Some(at) = s.number() {
                         let _ = sys::fd::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, None);
                     }
                     i.drop_member(m);
                 }
             }
+            s.bury(i, word);
         }
         while let Some(m) = i.orphan_of(fd) {
             match twin {
@@ -192,8 +200,7 @@ pub fn retire() {
             && let Some(w) = s.waiter()
         {
             s.waiter.store(0, Relaxed);
-            locked.inner.bell_registered = false;
-            locked.inner.ears = 0;
+            locked.inner.forget_waiter();
             w.release();
         }
     }
@@ -208,9 +215,8 @@ pub fn forget_in_child() {
         s.lock.reset();
         let marker = Marker::new();
         if let Ok(locked) = s.lock(&marker) {
-            locked.inner.bell_registered = false;
-            locked.inner.ears = 0;
-            locked.inner.channel_registered = false;
+            locked.inner.forget_waiter();
+            locked.inner.channel = -1;
             s.channel.store(0, Relaxed);
             // The counts in the sockets' records are the parent's.
             for m in 0..locked.inner.used() {
@@ -226,7 +232,15 @@ impl Set {
     pub fn number(&'static self) -> Option<i32> {
         let is_it = |e: Entry| matches!(e, Entry::Set(s) if std::ptr::eq(s, self));
         let kept = Some(waited::own_number(self)).filter(|fd| *fd >= 0);
-        kept.or_else(|| range(0, u32::MAX).find(|(_, e)| is_it(*e)).map(|(fd, _)| fd))
+        let named = || Some(self.named.load(Relaxed)).filter(|fd| get(*fd).is_some_and(is_it));
+        kept.or_else(named).or_else(|| range(0, u32::MAX).find(|(_, e)| is_it(*e)).map(|(fd, _)| fd))
+    }
+
+    /// The registration of this word was the library's own until now ([`Inner::own_word`]).
+    pub fn bury(&self, inner: &mut Inner, word: Option<u64>) {
+        if let Some(word) = word {
+            self.buried.store(inner.buried.add(word), Release); // pairs with the Acquire before a thread asks the kernel
+        }
     }
 
     /// How many numbers it has.

@@ -4,7 +4,7 @@
 use super::{Entry, get};
 use crate::family::sock::Sock;
 use crate::rendezvous::{self, pending};
-use crate::sys::proc;
+use crate::sys::{proc, thread};
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Brings on what is on its way. One load when nothing is.
@@ -27,6 +27,9 @@ fn bring_on(s: &'static Sock) {
 /// The descriptor has left the table and is about to be closed: nobody may be in the middle of a step
 /// with its number.
 pub fn let_finish(s: &Sock) {
+    if thread::is_only() {
+        return; // a step of this very thread, below a handler: not to be waited for
+    }
     // Pairs with the fence of `rendezvous::step_in_wait`: either the step sees the empty slot, or we
     // see the step. Bounded: a handler may have interrupted the step of this very thread.
     fence(SeqCst);

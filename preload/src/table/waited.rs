@@ -2,11 +2,12 @@
 //! come back, as in the kernel, where the wait holds the file.
 //!
 //! A thread may leave its wait without returning (`engine::inside`, which does the same for sockets): each remembers where on its
-//! stack its waits are. Called by `ready::wait`, by `life` (close), by fork, and by `own` for the numbers.
+//! stack its waits are, and who sees it leave says so ([`leave_below`]). Called by `ready::wait`, by `life` (close), by fork, and by `own` for the numbers.
 
 use super::set::{self, Set};
 use super::{epoll_set, take};
 use crate::engine::threads;
+use crate::family::lock;
 use crate::sys::{self, thread};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
@@ -134,6 +135,18 @@ fn forget_abandoned(here: usize) {
         if waits.iter().any(|w| is_over(&w)) && !thread::is_on_alternate_stack() {
             waits.iter().filter(is_over).filter_map(|w| w.set.take()).for_each(leave);
         }
+    });
+}
+
+/// The calling thread goes on at `target` of its stack.
+pub fn leave_below(target: usize) {
+    WAITS.with(|waits| {
+        if waits.iter().all(|w| w.set.get().is_none()) {
+            return;
+        }
+        let is_left = lock::is_left(target);
+        let left = waits.iter().filter(|w| w.set.get().is_some() && is_left(w.at.get()));
+        left.filter_map(|w| w.set.take()).for_each(leave);
     });
 }
 

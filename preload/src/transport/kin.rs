@@ -14,7 +14,7 @@ pub fn beside(users: [u32; 3]) -> impl Iterator<Item = (u32, &'static Peer)> {
 }
 
 /// This process keeps nothing by which the peer is woken, and no channel. Whoever sleeps by a name wakes once, and finds that
-/// we do not know it (`bell::no_names`).
+/// we do not know it (`known::no_names`).
 pub fn part(p: &Peer) {
     p.wakes.ring_all();
     p.kinship.store(FORMER, Relaxed);

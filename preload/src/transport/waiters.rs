@@ -30,6 +30,8 @@ struct Local {
     stale: AtomicU32,
     /// What [`EARS`] was when its last ear was opened; 0: it has none.
     ears: AtomicU32,
+    /// It hears the network card in its sleep (`link::cover`).
+    hears: AtomicU32,
 }
 
 /// Ears that this process has opened (`wakes`).
@@ -43,6 +45,7 @@ static LOCAL: [Local; SLOTS] =
             generation: AtomicU32::new(0),
             stale: AtomicU32::new(0),
             ears: AtomicU32::new(0),
+            hears: AtomicU32::new(0),
         }
     }; SLOTS];
 
@@ -132,9 +135,22 @@ impl Waiter {
         fence(SeqCst);
     }
 
+    /// Its sleep is ended by the network card as well.
+    pub fn hears(self) {
+        LOCAL[self.slot()].hears.store(1, Relaxed);
+    }
+
+    /// Whether that is so, of one that sleeps.
+    pub fn is_hearing(self) -> bool {
+        LOCAL[self.slot()].hears.load(Relaxed) != 0
+    }
+
     /// Says "awake".
     #[inline]
     pub fn wake_up(self) {
+        if self.is_hearing() {
+            LOCAL[self.slot()].hears.store(0, Relaxed);
+        }
         if let Some(w) = word_of(self.slot()) {
             let v = w.load(Relaxed);
             if v & 1 != 0 {

@@ -9,7 +9,7 @@ use super::relatives;
 use super::blocked::Blocked;
 use super::shake::Shake;
 use super::way_back::Leaver;
-use crate::link::cover;
+use crate::link::cover::{self, rest::Rest};
 use crate::link::leave::TcpEvent;
 use crate::link::lock::{self, now};
 use crate::log;
@@ -129,6 +129,7 @@ struct Work {
     listeners: Vec<Listener>,
     heirs: Vec<Heir>,
     blocked: Blocked,
+    rest: Rest,
 }
 
 /// The thread.
@@ -143,7 +144,7 @@ fn serve() {
 }
 
 fn round(work: &mut Work) {
-    let Work { shakes, leavers, later, listeners, heirs, blocked } = work;
+    let Work { shakes, leavers, later, listeners, heirs, blocked, rest } = work;
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -207,13 +208,19 @@ fn round(work: &mut Work) {
         at = [at, wants.at].into_iter().flatten().min();
         fds.push(entry(if wants.events == 0 { -1 } else { leaver.fd }, wants.events));
     }
+    let rests = rest.look(now(), shakes.is_empty() && leavers.is_empty() && heirs.is_empty());
+    at = [at, rests].into_iter().flatten().min();
     // Armed before the last look: what comes afterwards makes an event.
     let busy = lock::with(|all| {
+        if rests.is_some() {
+            // Of one who was woken by it and did not come.
+            cover::take_events(all);
+        }
         for d in &all.devices {
-            fds.push(entry(d.event_fd(), libc::POLLIN));
+            fds.push(entry(if rests.is_none() { d.event_fd() } else { -1 }, libc::POLLIN));
             fds.push(entry(d.async_fd(), libc::POLLIN));
         }
-        lock::arm(all);
+        cover::arm(all);
         all.poll() || !all.leavers.is_empty()
     });
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
@@ -226,6 +233,7 @@ fn round(work: &mut Work) {
     }
     if fds[0].revents != 0 {
         lock::was_called();
+        cover::rest::end();
         relatives::watch(|child, place| listen(child, libc::EPOLLIN, CHILD | place as u64, libc::EPOLL_CTL_ADD));
         lock::with(|all| all.mark_all());
     }
@@ -242,10 +250,10 @@ fn round(work: &mut Work) {
     lock::with(|all| {
         let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
         let mut events = Vec::new();
+        if all.devices.iter().any(|d| number(d.event_fd())) {
+            cover::take_events(all);
+        }
         for (at, d) in all.devices.iter_mut().enumerate() {
-            if number(d.event_fd()) {
-                d.take_event();
-            }
             if number(d.async_fd())
                 && let Some(event) = d.take_async()
             {

@@ -7,6 +7,7 @@
 //! [`Conn::segments`] gives, say so to [`Conn::consume`]. After every call poll `poll_cdc`, as soon as
 //! a send slot is free. RFC 7609 section 4, Linux `net/smc/smc_{cdc,tx,rx,close}.c`.
 
+mod closing;
 mod failover;
 mod immediate;
 mod receive;
@@ -20,7 +21,6 @@ pub use self::state::State;
 
 use self::receive::Receiver;
 use self::send::Sender;
-use self::state::Farewell;
 use super::cdc::{Cdc, ConnFlags, LEN, ProducerFlags};
 use super::clc::accept::Endpoint;
 use super::cursor::{Cursor, CursorError, Segment, Segments};
@@ -277,73 +277,6 @@ impl Conn {
         self.rx.take_urgent(peek)
     }
 
-    // Closing.
-
-    /// This end is done writing (shutdown for writing).
-    pub fn shutdown(&mut self) {
-        let (next, tell) = self.state.on_shutdown();
-        self.state = next;
-        if tell {
-            self.local |= ConnFlags::DONE_WRITING;
-            self.cdc_due = true;
-        }
-    }
-
-    /// The program closes. Data that it left unread makes this an abort, as in Linux.
-    pub fn close(&mut self) {
-        self.leave(self.rx.readable() > 0);
-    }
-
-    /// As [`Conn::close`], but always an abort: the peer is told that data may be lost.
-    pub fn abort(&mut self) {
-        self.leave(true);
-    }
-
-    fn leave(&mut self, abort: bool) {
-        if self.closed {
-            return;
-        }
-        self.closed = true;
-        let (next, farewell) = self.state.on_close(self.local, self.remote);
-        self.state = next;
-        let flag = match farewell {
-            Farewell::None => return,
-            Farewell::Close if !abort => ConnFlags::CLOSED,
-            Farewell::Close | Farewell::Abort => ConnFlags::ABORTED,
-        };
-        // An abort that was sent already is not sent again.
-        if !self.local.contains(flag) {
-            self.local |= flag;
-            self.cdc_due = true;
-        }
-    }
-
-    /// The peer withdrew these memories ([`super::link::Event::RkeysDeleted`]). A connection that
-    /// could still write into one of them is aborted; one that is done with writing does not care.
-    pub fn handle_rkeys_deleted(&mut self, keys: &[Rkey]) {
-        let withdrawn = self
-            .peer
-            .as_ref()
-            .is_some_and(|peer| keys.contains(&peer.rkey));
-        if withdrawn && self.write_error().is_none() {
-            self.violated(Violation::RingWithdrawn);
-        }
-    }
-
-    /// The link died: nothing can be sent or will come.
-    pub fn handle_link_down(&mut self) {
-        self.link_down = true;
-        if self.state == State::Closed {
-            return;
-        }
-        self.error.get_or_insert(ConnError::Aborted);
-        self.state = if self.closed {
-            State::Closed
-        } else {
-            State::PeerAbortWait
-        };
-    }
-
     /// The next message to send. It is counted as sent: call only with a free send slot.
     pub fn poll_cdc(&mut self) -> Option<[u8; LEN]> {
         if let Some(message) = self.poll_failover() {
@@ -387,38 +320,10 @@ impl Conn {
         }
     }
 
-    /// Takes over the peer's flags; true if there are new ones.
-    fn peer_flags(&mut self, flags: ConnFlags) -> bool {
-        let fresh = flags.difference(self.remote);
-        self.remote |= flags;
-        if fresh.contains(ConnFlags::ABORTED) {
-            self.error.get_or_insert(ConnError::Reset);
-        }
-        if !self.remote.is_empty() {
-            self.state = self.state.on_peer(self.local, self.remote);
-        }
-        !fresh.is_empty()
-    }
-
     fn update_if_due(&mut self) {
         let peer_reads_it = !self.remote.intersects(ConnFlags::ANY_CLOSE) && !self.closed;
         if peer_reads_it && self.rx.update_due() {
             self.cdc_due = true;
         }
-    }
-
-    /// Aborts: the peer's word cannot be trusted any more.
-    fn violated(&mut self, violation: Violation) -> Violation {
-        self.error.get_or_insert(ConnError::Reset);
-        self.state = if self.closed {
-            State::Closed
-        } else {
-            State::ProcessAbort
-        };
-        if !self.local.contains(ConnFlags::ABORTED) {
-            self.local |= ConnFlags::ABORTED;
-            self.cdc_due = true;
-        }
-        violation
     }
 }

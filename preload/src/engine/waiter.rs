@@ -1,0 +1,66 @@
+//! The calling thread's waiter, by which peers wake it in blocking calls, poll and select.
+//!
+//! Taken at its first wait, given back at its end. Called by [`super::wait`], [`super::rouse`] and `ready`.
+
+use super::{counted, inside, spin};
+use crate::link::cover;
+use crate::transport::waiters::{self, Waiter};
+use std::cell::Cell;
+
+thread_local! {
+    static WAITER: Cell<Option<Waiter>> = const { Cell::new(None) };
+    static WITHOUT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's waiter, if it has one already.
+pub fn own_waiter() -> Option<Waiter> {
+    WAITER.get().filter(|w| w.is_ours())
+}
+
+/// This thread's waiter; None where none can be had (the doorbell byte serves then).
+pub fn thread_waiter() -> Option<Waiter> {
+    if let Some(w) = WAITER.get()
+        && w.is_ours()
+    {
+        if !w.is_stale() {
+            return Some(w);
+        }
+        if w.is_asleep() {
+            return None; // below a handler
+        }
+        w.release();
+    }
+    // After a refusal ask again only now and then.
+    let skip = WITHOUT.get();
+    if skip > 0 {
+        WITHOUT.set(skip - 1);
+        return None;
+    }
+    match waiters::take() {
+        Ok(w) => {
+            WAITER.set(Some(w));
+            super::threads::at_exit();
+            Some(w)
+        }
+        Err(_) => {
+            WITHOUT.set(100);
+            None
+        }
+    }
+}
+
+/// The thread ends, or the library withdraws: its waiter is free again.
+pub fn thread_ends() {
+    if crate::control::is_withdrawn() {
+        return; // a call to close it may be forbidden
+    }
+    inside::thread_ends();
+    counted::thread_ends();
+    cover::thread_ends();
+    spin::tell();
+    if let Some(w) = WAITER.take()
+        && w.is_ours()
+    {
+        w.release();
+    }
+}

@@ -1,0 +1,104 @@
+//! How a connection ends: this end's shutdown, close and abort, what the peer says of its own, and a link or a peer that fails.
+//!
+//! The driver calls it through [`Conn`]; what each flag means for the state is in [`super::state`].
+
+use super::report::{ConnError, Violation};
+use super::state::{Farewell, State};
+use super::Conn;
+use crate::smc::cdc::ConnFlags;
+use crate::smc::id::Rkey;
+
+impl Conn {
+    /// This end is done writing (shutdown for writing).
+    pub fn shutdown(&mut self) {
+        let (next, tell) = self.state.on_shutdown();
+        self.state = next;
+        if tell {
+            self.local |= ConnFlags::DONE_WRITING;
+            self.cdc_due = true;
+        }
+    }
+
+    /// The program closes. Data that it left unread makes this an abort, as in Linux.
+    pub fn close(&mut self) {
+        self.leave(self.rx.readable() > 0);
+    }
+
+    /// As [`Conn::close`], but always an abort: the peer is told that data may be lost.
+    pub fn abort(&mut self) {
+        self.leave(true);
+    }
+
+    fn leave(&mut self, abort: bool) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        let (next, farewell) = self.state.on_close(self.local, self.remote);
+        self.state = next;
+        let flag = match farewell {
+            Farewell::None => return,
+            Farewell::Close if !abort => ConnFlags::CLOSED,
+            Farewell::Close | Farewell::Abort => ConnFlags::ABORTED,
+        };
+        // An abort that was sent already is not sent again.
+        if !self.local.contains(flag) {
+            self.local |= flag;
+            self.cdc_due = true;
+        }
+    }
+
+    /// The peer withdrew these memories ([`crate::smc::link::Event::RkeysDeleted`]). A connection that
+    /// could still write into one of them is aborted; one that is done with writing does not care.
+    pub fn handle_rkeys_deleted(&mut self, keys: &[Rkey]) {
+        let withdrawn = self
+            .peer
+            .as_ref()
+            .is_some_and(|peer| keys.contains(&peer.rkey));
+        if withdrawn && self.write_error().is_none() {
+            self.violated(Violation::RingWithdrawn);
+        }
+    }
+
+    /// The link died: nothing can be sent or will come.
+    pub fn handle_link_down(&mut self) {
+        self.link_down = true;
+        if self.state == State::Closed {
+            return;
+        }
+        self.error.get_or_insert(ConnError::Aborted);
+        self.state = if self.closed {
+            State::Closed
+        } else {
+            State::PeerAbortWait
+        };
+    }
+
+    /// Takes over the peer's flags; true if there are new ones.
+    pub(super) fn peer_flags(&mut self, flags: ConnFlags) -> bool {
+        let fresh = flags.difference(self.remote);
+        self.remote |= flags;
+        if fresh.contains(ConnFlags::ABORTED) {
+            self.error.get_or_insert(ConnError::Reset);
+        }
+        if !self.remote.is_empty() {
+            self.state = self.state.on_peer(self.local, self.remote);
+        }
+        !fresh.is_empty()
+    }
+
+    /// Aborts: the peer's word cannot be trusted any more.
+    pub(super) fn violated(&mut self, violation: Violation) -> Violation {
+        self.error.get_or_insert(ConnError::Reset);
+        self.state = if self.closed {
+            State::Closed
+        } else {
+            State::ProcessAbort
+        };
+        if !self.local.contains(ConnFlags::ABORTED) {
+            self.local |= ConnFlags::ABORTED;
+            self.cdc_due = true;
+        }
+        violation
+    }
+}
