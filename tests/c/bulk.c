@@ -17,7 +17,7 @@ static void show(const char *who) {
     fprintf(stderr, "%s %lu wide\n", who, large);
 }
 
-static void give(int fd, uint64_t from, uint64_t len, size_t block, unsigned seed) {
+static void give_on(int fd, uint64_t from, uint64_t len, size_t block, unsigned seed) {
     for (uint64_t o = from; o < from + len;) {
         size_t n = block < from + len - o ? block : from + len - o;
         fill(buf, n, o, seed);
@@ -27,13 +27,28 @@ static void give(int fd, uint64_t from, uint64_t len, size_t block, unsigned see
     payload(len);
 }
 
-static void take(int fd, uint64_t from, uint64_t len, unsigned seed) {
+static void take_on(int fd, uint64_t from, uint64_t len, unsigned seed) {
     for (uint64_t o = from; o < from + len;) {
         size_t n = sizeof buf < from + len - o ? sizeof buf : from + len - o;
         ssize_t r = MUST(recv(fd, buf, n, 0));
         if (r == 0 || !matches(buf, r, o, seed))
             die("bytes differ");
         o += r;
+    }
+}
+
+/* After each MiB the giver waits until nothing is left unread: only an empty ring is left for the wide one. */
+static void give(int fd, uint64_t from, uint64_t len, size_t block, unsigned seed) {
+    for (uint64_t o = from; o < from + len; o += MIB) {
+        give_on(fd, o, MIB, block, seed);
+        get(fd, buf, 1);
+    }
+}
+
+static void take(int fd, uint64_t from, uint64_t len, unsigned seed) {
+    for (uint64_t o = from; o < from + len; o += MIB) {
+        take_on(fd, o, MIB, seed);
+        put(fd, "r", 1);
     }
     say("%llu bytes from %llu, whole", (unsigned long long)len, (unsigned long long)from);
 }
@@ -75,6 +90,10 @@ static void headers(void) {
             put(fd, buf, n);
         }
         o += n;
+        if (i % 16 == 15 && is_a)
+            put(fd, "r", 1);
+        else if (i % 16 == 15)
+            get(fd, buf, 1);
     }
     say("%llu", (unsigned long long)o);
     show("headers");
@@ -133,6 +152,8 @@ static void peeked(void) {
         if (n == 0 || !matches(buf, n, o, 8))
             die("bytes differ");
         o += n;
+        if (o % MIB == 0)
+            put(fd, "r", 1);
     }
     show("peeked");
     meet();
@@ -149,9 +170,9 @@ static void unread(void) {
     for (int turn = 1; turn < 3; turn++) {
         if (is_a) {
             usleep(600000);
-            take(fd, (uint64_t)turn * LOT, LOT, 2);
+            take_on(fd, (uint64_t)turn * LOT, LOT, 2);
         } else {
-            give(fd, (uint64_t)turn * LOT, LOT, BLOCK, 2);
+            give_on(fd, (uint64_t)turn * LOT, LOT, BLOCK, 2);
         }
     }
     meet();
@@ -169,8 +190,9 @@ static void pinned(void) {
                 die("bytes differ");
         say("the rest, whole");
     } else {
-        give(fd, 0, 2 * LOT, BLOCK, 6);
+        give(fd, 0, LOT, BLOCK, 6);
         show("pinned");
+        give_on(fd, LOT, LOT, BLOCK, 6);
     }
     meet();
 }
