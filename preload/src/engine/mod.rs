@@ -44,6 +44,7 @@ pub mod stuck;
 pub mod switch;
 pub mod take_up;
 pub mod threads;
+mod timer;
 pub mod tx;
 pub mod urgent;
 pub mod wait;

@@ -4,6 +4,8 @@
 //! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
 //! would for recv and send (`signals`). No lock is held here.
 
+pub use super::timer::Timer;
+
 use super::bell::{self, Kind};
 use super::{called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
@@ -12,36 +14,11 @@ use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{Errno, Res, clock, fd, mem, thread};
+use crate::sys::{Errno, Res, clock, mem, thread};
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
 use std::sync::atomic::Ordering::*;
-
-/// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
-pub struct Timer {
-    limit: u64,
-    deadline: u64,
-}
-
-impl Timer {
-    /// A limit in ns; 0 = none.
-    pub fn lazy(limit: u64) -> Timer {
-        Timer { limit, deadline: 0 }
-    }
-
-    /// Time left: None without a limit, Some(0) when it is over.
-    fn left(&mut self) -> Option<u64> {
-        if self.limit == 0 {
-            return None;
-        }
-        let now = clock::now_ns();
-        if self.deadline == 0 {
-            self.deadline = now.saturating_add(self.limit);
-        }
-        Some(self.deadline.saturating_sub(now))
-    }
-}
 
 /// A millisecond for a blocking call that is called back for nothing again and again. Errors as
 /// [`for_data`].
@@ -51,7 +28,7 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
         return Err(Errno(libc::EAGAIN));
     }
     let interrupt = signals::interrupt();
-    match plain_for(sock, libc::POLLPRI, 1) {
+    match plain_for(sock, libc::POLLPRI, timer) {
         Err(e) if e.0 == libc::EINTR && !signals::restarts(interrupt) => Err(e),
         _ => Ok(()),
     }
@@ -138,7 +115,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         if timer.left() == Some(0) {
             return Err(Errno(libc::EAGAIN));
         }
-        return plain_for(sock, libc::POLLRDHUP, 1);
+        return plain_for(sock, libc::POLLRDHUP, timer);
     }
     let me = if s.is_public() && !linked { None } else { waiter::thread_waiter() };
     let record = family::record(s);
@@ -261,6 +238,7 @@ fn sleep(
     ready: impl Fn() -> bool,
 ) -> Res<Woke> {
     crate::control::look();
+    timer.begin_sleep(begun);
     let left = timer.left();
     if left == Some(0) {
         return Err(Errno(libc::EAGAIN));
@@ -307,9 +285,11 @@ fn sleep(
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
+    let mask = timer.mask();
+    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: array, timespec and mask live through the call. A thread that is cancelled in here, or
     // jumps out of a handler, never returns: `inside` notices.
-    let n = unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) };
+    let n = unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, mask) };
     let e = crate::sys::errno();
     inside::leave(s);
     if let Some(w) = me {
@@ -326,7 +306,7 @@ fn sleep(
     }
     leave(linked && fds[0].revents != 0);
     if n < 0 {
-        if e.0 == libc::EINTR && !begun && timer.limit == 0 && signals::restarts(interrupt) {
+        if e.0 == libc::EINTR && !begun && !timer.has_limit() && signals::restarts(interrupt) {
             return Ok(Woke::Event);
         }
         return Err(e);
@@ -349,12 +329,16 @@ fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
     sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
 }
 
-fn plain_for(sock: i32, events: i16, ms: i32) -> Res<()> {
+/// A millisecond, of which there will be more.
+fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
+    timer.begin_sleep(true);
     let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
-    match fd::poll(&mut fds, ms) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(e),
-    }
+    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let mask = timer.mask();
+    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: array, timespec and mask live through the call.
+    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), mask) };
+    if n < 0 { Err(crate::sys::errno()) } else { Ok(()) }
 }
 
 /// For readers of a socket that ended: nothing to wait for.
