@@ -215,10 +215,35 @@ static void twins_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+/* Nothing is read: each byte is an edge of its own, on whichever medium it and those before it are. */
+static void unread_a(void) {
+    int fd = conn(), ep = MUST(epoll_create1(0)), told = 0;
+    struct epoll_event e;
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLET, 1));
+    for (int i = 0; i < 100; i++) {
+        meet();
+        told += epoll_wait(ep, &e, 1, 3000) == 1;
+        while (epoll_wait(ep, &e, 1, 0) == 1) /* a change of medium may tell an edge again */
+            ;
+        meet();
+    }
+    say("%d of 100", told);
+    say("%zu", get(fd, buf, 100));
+}
+static void unread_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 100; i++) {
+        meet();
+        put(fd, "e", 1);
+        meet();
+    }
+}
+
 const struct test tests[] = {{"norms", norms_a, norms_b, 0},
                              {"numbers", numbers_a, numbers_b, 0},
                              {"exclusive_numbers", exclusive_a, exclusive_b, 0},
                              {"changed_by_another", changed_a, changed_b, 0},
                              {"from_set_to_set", moves_a, moves_b, 0},
                              {"sets_with_twins", twins_a, twins_b, 0},
+                             {"edges_unread", unread_a, unread_b, 0},
                              {0}};

@@ -264,6 +264,9 @@ pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at
                 }
             }
         }
+        if let Some(mb) = plain.filter(|mb| !ours && !several && mb.events & ET != 0) {
+            await_next_edge(mb.fd);
+        }
         if !ours
             && let Some(mb) = plain.filter(|_| !several)
             && is_only_proof(mb.fd, e.events)
@@ -340,6 +343,16 @@ fn told_by_kernel(inner: &mut Inner, m: u32) {
     let mb = inner.member(m);
     if mb.events & ONESHOT != 0 && !mb.ours {
         inner.member_mut(m).spent = true;
+    }
+}
+
+/// Edge-triggered, on TCP and about to be told of what lies there: its peer may be in memory already, and what that sends before
+/// all of it is read must be an edge of its own in the kernel's set.
+fn await_next_edge(fd: i32) {
+    if let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL) && !s.rx_in_memory())
+        && s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed))
+    {
+        kernel::expose(s, fd);
     }
 }
 
