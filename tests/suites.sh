@@ -64,16 +64,36 @@ for group in "-p smcr-proto -p smcr-admin -p smcr-preload" "-p smcr-model" "-p s
     # shellcheck disable=SC2086  # several words
     "$CARGO" test $group --no-run || exit 1
 done
+# Of a suite that failed: what did, once more, up to three tests; on a busy machine a test may need a processor that it does not get.
+# What passes then is named in the summary, for it is to be looked at all the same. Status as `run`.
+again() {
+    local failed strict=()
+    mapfile -t failed < <(sed -nE 's/^test (.+) +\.\.\. FAILED.*/\1/p' "$2" | sed 's/ *$//' | sort -u)
+    if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 3 ]; then return 1; fi
+    case $1 in
+        arrows | units | models | lab | conformance) return 1 ;;
+        twice) return 1 ;; # has attempts of its own
+        programs_*) strict=(env SMCR_STRICT=1) ;;
+    esac
+    printf '\n== %s: once more: %s\n' "$1" "${failed[*]}"
+    timeout "$(deadline "$1")" "${strict[@]}" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 --exact "${failed[@]}" || return 1
+    passed_later=${failed[*]}
+}
+
 status=0
 summary=()
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 if [ -n "${SMCR_FLIP:-}" ]; then echo "== connections flip: SMCR_FLIP=$SMCR_FLIP"; fi
 for suite in "$@"; do
     printf '\n== %s\n' "$suite"
     begin=$SECONDS
-    run "$suite"
-    code=$?
+    run "$suite" 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    passed_later=
+    if [ "$code" -eq 101 ] && again "$suite" "$log"; then code=0; fi
     case $code in
-        0) word=passed ;;
+        0) word=passed${passed_later:+, at the second attempt: $passed_later} ;;
         77) word='left out: no guests can be had here' ;;
         78) word="left out: $(steady "$suite")" ;;
         124) word='FAILED (deadline)' status=1 ;;
