@@ -1,7 +1,6 @@
 /* Owns: signals during calls that wait: EINTR, SA_RESTART, masks, handlers that use the same
  * connection, jumps out of handlers. */
-#include "waiting.h"
-#include <stdatomic.h>
+#include "case.h"
 
 static char buf[64 * KIB];
 static volatile sig_atomic_t rings;
@@ -269,61 +268,6 @@ static void longjmp_b(void) {
     meet();
 }
 
-/* More is waited for than is there: each signal ends the call, at whatever instant of it. */
-static atomic_int calls_made;
-static atomic_int is_over;
-static pthread_t caller;
-static pid_t caller_id;
-
-static void *each_signaller(void *missed) {
-    for (unsigned i = 1; !is_over; i++) {
-        int before = calls_made;
-        while (waiting_state(caller_id) != 'S' && !is_over)
-            ;
-        for (volatile unsigned spin = i * 7919 % 200000; spin > 0; spin--)
-            ;
-        pthread_kill(caller, SIGUSR1);
-        for (int ms = 0; calls_made == before && !is_over; ms++) {
-            if (ms == 1000) {
-                ++*(int *)missed;
-                pthread_kill(caller, SIGUSR1);
-                ms = 0;
-            }
-            usleep(1000);
-        }
-    }
-    return NULL;
-}
-static void each_a(void) {
-    int fd = conn();
-    int whole = 0, missed = 0;
-    pthread_t signaller;
-    meet();
-    meet_settled();
-    on_signal(SIGUSR1, on_alarm, 0);
-    caller = pthread_self();
-    caller_id = gettid();
-    MUST(-pthread_create(&signaller, NULL, each_signaller, &missed));
-    while (calls_made < 300) {
-        whole += recv(fd, buf, 10, MSG_WAITALL | MSG_PEEK) == 5;
-        calls_made++;
-    }
-    is_over = 1;
-    pthread_join(signaller, NULL);
-    sigset_t now;
-    MUST(sigprocmask(SIG_SETMASK, NULL, &now));
-    say("%d of 300 with five bytes, %d signals missed, blocked %d", whole, missed, sigismember(&now, SIGUSR1));
-    R(recv(fd, buf, 10, 0));
-    meet();
-}
-static void each_b(void) {
-    int fd = conn();
-    meet();
-    put(fd, "fives", 5);
-    meet_settled();
-    meet();
-}
-
 /* accept and connect under signals. */
 static void accept_a(void) {
     int l = listen_on(PORT);
@@ -351,6 +295,5 @@ const struct test tests[] = {{"eintr", eintr_a, eintr_b, 0},
                              {"masks", masks_a, masks_b, 0},
                              {"handler_io", handler_a, handler_b, 0},
                              {"longjmp", longjmp_a, longjmp_b, 0},
-                             {"each_one", each_a, each_b, SLOW},
                              {"accept", accept_a, accept_b, 0},
                              {0}};

@@ -234,11 +234,17 @@ impl<'a> Mill<'a> {
         let end = Instant::now() + PATIENCE;
         while !done(self)? {
             if Instant::now() > end {
-                bail!("{what}: not within the deadline\n{}{}", self.show()?, dump::all(&self.net.pids()));
+                bail!("{what}: not within the deadline\n{}{}{}", self.show()?, self.tell_ends(), dump::all(&self.net.pids()));
             }
             std::thread::sleep(Duration::from_micros(500));
         }
         Ok(())
+    }
+
+    /// How each end is, and what it has said on standard error.
+    fn tell_ends(&self) -> String {
+        let ends = [("client", &self.client), ("server", &self.server)];
+        ends.iter().map(|(name, end)| end.as_ref().map_or(format!("{name}: none\n"), |end| format!("{name}: {}\n", end.state()))).collect()
     }
 
     /// Stops one end for a while; both must go on afterwards.

@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use tempfile::TempDir;
 
 use crate::net::Net;
@@ -206,6 +207,13 @@ impl Running<'_> {
             self.ended = self.child.try_wait()?;
         }
         Ok(self.ended.is_some())
+    }
+
+    /// Whether it lives or how it ended, which stays to be waited for, and what it has said on standard error.
+    pub fn state(&self) -> String {
+        let pid = nix::unistd::Pid::from_raw(self.pid());
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        format!("{:?}, {}", self.ended.map_or_else(|| format!("{:?}", waitid(Id::Pid(pid), flags)), |e| e.to_string()), brief(self.text("err")))
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> Result<()> {

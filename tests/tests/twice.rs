@@ -47,6 +47,7 @@ const PROGRAMS: &[&str] = &[
     "closes",
     "options",
     "signals",
+    "interrupts",
     "leaving",
     "waits",
     "notices",

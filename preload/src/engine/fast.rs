@@ -6,6 +6,7 @@
 //! guard. Inlined into the hooks: a call is one function, whose instructions docs/performance.md counts.
 
 use super::bufs::{MOST, is_nowhere};
+use super::handlers::Since;
 use super::inside;
 use super::{bulk, kernel, rx, spin, tx, wait};
 use crate::config;
@@ -92,6 +93,7 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
         return Err(0);
     };
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
+    Since::begin_polling();
     let marker = Marker::new();
     let visit = inside::visit(s, &marker);
     if !wait::poll_first(s, dir) {

@@ -7,7 +7,7 @@
 //! lies unread before a switch when the descriptor leaves, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
-//! [`count`] compares our byte counts with the kernel's.
+//! [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
 pub mod bell;
 pub mod beside;
@@ -24,6 +24,7 @@ pub mod fast;
 pub mod file;
 pub mod follow;
 pub mod from_tcp;
+pub mod handlers;
 pub mod idle;
 pub mod inside;
 pub mod kernel;

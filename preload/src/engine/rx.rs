@@ -4,6 +4,7 @@
 //! takes a byte beyond the switch offset; PEEK ([`peek`]), WAITALL and the low-water mark work across it.
 
 use super::bufs::Bufs;
+use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
 use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, offer, peek, proof, spin, switch, urgent, wait};
@@ -48,7 +49,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     };
     let mut got = 0;
     let mut rounds = Rounds::default();
-    let mut timer = wait::Timer::lazy(s.recv_timeout.load(Relaxed));
+    let since = if flags & POLLED != 0 { Since::polling() } else { Since::now() };
+    let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }

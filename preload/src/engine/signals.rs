@@ -25,11 +25,6 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
     if ANY.load(Relaxed) { proc::with_signals_blocked(f) } else { f() }
 }
 
-/// Whether the program has set an action of some signal.
-pub fn has_handlers() -> bool {
-    ANY.load(Relaxed)
-}
-
 /// A thread may be cancelled at any instruction from now on.
 pub fn may_cancel() {
     ANY.store(true, Relaxed);

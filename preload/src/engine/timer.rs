@@ -1,22 +1,25 @@
-//! What one blocking call waits by: its limit, and from when on handlers run only while it sleeps. Made by `rx` and `tx`, used by
+//! What one blocking call waits by: its limit, and whether a signal has come since it began. Made by `rx` and `tx`, used by
 //! [`super::wait`].
 
-use super::signals;
-use crate::sys::{clock, proc};
+use super::handlers::Since;
+use crate::sys::clock;
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
 pub struct Timer {
     limit: u64,
     deadline: u64,
-    has_slept: bool,
-    /// The program's signal mask, while its signals are kept for the sleeps.
-    kept: Option<u64>,
+    since: Since,
 }
 
 impl Timer {
-    /// A limit in ns; 0 = none.
+    /// A limit in ns; 0 = none. The call begins now.
     pub fn lazy(limit: u64) -> Timer {
-        Timer { limit, deadline: 0, has_slept: false, kept: None }
+        Timer::since(limit, Since::now())
+    }
+
+    /// Of a call that has polled already.
+    pub fn since(limit: u64, since: Since) -> Timer {
+        Timer { limit, deadline: 0, since }
     }
 
     /// Time left: None without a limit, Some(0) when it is over.
@@ -35,25 +38,11 @@ impl Timer {
         self.limit != 0
     }
 
-    /// Before each sleep. A call that sleeps again is inside the kernel all the time for the program, and a signal ends it: so
-    /// from then on none is handled between its sleeps, where it would end nothing. `again`: there was a sleep, or will be more.
-    pub fn begin_sleep(&mut self, again: bool) {
-        if (again || self.has_slept) && self.kept.is_none() && signals::has_handlers() {
-            self.kept = Some(proc::block_signals());
-        }
-        self.has_slept = true;
-    }
-
-    /// The mask to sleep with, if it is another one than the thread has.
-    pub fn mask(&self) -> Option<libc::sigset_t> {
-        self.kept.map(proc::signal_set)
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        if let Some(mask) = self.kept {
-            proc::set_signal_mask(mask);
-        }
+    /// Whether a handler has run since the call began, or since this was asked last: for the program the call is inside the
+    /// kernel all the time, and ends by that.
+    pub fn is_interrupted(&mut self) -> bool {
+        let is_interrupted = self.since.has_one_run();
+        self.since = Since::now();
+        is_interrupted
     }
 }

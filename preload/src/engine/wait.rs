@@ -238,7 +238,6 @@ fn sleep(
     ready: impl Fn() -> bool,
 ) -> Res<Woke> {
     crate::control::look();
-    timer.begin_sleep(begun);
     let left = timer.left();
     if left == Some(0) {
         return Err(Errno(libc::EAGAIN));
@@ -285,12 +284,9 @@ fn sleep(
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mask = timer.mask();
-    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: array, timespec and mask live through the call. A thread that is cancelled in here, or
+    // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
     // jumps out of a handler, never returns: `inside` notices.
-    let n = unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, mask) };
-    let e = crate::sys::errno();
+    let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) });
     inside::leave(s);
     if let Some(w) = me {
         w.wake_up();
@@ -305,13 +301,13 @@ fn sleep(
         wake::take();
     }
     leave(linked && fds[0].revents != 0);
-    if n < 0 {
+    if let Err(e) = slept {
         if e.0 == libc::EINTR && !begun && !timer.has_limit() && signals::restarts(interrupt) {
             return Ok(Woke::Event);
         }
         return Err(e);
     }
-    if n == 0 {
+    if slept == Ok(0) {
         return if left == limit { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
     }
     if linked {
@@ -331,14 +327,24 @@ fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
 
 /// A millisecond, of which there will be more.
 fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
-    timer.begin_sleep(true);
     let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
     let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-    let mask = timer.mask();
-    let mask = mask.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: array, timespec and mask live through the call.
-    let n = unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), mask) };
-    if n < 0 { Err(crate::sys::errno()) } else { Ok(()) }
+    // SAFETY: array and timespec live through the call; no mask.
+    interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }).map(|_| ())
+}
+
+/// Sleeps, unless a handler has run since the call began, which would have ended a sleep of all that time.
+fn interruptible(timer: &mut Timer, sleep: impl FnOnce() -> i32) -> Res<i32> {
+    if timer.is_interrupted() {
+        return Err(Errno(libc::EINTR));
+    }
+    let n = sleep();
+    if n >= 0 {
+        return Ok(n);
+    }
+    let e = crate::sys::errno();
+    timer.is_interrupted(); // told now
+    Err(e)
 }
 
 /// For readers of a socket that ended: nothing to wait for.

@@ -7,7 +7,7 @@
 
 use super::{guarded, hooks};
 use crate::control;
-use crate::engine::signals;
+use crate::engine::{handlers, signals};
 use crate::family::process::is_vfork_child;
 use crate::ready::leave;
 use crate::sys::filter;
@@ -124,47 +124,83 @@ hooks! {
 
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
         // SAFETY: the program's arguments.
-        let r = unsafe { real::sigaction(signal, action, old) };
-        if r == 0 && !action.is_null() {
-            signals::changed(signal);
-        }
-        r
+        unsafe { set_action(signal, action, old) }
     }
 
     fn signal(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::signal(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::signal(signal, handler) })
     }
 
     fn bsd_signal(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::bsd_signal(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::bsd_signal(signal, handler) })
     }
 
     fn ssignal(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::ssignal(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::ssignal(signal, handler) })
     }
 
     fn sysv_signal(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::sysv_signal(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::sysv_signal(signal, handler) })
     }
 
     fn __sysv_signal(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::__sysv_signal(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::__sysv_signal(signal, handler) })
     }
 
     fn sigset(signal: c_int, handler: usize) -> usize {
         // SAFETY: the program's arguments.
-        noted(signal, unsafe { real::sigset(signal, handler) })
+        setting(signal, handler, |handler| unsafe { real::sigset(signal, handler) })
     }
 
     fn siginterrupt(signal: c_int, flag: c_int) -> c_int {
         // SAFETY: the program's arguments.
         noted(signal, unsafe { real::siginterrupt(signal, flag) })
     }
+}
+
+/// sigaction(2), with [`handlers`] between.
+///
+/// # Safety
+/// As for sigaction(2).
+unsafe fn set_action(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let setting = handlers::Setting::of(signal);
+    // SAFETY: null or the program's.
+    let given = unsafe { action.as_ref() }.map(|action| {
+        let mut given = *action;
+        given.sa_sigaction = setting.to_kernel(given.sa_sigaction);
+        given
+    });
+    // SAFETY: as the program's, but for the handler.
+    let r = unsafe { real::sigaction(signal, given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), old) };
+    if r != 0 {
+        if given.is_some() {
+            setting.undo();
+        }
+        return r;
+    }
+    // SAFETY: null or filled in by the call.
+    if let Some(old) = unsafe { old.as_mut() } {
+        old.sa_sigaction = setting.to_program(old.sa_sigaction);
+    }
+    if given.is_some() {
+        signals::changed(signal);
+    }
+    r
+}
+
+/// The same for signal(2) and its relatives, which return the handler before.
+fn setting(signal: c_int, handler: usize, set: impl FnOnce(usize) -> usize) -> usize {
+    let setting = handlers::Setting::of(signal);
+    let before = set(setting.to_kernel(handler));
+    if before == libc::SIG_ERR {
+        setting.undo();
+    }
+    noted(signal, setting.to_program(before))
 }
 
 /// A handler has been set.

@@ -4,6 +4,7 @@ use super::level;
 use super::readers::{self, Reader};
 use super::sleep::expose;
 use crate::control::wake;
+use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
 use crate::engine::{debt, ear, kernel, linked, room, spin, waiter};
@@ -60,6 +61,7 @@ pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset
 /// # Safety
 /// As there.
 pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t, looked: &mut bool) -> i32 {
+    let since = Since::now();
     let mut deadline = None;
     let mut rounds = Rounds::default();
     loop {
@@ -76,7 +78,7 @@ pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *con
             continue; // once more with the kernel's part
         }
         // SAFETY: by the contract.
-        match unsafe { sleep(fds, deadline, mask) } {
+        match unsafe { sleep(fds, deadline, mask, since) } {
             Some(r) => return r,
             None => rounds.another(),
         }
@@ -203,11 +205,11 @@ struct Slept {
 }
 
 /// Arms, looks once more, sleeps. Some: the call ends with this.
-unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t) -> Option<i32> {
+unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t, since: Since) -> Option<i32> {
     crate::control::look();
     let me = waiter::thread_waiter();
     // SAFETY: by the contract.
-    let slept = match readers::counted(fds, |fds, readers| unsafe { arm_and_sleep(fds, readers, me, deadline, mask) }) {
+    let slept = match readers::counted(fds, |fds, readers| unsafe { arm_and_sleep(fds, readers, me, deadline, mask, since) }) {
         Ok(slept) => slept?,
         Err(e) => {
             crate::sys::set_errno(e);
@@ -234,6 +236,7 @@ unsafe fn arm_and_sleep(
     me: Option<Waiter>,
     deadline: Option<u64>,
     mask: *const sigset_t,
+    began: Since,
 ) -> Option<Slept> {
     let mut full = None;
     for (p, reader) in fds.iter().zip(readers) {
@@ -291,6 +294,10 @@ unsafe fn arm_and_sleep(
             // Of one peer once, as far as that is quickly seen.
             let is_there = copy[last + 3..][..i].iter().rev().take(SMALL).any(|c| c.fd == ear);
             copy[last + 3 + i] = pollfd { fd: if is_there { -1 } else { ear }, events: libc::POLLIN, revents: 0 };
+        }
+        if began.has_one_run() {
+            (r, error) = (-1, Errno(libc::EINTR)); // while it polled
+            return;
         }
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };

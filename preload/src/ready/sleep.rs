@@ -10,6 +10,7 @@ use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
+use crate::engine::handlers::Since;
 use crate::engine::{bell, counted, ear, kernel, linked, room, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
@@ -37,7 +38,7 @@ pub enum Slept {
     Failed,
 }
 
-/// Sleeps in the kernel until something comes for the set, or the time is over.
+/// Sleeps in the kernel until something comes for the set, or the time is over, unless a handler has run since the call began.
 ///
 /// # Safety
 /// What `call` names must be valid for the kernel's own epoll_pwait.
@@ -47,6 +48,7 @@ pub unsafe fn sleep(
     call: &Call,
     out: &mut [epoll_event],
     deadline: Option<u64>,
+    since_call: Since,
 ) -> Slept {
     crate::control::look();
     let ours = set.ours.load(Relaxed) > 0;
@@ -90,9 +92,12 @@ pub unsafe fn sleep(
     let ms = if tidies { TIDY_MS } else { ms };
     let since = clock::ticks();
     let buried = set.buried.load(Acquire); // pairs with the Release in `Set::bury`
-    // SAFETY: the program's array and mask.
-    let k = unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) };
-    let e = crate::sys::errno();
+    let (k, e) = if ms != 0 && since_call.has_one_run() {
+        (-1, Errno(libc::EINTR)) // while it polled
+    } else {
+        // SAFETY: the program's array and mask.
+        (unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) }, crate::sys::errno())
+    };
     if let Some(w) = waiter {
         let is_same = get_up(set, w, at, closed);
         if listens {

@@ -10,6 +10,7 @@ use super::ctl::{register, take_over};
 use super::level;
 use super::look::{Depth, keep, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
+use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::{kernel, linked, spin};
 use crate::transport::changes;
@@ -44,6 +45,7 @@ pub struct Call {
 /// # Safety
 /// The array of `call` must be valid for writes of `max` events, the mask null or valid.
 pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
+    let since = Since::now();
     table::steps::tick();
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
@@ -55,12 +57,12 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
         wake_next(set);
         return n as i32;
     }
-    poll_and_sleep(epfd, set, call, out)
+    poll_and_sleep(epfd, set, call, out, since)
 }
 
 /// Nothing was ready at the first look. A function of its own, so that the look is short.
 #[inline(never)]
-fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event]) -> i32 {
+fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event], since: Since) -> i32 {
     if set.user.load(Relaxed) != process::index() {
         inherited(epfd, set);
     }
@@ -92,7 +94,7 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
             };
         }
         // SAFETY: array and mask are as `wait` was promised.
-        match unsafe { sleep(epfd, set, call, out, deadline) } {
+        match unsafe { sleep(epfd, set, call, out, deadline, since) } {
             Slept::Events(n) => {
                 wake_next(set);
                 return n;

@@ -203,37 +203,17 @@ pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
 
 /// Runs `f` with all signals blocked: a thread made in it never runs a handler of the program.
 pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let old = change_mask(!0);
+    let (all, mut old) = (!0u64, 0u64);
+    let change = |set: &u64, old: Option<&mut u64>| {
+        let old = old.map_or(0, |o| std::ptr::from_mut(o) as usize);
+        let args = [libc::SIG_SETMASK as usize, std::ptr::from_ref(set) as usize, old, 8, 0, 0];
+        // SAFETY: both sets are valid and have the kernel's size.
+        let _ = unsafe { super::call(super::Sysno::rt_sigprocmask, args) };
+    };
+    change(&all, Some(&mut old));
     let result = f();
-    change_mask(old);
+    change(&old, None);
     result
-}
-
-/// Blocks the calling thread's signals but those of its own faults, of a filter and of libc; returns the mask before.
-pub fn block_signals() -> u64 {
-    let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, 32, 33];
-    change_mask(own.iter().fold(!0, |set, signal| set & !(1 << (signal - 1))))
-}
-
-pub fn set_signal_mask(mask: u64) {
-    change_mask(mask);
-}
-
-/// As libc's functions take it.
-pub fn signal_set(mask: u64) -> libc::sigset_t {
-    // SAFETY: all zero is a valid set.
-    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is larger, and its first 8 bytes are the kernel's.
-    unsafe { std::ptr::from_mut(&mut set).cast::<u64>().write(mask) };
-    set
-}
-
-fn change_mask(mask: u64) -> u64 {
-    let mut old = 0u64;
-    let sets = [std::ptr::from_ref(&mask) as usize, std::ptr::from_mut(&mut old) as usize];
-    // SAFETY: both sets are valid and have the kernel's size.
-    let _ = unsafe { super::call(super::Sysno::rt_sigprocmask, [libc::SIG_SETMASK as usize, sets[0], sets[1], 8, 0, 0]) };
-    old
 }
 
 #[cfg(test)]

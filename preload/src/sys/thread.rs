@@ -43,6 +43,10 @@ pub struct Thread {
     pub locks: [Note; 8],
     /// Generation of the record in which it is inside that call.
     pub within_since: AtomicU32,
+    /// Handlers of the program that have run in it; wraps (`engine::handlers`).
+    pub handled: Cell<u32>,
+    /// What that was when its last receive began to poll (`engine::fast`).
+    pub handled_before: Cell<u32>,
 }
 
 /// Something that a call has in its hands. The handlers of its thread read and write it, too.
@@ -54,7 +58,7 @@ pub struct Note {
 }
 
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Thread>() == 256);
+const _: () = assert!(size_of::<Thread>() == 320);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -63,9 +67,9 @@ core::arch::global_asm!(
     ".globl smcr_thread_block",
     ".hidden smcr_thread_block",
     ".type smcr_thread_block, @object",
-    ".size smcr_thread_block, 256",
+    ".size smcr_thread_block, 320",
     "smcr_thread_block:",
-    ".zero 256",
+    ".zero 320",
     ".popsection",
 );
 
@@ -110,6 +114,8 @@ pub fn here() -> &'static Thread {
                     within: Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) },
                     locks: [const { Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) } }; 8],
                     within_since: AtomicU32::new(0),
+                    handled: Cell::new(0),
+                    handled_before: Cell::new(0),
                 }
             };
         }
