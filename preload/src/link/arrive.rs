@@ -26,15 +26,11 @@ impl State {
 
     /// Sends for all connections with a mark.
     pub(super) fn flush_marked(&mut self) {
-        while MARKED.swap(0, AcqRel) != 0 {
-            for (word, marks) in MARKS.iter().enumerate() {
-                if marks.load(Relaxed) == 0 {
-                    continue;
-                }
-                let mut bits = marks.swap(0, AcqRel);
-                while bits != 0 {
-                    self.pump((word * 64) as u32 + bits.trailing_zeros());
-                    bits &= bits - 1;
+        while MARKED.load(Relaxed) != 0 {
+            // Acquire pairs with the Release in `mark`.
+            for word in ones(MARKED.swap(0, Acquire)) {
+                for bit in ones(MARKS[word as usize].swap(0, AcqRel)) {
+                    self.pump(word * 64 + bit);
                 }
             }
         }
@@ -62,6 +58,11 @@ impl State {
         let link = &mut group.links[slot.link];
         let fine = slot.pump(link, immediate);
         let (is, at) = (slot.stalled, (slot.group, slot.link));
+        match slot.look_at_room() {
+            (false, true) => cover::rest::room_is_waited_for(),
+            (true, false) => cover::rest::room_is_not_waited_for(),
+            _ => {}
+        }
         if slot.tcp.is_some() && slot.has_said_all() {
             slot.let_tcp_go();
         }
@@ -296,6 +297,27 @@ impl State {
                     self.release(index);
                 }
             }
+        }
+    }
+}
+
+/// Places of the bits that are set.
+fn ones(mut bits: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let at = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (at < u64::BITS).then_some(at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_is_named_once() {
+        for (bits, places) in [(0, vec![]), (1, vec![0]), (1 << 63 | 0b110, vec![1, 2, 63]), (!0, (0..64).collect())] {
+            assert_eq!(ones(bits).collect::<Vec<u32>>(), places);
         }
     }
 }

@@ -5,12 +5,12 @@
 //! the others, the *deaf*, are woken by whoever has polled.
 //!
 //! If the service thread listens beside them, each completion wakes two. So it rests while threads of the program look often:
-//! it leaves the channel out of its sleep, comes by itself after 5 to 40 ms ([`rest`]), and takes what nobody has taken. What holds:
+//! it leaves the channel out of its sleep, comes by itself after 40 ms at most ([`rest`]), and takes what nobody has taken. What holds:
 //! - It rests only where no deaf thread sleeps, nothing waits for a completion, and no handshake or way back is under way.
 //! - Who wakes and leaves a deaf thread alone calls it ([`leave`]); so does a connection that begins to wait for a completion
 //!   ([`call_up`]), and everybody who has something for it (a child that uses a connection). Then it listens at once.
 //! - Nobody else waits: what comes while the program computes is for the program, or has time (LLC, whose deadlines are
-//!   seconds; a peer's credits; waiters that are not seen, which are looked for each 20 ms).
+//!   seconds; waiters that are not seen, which are looked for each 20 ms; a peer's credits, for which it comes sooner).
 //!   It lies no longer than that, also where a thread was woken and never came back (a handler that computes, or jumps).
 //! - Where nobody looks any more it listens again, so an idle connection costs nothing.
 //!
@@ -235,7 +235,7 @@ pub fn forget_in_child() {
     CHANNEL.store(-1, Relaxed);
     LEFT.store(0, Relaxed);
     disarmed();
-    rest::end();
+    rest::forget_in_child();
     let set = SEVERAL.swap(-1, Relaxed);
     if set >= 0 {
         fd::close(set);

@@ -28,8 +28,9 @@ static LINKS: Links = Links {
 
 /// Connections with a mark, one bit each.
 pub(super) static MARKS: [AtomicU64; SLOTS / 64] = [const { AtomicU64::new(0) }; SLOTS / 64];
-/// Marks were left since somebody looked.
-pub(super) static MARKED: AtomicU32 = AtomicU32::new(0);
+/// Words of [`MARKS`] in which marks were left since somebody looked, one bit each.
+pub(super) static MARKED: AtomicU64 = AtomicU64::new(0);
+const _: () = assert!(SLOTS / 64 <= 64);
 /// Connections in use: 0 keeps every wait of the engine out of here.
 pub(super) static USED: AtomicU32 = AtomicU32::new(0);
 /// eventfd of the service thread.
@@ -198,9 +199,7 @@ fn try_flush() -> bool {
 
 /// A connection has something to send or to tell: now, or by who is at it.
 pub fn kick(index: u32) {
-    let i = index as usize % SLOTS;
-    MARKS[i / 64].fetch_or(1 << (i % 64), AcqRel);
-    MARKED.store(1, Relaxed);
+    mark(index);
     fence(SeqCst); // pairs with the one in `after`
     while MARKED.load(Relaxed) != 0 && try_flush() {
         fence(SeqCst);
@@ -247,9 +246,10 @@ pub fn now() -> Time {
     Time::from_nanos(clock::now_ns())
 }
 
-/// Leaves a mark at a connection, with the lock held.
+/// Leaves a mark at a connection, for who holds the lock.
 pub(super) fn mark(index: u32) {
     let i = index as usize % SLOTS;
     MARKS[i / 64].fetch_or(1 << (i % 64), AcqRel);
-    MARKED.store(1, Relaxed);
+    // Release: who takes the bit (`State::flush_marked`) finds the mark.
+    MARKED.fetch_or(1 << (i / 64), Release);
 }

@@ -71,6 +71,8 @@ pub struct Slot {
     pub(super) answered: bool,
     /// Waits for a send slot or for a completion.
     pub stalled: bool,
+    /// Bytes of it wait for room at the peer.
+    pub waits_for_room: bool,
     /// Positions behind urgent bytes that are still to be sent.
     pub urgent: Option<u64>,
     /// The TCP connection below has ended.
@@ -113,6 +115,7 @@ impl Slot {
             in_flight: 0,
             answered: false,
             stalled: false,
+            waits_for_room: false,
             urgent: None,
             tcp_ended: false,
             tcp_reset: false,
@@ -264,6 +267,13 @@ impl Slot {
                 return true;
             }
         }
+    }
+
+    /// Whether bytes are left that nothing but the peer's room keeps here. As it was before the last call of [`Slot::pump`], and now.
+    pub fn look_at_room(&mut self) -> (bool, bool) {
+        let left = self.tx_dir().head.load(Relaxed) != self.pumped;
+        let waits = left && self.active && !self.stalled && !self.is_leaving();
+        (std::mem::replace(&mut self.waits_for_room, waits), waits)
     }
 
     /// Its link is another one from now on: nothing that is on its way by the old one counts. How many messages that were.

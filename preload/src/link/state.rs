@@ -241,6 +241,9 @@ impl State {
         if slot.stalled {
             STALLED.fetch_sub(1, Relaxed);
         }
+        if slot.waits_for_room {
+            cover::rest::room_is_not_waited_for();
+        }
         slot.let_tcp_go();
         self.part(&mut slot);
         if !slot.tx.0.is_inherited() {

@@ -9,7 +9,7 @@ use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 /// Sleep words in the page.
 pub const SLOTS: usize = 128;
@@ -36,6 +36,9 @@ struct Local {
 
 /// Ears that this process has opened (`wakes`).
 static EARS: AtomicU32 = AtomicU32::new(0);
+
+/// No slot from this one on was ever taken by this process.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Per process: the eventfds of the waiters that this process owns.
 static LOCAL: [Local; SLOTS] =
@@ -225,6 +228,8 @@ pub fn take() -> Res<Waiter> {
         };
         local.generation.store(generation, Relaxed);
         local.stale.store(0, Relaxed);
+        // SeqCst, and before it can sleep: who looks behind the fence of a sleeper finds it (`own_slots`).
+        USED.fetch_max(slot + 1, SeqCst);
         local.eventfd.store(fd, Release);
         let w = Waiter(generation << 8 | slot as u32);
         w.wake_up();
@@ -316,9 +321,9 @@ pub fn moved(old: i32, new: i32) -> bool {
     LOCAL.iter().any(|l| l.eventfd.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
 }
 
-/// Number of waiters that this process has taken.
+/// The waiters that this process has taken.
 pub fn own_slots() -> impl Iterator<Item = Waiter> {
-    LOCAL.iter().enumerate().filter(|(_, l)| l.eventfd.load(Relaxed) >= 0).map(|(slot, l)| {
+    LOCAL[..USED.load(Relaxed)].iter().enumerate().filter(|(_, l)| l.eventfd.load(Relaxed) >= 0).map(|(slot, l)| {
         Waiter(l.generation.load(Relaxed) << 8 | slot as u32)
     })
 }
