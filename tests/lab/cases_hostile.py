@@ -12,6 +12,8 @@ from lab import LIB, PEER, PORTS, add, payload, said
 FAULTY = "/usr/local/lib/smcr-faults/libsmcr.so"
 N = 300_000
 AT_ONCE = 4
+# How often a forgery is tried at a victim whose connection has got no link.
+TRIES = 6
 
 
 def llc(kind, flags=0, length=44, **at):
@@ -118,11 +120,15 @@ def outcome(lab, job):
 ENDS = ("ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "EOFError")
 
 
+def connections(lab, pid, port):
+    return [s for s in json.loads(lab.b.run("smcrctl sock --json")) if s["pid"] == pid and s["peer"].endswith(f":{port}")]
+
+
 def medium(lab, pid, port):
     """Where the client's end of a connection is, when it has come to rest."""
     end = time.monotonic() + 15
     while True:
-        socks = [s for s in json.loads(lab.b.run("smcrctl sock --json")) if s["pid"] == pid and s["peer"].endswith(f":{port}")]
+        socks = connections(lab, pid, port)
         modes = [s["mode"] for s in socks]
         if modes in (["rdma"], ["tcp"]):
             return {"rdma": "link", "tcp": "tcp"}[modes[0]]
@@ -209,8 +215,9 @@ def forged_at_client(lab):
     await_groups_of(lab.b, 1)
     before, seen, wrong = groups(lab.b).keys(), {}, []
     pid = int(re.search(r"^pid (\d+)", job.expect("pid", 5).out, re.M)[1])
-    left, port, pauses = list(FORGED), 5600, 0
+    left, port, tries = list(FORGED), 5600, {}
     while left:
+        is_blocked = False
         rows, left = {port + i: row for i, row in enumerate(left[:AT_ONCE])}, left[AT_ONCE:]
         port += AT_ONCE
         servers = {p: lab.a.start(f"exec {PEER} serve {lab.a.ip} {p}", LD_PRELOAD=FAULTY, SMCR_FORGE=row[1], **lab.logged()) for p, row in rows.items()}
@@ -223,8 +230,11 @@ def forged_at_client(lab):
                 how = "ends" if how == "ValueError" and row[1] == GARBAGE else how
                 server = servers[p]
                 lab.a.wait(lambda: "forge: done" in server.out or server.rc is not None, 5)
-                if how == "tcp" and "forge:" not in servers[p].out and pauses < 3:
-                    left.append(row)  # it had no link: not greeted in time, or a link to that host has just failed to come up
+                tries[row[0]] = tries.get(row[0], 0) + 1
+                if how == "tcp" and "forge:" not in server.out and tries[row[0]] < TRIES:
+                    # It had no link: not greeted in time by a server on a busy machine, or one to that host has just failed to come up.
+                    left.append(row)
+                    is_blocked |= {s["reason"]["name"] for s in connections(lab, pid, p)} != {"peer-silent"}
                 else:
                     seen[how] = seen.get(how, 0) + 1
                     victim = re.findall(rf"^port {p} .*$", job.out, re.M)
@@ -235,8 +245,7 @@ def forged_at_client(lab):
                 server.kill(signal.SIGINT)  # so that it says that it leaves, if it can
         if job.rc is not None or "innocent:" in job.out:
             raise Failed(f"after {[row[0] for row in rows.values()]}: {job.tail()}")
-        if any(row in left for row in rows.values()):
-            pauses += 1
+        if is_blocked:
             time.sleep(65)  # then the host is tried again
     await_groups(lab.b, before, "all")
     job.guest.say(id=job.number, input="\n")

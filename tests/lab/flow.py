@@ -12,6 +12,8 @@ import threading
 import time
 
 FAMILY = int(os.environ.get("AF", "2"))
+# AF_SMC over IPv6 is protocol 1 of its family.
+PROTOCOL = int(os.environ.get("PROTOCOL", "0"))
 LIBC = ctypes.CDLL(None, use_errno=True)
 PERIOD = 65521
 BLOCK = random.Random(7).randbytes(PERIOD) * 34
@@ -25,8 +27,16 @@ def pattern(at, n):
     return memoryview(BLOCK)[at:at + n]
 
 
+def raw_name(address, port):
+    """An IPv6 socket takes IPv4 addresses in the form of IPv6."""
+    if FAMILY == socket.AF_INET6 or PROTOCOL:
+        ip = socket.inet_pton(socket.AF_INET6, address if ":" in address else f"::ffff:{address}")
+        return struct.pack("=HHI16sI", socket.AF_INET6, socket.htons(port), 0, ip, 0)
+    return struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
+
+
 def named(call, sock, address, port):
-    raw = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
+    raw = raw_name(address, port)
     if getattr(LIBC, call)(sock.fileno(), raw, len(raw)) < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -39,7 +49,7 @@ def accepted(listener):
     if fd < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return socket.socket(FAMILY, socket.SOCK_STREAM, 0, fileno=fd)
+    return socket.socket(FAMILY, socket.SOCK_STREAM, PROTOCOL, fileno=fd)
 
 
 def local_name(sock):
@@ -49,7 +59,7 @@ def local_name(sock):
 
 
 def opened():
-    return socket.socket(FAMILY, socket.SOCK_STREAM, 0)
+    return socket.socket(FAMILY, socket.SOCK_STREAM, PROTOCOL)
 
 
 def connect(address, port, request):

@@ -144,6 +144,8 @@ class Guest:
         return self.start(text, **env).done(seconds)
 
 
+# An instruction takes 2 to this power nanoseconds of a counted guest's time, about as many as it takes to emulate it.
+COUNTED_SHIFT = 2
 # Boots at most.
 ATTEMPTS = 3
 
@@ -151,8 +153,11 @@ ATTEMPTS = 3
 class Guests:
     """Both of them, booted; a context manager."""
 
-    def __init__(self, kernel, cache, library, out=None, memory=1536, mtu=1500, packets=False):
+    def __init__(self, kernel, cache, library, out=None, memory=1536, mtu=1500, packets=False, counted=False):
         self.kernel, self.cache, self.library, self.memory, self.mtu = kernel, cache, library, memory, mtu
+        # Counted: a guest's clock goes on by its own instructions, and while it is idle.
+        self.accel = ["-accel", "tcg,thread=single", "-icount", f"shift={COUNTED_SHIFT},sleep=on,align=off"] if counted else ["-accel", "tcg,thread=multi"]
+        self.patience = 400 if counted else 110  # 6 s to boot where nothing else runs
         self.out = out or tempfile.mkdtemp(prefix="smcr-lab.")
         self.keep, self.packets = out is not None, packets
         self.processes, self.boots = [], 0
@@ -180,7 +185,7 @@ class Guests:
         wire = os.path.join(self.out, "wire")
         self.a, self.b = (self._boot(role, wire) for role in "AB")
         for guest in (self.a, self.b):
-            guest.wait(lambda: guest.ready, 110)  # 6 s where nothing else runs
+            guest.wait(lambda: guest.ready, self.patience)
             if not guest.ready:
                 raise Failed(f"guest {guest.role} did not start: {self.console(guest.role)}")
 
@@ -192,7 +197,7 @@ class Guests:
         mac = f"0{1 if role == 'A' else 2}"
         console = os.path.join(self.out, f"console.{role}")
         command = [
-            *EMULATOR, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", str(self.memory), "-smp", "2",
+            *EMULATOR, *self.accel, "-cpu", "max", "-m", str(self.memory), "-smp", "2",
             "-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", f"file:{console}",
             "-kernel", f"{self.cache}/{self.kernel}/boot/vmlinuz-{self.kernel}",
             "-initrd", f"{self.cache}/initrd-{self.kernel}.gz",

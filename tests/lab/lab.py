@@ -30,13 +30,13 @@ class Lab:
     def __init__(self, guests, log=""):
         self.guests, self.a, self.b, self.servers, self.log, self.logs = guests, guests.a, guests.b, {}, log, 0
 
-    def set_up(self):
+    def set_up(self, seconds=180):
         """Both guests at once: the library in its place, the option's programs, one user EID everywhere."""
         text = (f"mkdir -p /usr/local/lib/smcr && cp /lab/libsmcr.so {LIB} && cp /lab/smcrctl /usr/local/bin/ && cp /lab/smcrun.so /usr/local/lib/ && "
                 f"{KERNEL} ueid-add {EID} && {KERNEL} pnet-add LABNET eth0 rxe0 1 && "
                 f"smcrctl enable && smcrctl ueid add {EID}")
         for job in [guest.start(text) for guest in (self.a, self.b)]:
-            job.done(180)
+            job.done(seconds)
 
     # --- programs ---
 
