@@ -139,7 +139,7 @@ static void names_a(void) {
     R(sigaction(77, &one, NULL));
     R(sigaction(SIGUSR1, NULL, &now));
     say("%d %d", now.sa_sigaction == on_info, !!(now.sa_flags & SA_SIGINFO));
-    say("%d", signal(SIGUSR1, SIG_IGN) == (void (*)(int))on_info);
+    say("%d", (void *)signal(SIGUSR1, SIG_IGN) == (void *)on_info);
     raise(SIGUSR1);
     say("%d", signal(SIGUSR1, SIG_DFL) == SIG_IGN);
     say("%d", sigset(SIGUSR1, on_other) == SIG_DFL);

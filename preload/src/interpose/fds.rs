@@ -3,13 +3,14 @@
 
 use super::{guarded, hooks};
 use crate::sys::probe::is_there;
-use crate::sys::{Errno, fd as desc, set_errno};
+use crate::sys::{Errno, fd as desc, porter, set_errno};
 use crate::table::{life, options, own, passing};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_ulong};
 
 hooks! {
     fn close(fd: c_int) -> c_int {
+        porter::await_none();
         if table::get(fd).is_some() {
             guarded(|| life::before_close(fd));
         } else if own::is_own(fd) {

@@ -11,7 +11,9 @@
 //!
 //! Between processes of one user there are no porters (`transport::peers`).
 
-use super::{Errno, Sysno, call, fd, left, mem, net, proc, rights, start};
+mod work;
+
+use super::{Errno, Sysno, call, fd, left, mem, proc, start};
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
@@ -50,6 +52,8 @@ struct Errand {
     verdict: AtomicU32,
     /// The thread has closed its copies.
     closed: AtomicU32,
+    /// It has nothing of our table but its load.
+    apart: AtomicU32,
     fits: Option<Fits>,
     /// The channel, or what is let go of; sorted.
     load: [c_int; LOAD],
@@ -74,11 +78,31 @@ struct Hired {
     errand: &'static Errand,
 }
 
+impl Hired {
+    /// Until it has ended, or nothing of our table but its load. What it has, too, a close() of ours does not end: its peer is
+    /// not told, and epoll sets go on telling of it. Bounded, for something may hold it.
+    fn await_apart(&self) {
+        const YIELDS: u32 = 50;
+        const TRIES: u32 = 1000;
+        for n in 0..TRIES {
+            match n {
+                _ if self.errand.apart.load(Acquire) != 0 || self.place.is_over() => return,
+                ..YIELDS => proc::yield_now(),
+                _ => wait_while(&self.errand.apart, 0, 0, 1_000_000),
+            }
+        }
+    }
+}
+
 impl Drop for Hired {
     fn drop(&mut self) {
+        ABOUT.fetch_sub(1, Release);
         self.place.is_held.store(false, Release); // pairs with the Acquire in `Place::hold`
     }
 }
+
+/// Threads that have sent one which may have a copy of our table.
+static ABOUT: AtomicU32 = AtomicU32::new(0);
 
 /// The program may be permitted none.
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -97,7 +121,7 @@ pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
         };
         match verdict {
             GOOD => {
-                hired.place.await_end();
+                hired.await_apart();
                 Verdict::Good
             }
             HOSTILE => Verdict::Hostile,
@@ -112,6 +136,26 @@ pub fn let_go(fds: &[c_int]) {
     for some in fds.chunks(LOAD) {
         if !carry(some) {
             some.iter().for_each(|fd| left::leave(*fd));
+        }
+    }
+}
+
+/// Before a descriptor is closed: a porter that has it, too, would keep it open. In other threads than its own, which waits for it.
+#[inline]
+pub fn await_none() {
+    if ABOUT.load(Acquire) != 0 {
+        await_each();
+    }
+}
+
+#[cold]
+fn await_each() {
+    const TRIES: u32 = 1000;
+    for n in 0..TRIES {
+        match n {
+            _ if ABOUT.load(Acquire) == 0 => return,
+            ..50 => proc::yield_now(),
+            _ => drop(fd::poll(&mut [], 1)),
         }
     }
 }
@@ -141,6 +185,7 @@ pub fn forget_in_child() {
         p.pid.store(0, Relaxed);
         p.is_held.store(false, Relaxed);
     }
+    ABOUT.store(0, Relaxed);
 }
 
 fn carry(fds: &[c_int]) -> bool {
@@ -151,6 +196,7 @@ fn carry(fds: &[c_int]) -> bool {
         fds.iter().for_each(|f| fd::close(*f));
         e.closed.store(1, Release);
         wake(&e.closed);
+        hired.await_apart();
         hired.place.await_end();
         true
     })
@@ -232,15 +278,20 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<Hired> {
                 inside: AtomicU32::new(1),
                 verdict: AtomicU32::new(PENDING),
                 closed: AtomicU32::new(0),
+                apart: AtomicU32::new(0),
                 fits,
                 load: all,
                 count: load.len(),
             });
             &*e
         };
+        ABOUT.fetch_add(1, AcqRel);
         // SAFETY: the stack is the porter's alone, and `work` returns nowhere.
-        let pid = unsafe { start::start(stack.add(STACK), work, e, &e.inside) }.ok()?;
-        Some((e, pid))
+        let started = unsafe { start::start(stack.add(STACK), work::work, e, &e.inside) };
+        if started.is_err() {
+            ABOUT.fetch_sub(1, Release);
+        }
+        Some((e, started.ok()?))
     })();
     let Some((errand, pid)) = sent else {
         place.is_held.store(false, Release);
@@ -252,70 +303,6 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<Hired> {
 
 fn look_after_places() {
     PLACES.iter().filter(|p| p.pid.load(Relaxed) != 0).for_each(|p| { p.is_over(); });
-}
-
-/// All that a porter does. It has the thread's memory, and must not use what libc keeps for that.
-extern "C" fn work(e: &'static Errand) -> ! {
-    match e.fits {
-        Some(fits) => look(e, fits),
-        None => hold(e),
-    }
-    loop {
-        // SAFETY: no pointers. What it still has is closed by a process that is ending, for which no socket lingers.
-        let _ = unsafe { call(Sysno::exit_group, [0; 6]) };
-    }
-}
-
-fn look(e: &Errand, fits: Fits) {
-    let channel = e.load[0];
-    let (mut raw, mut fds) = ([0u8; 256], [-1; rights::MAX_FDS]);
-    let (verdict, got) = match rights::peek_with_fds(channel, &mut raw, &mut fds) {
-        Ok(p) if p.cut && p.fds < fds.len() => (UNKNOWN, p.fds), // no room in the table
-        Ok(p) if !p.cut && fits(&raw[..p.bytes], &fds[..p.fds]) => (GOOD, p.fds),
-        Ok(p) => (HOSTILE, p.fds),
-        Err(_) => (UNKNOWN, 0),
-    };
-    e.verdict.store(verdict, Release);
-    wake(&e.verdict);
-    if verdict == GOOD {
-        return;
-    }
-    let mut kept = [c_int::MAX; rights::MAX_FDS + 1];
-    kept[0] = channel;
-    kept[1..=got].copy_from_slice(&fds[..got]);
-    let kept = &mut kept[..=got];
-    kept.sort_unstable();
-    close_others(kept);
-    if verdict == HOSTILE {
-        // Nothing more comes, and what is there comes along: it would be dropped with the channel.
-        let _ = net::shutdown(channel, libc::SHUT_RD);
-        while rights::take_with_all_fds(channel) {}
-    }
-}
-
-fn hold(e: &Errand) {
-    let load = &e.load[..e.count];
-    close_others(load);
-    if e.closed.load(Acquire) == 0 {
-        wait_while(&e.closed, 0, PATIENCE_S, 0);
-    }
-}
-
-/// Closes all descriptors but these, which are sorted.
-fn close_others(kept: &[c_int]) {
-    let mut from = 0u32;
-    for fd in kept.iter().filter(|fd| **fd >= 0).map(|fd| *fd as u32) {
-        if fd > from {
-            close_range(from, fd - 1);
-        }
-        from = from.max(fd + 1);
-    }
-    close_range(from, u32::MAX);
-}
-
-fn close_range(first: u32, last: u32) {
-    // SAFETY: no pointers; the table is the porter's own.
-    let _ = unsafe { call(Sysno::close_range, [first as usize, last as usize, 0, 0, 0, 0]) };
 }
 
 fn wait_while(word: &AtomicU32, value: u32, s: i64, ns: i64) {
@@ -335,6 +322,7 @@ fn wake(word: &AtomicU32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::rights;
 
     fn channel() -> [c_int; 2] {
         let mut ends = [-1; 2];
