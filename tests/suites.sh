@@ -67,16 +67,17 @@ done
 # Of a suite that failed: what did, once more, up to three tests; on a busy machine a test may need a processor that it does not get.
 # What passes then is named in the summary, for it is to be looked at all the same. Status as `run`.
 again() {
-    local failed strict=()
+    local failed strict=() packages=(-p smcr-tests --test "$1")
     mapfile -t failed < <(sed -nE 's/^test (.+) +\.\.\. FAILED.*/\1/p' "$2" | sed 's/ *$//' | sort -u)
     if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 3 ]; then return 1; fi
     case $1 in
-        arrows | units | models | lab | conformance) return 1 ;;
+        arrows | models | lab | conformance) return 1 ;;
         twice) return 1 ;; # has attempts of its own
         programs_*) strict=(env SMCR_STRICT=1) ;;
+        units) packages=(-p smcr-proto -p smcr-admin -p smcr-preload) ;;
     esac
     printf '\n== %s: once more: %s\n' "$1" "${failed[*]}"
-    timeout "$(deadline "$1")" "${strict[@]}" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 --exact "${failed[@]}" || return 1
+    timeout "$(deadline "$1")" "${strict[@]}" "$CARGO" test "${packages[@]}" -- --test-threads=1 --exact "${failed[@]}" || return 1
     passed_later=${failed[*]}
 }
 

@@ -3,9 +3,8 @@
 //! The processes are real, as are their pages, descriptors and the kernel's TCP connections: `sleep`,
 //! each with ten connections to one listener of the test. Times are printed, and not asserted.
 
-use std::fs::File;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -53,7 +52,7 @@ fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
         } else {
             page.socket(i, fd, State::Tcp, 1, [0, 0], Some(names));
         }
-        streams.push(stream);
+        streams.push(above(&stream));
     }
     page.word(header::SOCK_HIGH, CONNECTIONS as u32);
     page.word(header::PROC_HIGH, 1);
@@ -68,7 +67,7 @@ fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
     unsafe {
         command.pre_exec(move || {
             for (i, fd) in fds.iter().enumerate() {
-                // All are above the numbers that they get: `streams` was opened after the rest.
+                // All are above the numbers that they get: none is overwritten before it is copied.
                 if nix::libc::dup2(*fd, FIRST + i as i32) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -81,21 +80,24 @@ fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
     child
 }
 
+/// A copy with a number above those that connections have in `sleep`, whatever other tests open and close meanwhile.
+fn above(stream: &TcpStream) -> OwnedFd {
+    use nix::fcntl::{FcntlArg, fcntl};
+    let fd = fcntl(stream, FcntlArg::F_DUPFD_CLOEXEC(FIRST + CONNECTIONS as i32)).unwrap();
+    // SAFETY: new, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
 fn crowd() -> Crowd {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // Numbers below are taken first, so that no connection gets one of those that `sleep` shall have.
-    let low: Vec<File> = (0..FIRST + CONNECTIONS as i32)
-        .map(|_| File::open("/dev/null").unwrap())
-        .collect();
     let mut ends = Vec::new();
     let children = (0..PROCESSES)
         .map(|_| one(port, &mut ends, &listener))
         .collect();
-    drop(low);
     Crowd {
         children,
         _ends: ends,
