@@ -1,5 +1,6 @@
 /* Owns: the edge of EPOLLOUT: a connection that was full has room again, whatever its set and the threads of it did meanwhile. */
 #include "sets.h"
+#include <sched.h>
 
 enum { ROUNDS = 3 };
 static char buf[64 * KIB];
@@ -98,9 +99,56 @@ static void nested(uint32_t how) {
 static void nested_a(void) { nested(EPOLLIN | EPOLLOUT | EPOLLET); }
 static void nested_level_a(void) { nested(EPOLLIN | EPOLLOUT); }
 
+/* Level-triggered, by a thread that never sleeps and shares its processor with the reader: room comes while it is in the middle of a look. */
+enum { MS = 2500 };
+static void on_one_processor(void) {
+    cpu_set_t may, first;
+    MUST(sched_getaffinity(0, sizeof may, &may));
+    CPU_ZERO(&first);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&first); i++)
+        if (CPU_ISSET(i, &may))
+            CPU_SET(i, &first);
+    MUST(sched_setaffinity(0, sizeof first, &first));
+}
+static long now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+static void never_asleep_a(void) {
+    int fd = conn(), ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event e;
+    nonblocking(fd, 1);
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT, 1));
+    on_one_processor();
+    meet();
+    for (long end = now_ms() + MS; now_ms() < end;)
+        if (MUST(epoll_wait(ep, &e, 1, 0)) > 0)
+            while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) {
+            }
+    meet(); /* all is read */
+    int n = 0;
+    for (long end = now_ms() + 5000; n == 0 && now_ms() < end;)
+        n = MUST(epoll_wait(ep, &e, 1, 0));
+    say("room: %s", n > 0 ? epoll_text(e.events) : "none");
+    meet();
+}
+static void never_asleep_b(void) {
+    int fd = conn();
+    nonblocking(fd, 1);
+    on_one_processor();
+    meet();
+    for (long last = now_ms(); now_ms() < last + 1000;) /* till it sends no more */
+        while (recv(fd, buf, sizeof buf, 0) > 0)
+            last = now_ms();
+    meet();
+    meet();
+}
+
 const struct test tests[] = {{"idle", idle_a, reads_b, 0},
                              {"asleep", asleep_a, reads_b, 0},
                              {"asleep_for_long", asleep_for_long_a, reads_b, 0},
                              {"nested", nested_a, reads_b, 0},
                              {"nested_level", nested_level_a, reads_b, 0},
+                             {"never_asleep", never_asleep_a, never_asleep_b, SLOW},
                              {0}};

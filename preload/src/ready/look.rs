@@ -180,8 +180,7 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         && let Some(dir) = s.rx.dir()
         && mb.ours
     {
-        // A member that wants to write to a full ring stays hot: the byte is for arriving data only.
-        if mb.events & level::OUT != 0 && !mb.spent && s.tx.dir().is_some_and(|d| !room::has_room(s, d)) {
+        if waits_for_room(s, &mb) {
             inner.member_mut(m).idle = 0;
             return false;
         }
@@ -196,6 +195,16 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
     }
     inner.cool(m);
     true
+}
+
+/// A member that waits for room in a full ring stays hot: the byte is for arriving data only. So does one whose ring has had room
+/// since the last look at it, which the program has not heard of.
+fn waits_for_room(s: &Sock, mb: &Member) -> bool {
+    if mb.events & (level::OUT | level::NORMS.1) == 0 || mb.spent || mb.ghost || !s.tx_in_memory() {
+        return false;
+    }
+    let is_told = mb.events & ET != 0 && !mb.fresh && mb.seen_bits & level::OUT != 0 && s.tx.looked.load(Relaxed) == mb.seen_full;
+    !is_told || s.tx.dir().is_some_and(|d| !room::has_room(s, d))
 }
 
 fn wait_is_over(s: &Sock) -> bool {
