@@ -22,18 +22,22 @@ import brokers
 import clusters
 import daemons
 import frameworks
+import handovers
 import languages
 import pools
 import programs
 import proxies
 import report
 import sources
+import storage
 import suites
+import telephony
+import threaded
 import tools
 import tunnels
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = [job for module in (programs, proxies, brokers, daemons, appservers, tools, clusters, pools, tunnels, languages, frameworks)
+PROGRAMS = [job for module in (programs, proxies, brokers, daemons, appservers, tools, clusters, pools, tunnels, languages, handovers, telephony, storage, threaded, frameworks)
             for job in module.PROGRAMS]
 # Suites open thousands of short connections: with this they go to memory at once, where by default they never would.
 EARLY = {"SMCR_SWITCH_OPS": "1"}
