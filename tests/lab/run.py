@@ -97,39 +97,55 @@ def main():
         print("\n".join(name for name, _ in cases))
         return 0
     cases *= args.times
-    began, failed, passed = time.monotonic(), [], 0
+    began, tried = time.monotonic(), None
     try:
         with boot(args.out, packets=args.packets, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
-            lab = ready(guests, args.log)
+            tried = Tried(guests, args.log)
             print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
-            for name, function in cases:
-                start = time.monotonic()
-                try:
-                    [guest.stood_still() for guest in (lab.a, lab.b)]  # counts from here on
-                    result, text = "ok  ", function(lab)
-                    passed += 1
-                except Exception as error:
-                    result, text = "FAIL", told(error)
-                    failed.append(name)
-                    try:
-                        text = "\n       ".join([text, *about(lab)])
-                        lab.restart()
-                    except Failed as more:
-                        text += f"\n       {more}"
-                print(f"{result} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
-                if result == "FAIL" and (dead := dead_of(lab)):
-                    for role in dead:
-                        print(f"--- end of the console of guest {role} ---\n{guests.console(role)}\n---", flush=True)
-                    guests.boot_again()
-                    lab = ready(guests, args.log)
+            failed = [case for case in cases if not tried.passes(*case)]
+            later = []
+            if args.short and 0 < len(failed) <= 2:  # guests of a busy machine may not get the processor that a case needs: once more
+                print(f"lab: once more: {', '.join(name for name, _ in failed)}", flush=True)
+                later = [case for case in failed if tried.passes(*case)]
+                failed = [case for case in failed if case not in later]
             if failed:
-                for guest in (lab.a, lab.b):
+                for guest in (tried.lab.a, tried.lab.b):
                     print(f"--- kernel log of guest {guest.role} ---\n{guest.run('dmesg | tail -15')}", end="")
     except (Failed, subprocess.CalledProcessError) as error:
         print(f"FAIL lab: {error}")
-        failed.append("lab")
-    print(f"lab: {passed} of {len(cases)} cases passed in {time.monotonic() - began:.0f} s")
+        failed, later = cases, []
+    at_second = f", at the second attempt: {', '.join(name for name, _ in later)}" if later else ""
+    print(f"lab: {tried.passed if tried else 0} of {len(cases)} cases passed in {time.monotonic() - began:.0f} s{at_second}")
     return 1 if failed else 0
+
+
+class Tried:
+    """Runs cases one after the other in guests that are ready, and prints what each gave."""
+
+    def __init__(self, guests, log):
+        self.guests, self.log, self.passed = guests, log, 0
+        self.lab = ready(guests, log)
+
+    def passes(self, name, function):
+        start, lab, failed = time.monotonic(), self.lab, False
+        try:
+            [guest.stood_still() for guest in (lab.a, lab.b)]  # counts from here on
+            text = function(lab)
+            self.passed += 1
+        except Exception as error:
+            text, failed = told(error), True
+            try:
+                text = "\n       ".join([text, *about(lab)])
+                lab.restart()
+            except Failed as more:
+                text += f"\n       {more}"
+        print(f"{'FAIL' if failed else 'ok  '} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)
+        if failed and (dead := dead_of(lab)):
+            for role in dead:
+                print(f"--- end of the console of guest {role} ---\n{self.guests.console(role)}\n---", flush=True)
+            self.guests.boot_again()
+            self.lab = ready(self.guests, self.log)
+        return not failed
 
 
 def ready(guests, log):
