@@ -46,6 +46,7 @@ WHY = {
     "asio": "six connections with 24 MB each way, sent at once: what the socket buffers take before the switch",
     "gearman": "a new connection for each request of 70 KB to 2.8 MB: what fits into the socket buffers before the switch",
     "pgbouncer_takeover": "clients' connections are passed on (`passed`) and stay on TCP from then on; those to the server leave it",
+    "nginx_upgrade": "connections of 1.4 MB that end: below the 2 MiB that a port of short connections asks for; clients fetch as often as they can",
     "kamailio": "one process passes each connection to another for every request (`passed`): those stay on TCP",
     "coturn": "one of its two ends is UDP",
     "nfs_ganesha": "twelve files of 1 to 8 MB, each at once on a connection that is new",
