@@ -1,6 +1,6 @@
 //! Receiving from the kernel's TCP stream: the careful read of a connection that may switch, and the plain one before.
 //!
-//! [`super::rx`] and `table::io` call it.
+//! [`super::rx`] and `table::receiving` call it.
 
 use super::bufs::Bufs;
 use super::rx::Step;

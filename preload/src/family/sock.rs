@@ -117,7 +117,7 @@ pub struct Sock {
     pub rate_nonce: AtomicU64,
     /// SO_MAX_PACING_RATE before we used it.
     pub rate_before: AtomicU64,
-    /// The peer's socket cookie (client side).
+    /// The peer's socket cookie (client side). While the names are not known, which lesson the port has (`rendezvous::worth`).
     pub peer_cookie: AtomicU64,
     /// Threads that wait for room in the ring.
     pub writers: AtomicU32,

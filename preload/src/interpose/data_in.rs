@@ -34,7 +34,7 @@ hooks! {
         // SAFETY: the program's arguments.
         match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
             // SAFETY: as above.
-            Some((s, all)) => direct(|| unsafe { table::io::recv(fd, s, all, FROM_READ, None, || real::readv(fd, iov, n)) }),
+            Some((s, all)) => direct(|| unsafe { table::receiving::recv(fd, s, all, FROM_READ, None, || real::readv(fd, iov, n)) }),
             // SAFETY: the program's arguments.
             None => unsafe { real::readv(fd, iov, n) },
         }
@@ -88,7 +88,7 @@ hooks! {
                         table::options::before_control(s, fd);
                     }
                     let control = place.filter(|_| !s.has(flag::INQ));
-                    let r = table::io::recv(fd, s, all, flags, control.as_ref(), || {
+                    let r = table::receiving::recv(fd, s, all, flags, control.as_ref(), || {
                         kernel.set(true);
                         real::recvmsg(fd, msg, flags)
                     });
@@ -149,7 +149,7 @@ unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) ->
 #[inline(never)]
 unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, more: c_int) -> ssize_t {
     // SAFETY: the program's arguments.
-    direct(|| unsafe { table::io::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, None, || real::read(fd, buf, n)) })
+    direct(|| unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, None, || real::read(fd, buf, n)) })
 }
 
 /// recv on a tracked socket.
@@ -168,7 +168,7 @@ unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, fl
 unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, more: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::io::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recv(fd, buf, n, flags)) }
+        unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recv(fd, buf, n, flags)) }
     })
 }
 
@@ -211,7 +211,7 @@ unsafe fn recvfrom_slowly(
     direct(|| {
         // SAFETY: the program's arguments.
         let r = unsafe {
-            table::io::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
+            table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
         };
         if r < 0 || addr.is_null() {
             return r;

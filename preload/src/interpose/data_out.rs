@@ -26,7 +26,7 @@ hooks! {
             // Nothing to write is no matter of the socket's.
             Some((_, all)) if all.iter().all(|v| v.iov_len == 0) => 0,
             // SAFETY: as above.
-            Some((s, all)) => direct(|| unsafe { table::io::send(fd, s, all, 0, || real::writev(fd, iov, n)) }),
+            Some((s, all)) => direct(|| unsafe { table::sending::send(fd, s, all, 0, || real::writev(fd, iov, n)) }),
             // SAFETY: the program's arguments.
             None => unsafe { real::writev(fd, iov, n) },
         }
@@ -69,7 +69,7 @@ hooks! {
                     // Control messages are for the kernel's TCP.
                     switch::pin(s, fd, Reason::TcpSpecial);
                 }
-                table::io::send(fd, s, all, flags, || real::sendmsg(fd, msg, flags))
+                table::sending::send(fd, s, all, flags, || real::sendmsg(fd, msg, flags))
             }),
         }
     }
@@ -129,7 +129,7 @@ unsafe fn write_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -
 #[inline(never)]
 unsafe fn write_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     // SAFETY: the program's arguments.
-    direct(|| unsafe { table::io::send_slowly(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) })
+    direct(|| unsafe { table::sending::send_slowly(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) })
 }
 
 /// send on a tracked socket.
@@ -148,7 +148,7 @@ unsafe fn send_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, fl
 unsafe fn send_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::io::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::send(fd, buf, n, flags)) }
+        unsafe { table::sending::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::send(fd, buf, n, flags)) }
     })
 }
 
@@ -195,7 +195,7 @@ unsafe fn sendto_slowly(
             table::life::on_connect(s);
             switch::pin(s, fd, Reason::FastOpen);
         }
-        table::io::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::sendto(fd, buf, n, flags, addr, len))
+        table::sending::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::sendto(fd, buf, n, flags, addr, len))
     })
 }
 

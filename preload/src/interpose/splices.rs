@@ -138,7 +138,7 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
     let iov = one(buf.as_mut_ptr().cast(), want);
     // SAFETY: the buffer is our own.
     let got = unsafe {
-        table::io::recv(sock, s, &iov, 0, None, || {
+        table::receiving::recv(sock, s, &iov, 0, None, || {
             net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), 0)
                 .map_or(-1, |n| n as isize)
         })

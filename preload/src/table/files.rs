@@ -2,7 +2,7 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::io::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
+use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
 use crate::engine::file::{self, FromFile};
 use crate::engine::{debt, end, inside, switch, tx, wait};

@@ -72,6 +72,9 @@ pub fn is_stdio(s: &Sock) -> bool {
 /// connect(2) is about to be called, with this address if it is one of the Internet's.
 #[inline]
 pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
+    if let Some(peer) = &peer {
+        worth::will_connect(s, peer);
+    }
     mark::before_connect(s, fd, peer);
 }
 
@@ -115,6 +118,9 @@ pub fn before_listen(s: &Sock, fd: i32) {
 pub fn on_listen(s: &'static Sock, fd: i32) {
     let first = s.role.swap(role::LISTENER, Relaxed) != role::LISTENER;
     s.set_state(State::Listening);
+    if first {
+        worth::listens(s, fd);
+    }
     if first && s.has(flag::MARKED) {
         rendezvous::smc::watch_listener(s, fd);
     }
@@ -148,6 +154,8 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
         match listener {
             Some(l) => {
                 l.tries.fetch_add(1, Relaxed); // of a listener: connections accepted
+                worth::comes_from(s, l);
+                worth::begin_counting(s);
                 mark::accepted(l, s);
             }
             None => mark::accepted_from_elsewhere(s, fd),

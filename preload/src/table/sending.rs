@@ -1,15 +1,15 @@
-//! Sending and receiving on a tracked socket: memory or kernel, as the direction stands.
+//! Sending on a tracked socket: into memory or through the kernel, as the direction stands.
 //!
 //! Called by the hooks with the program's buffers and a closure that makes the program's own call.
-//! Results are C results: -1 with errno.
+//! Results are C results: -1 with errno. Receiving is in `receiving`.
 
-use crate::engine::bufs::{self, Bufs, Control};
+use crate::engine::bufs::{self, Bufs};
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{beside, debt, end, fast, follow, from_tcp, inside, kernel, rx, switch, tx, urgent, wait};
+use crate::engine::{beside, debt, end, fast, follow, inside, kernel, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, Res, errno, set_errno, thread};
-use crate::table::{self, full, late, life};
+use crate::sys::{Errno, Res, errno, set_errno};
+use crate::table::{full, late, life};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -28,11 +28,11 @@ pub fn to_c(r: Res) -> isize {
     }
 }
 
-const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+pub(super) const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// The kernel cuts the buffer of a call that has one alone before it looks where that ends; of several each has to lie where memory
 /// can be.
-fn cut<'a>(iov: &'a [libc::iovec], to: &'a mut [libc::iovec; 1]) -> &'a [libc::iovec] {
+pub(super) fn cut<'a>(iov: &'a [libc::iovec], to: &'a mut [libc::iovec; 1]) -> &'a [libc::iovec] {
     match iov {
         [v] if v.iov_len > bufs::MOST => {
             to[0] = libc::iovec { iov_base: v.iov_base, iov_len: bufs::MOST };
@@ -75,10 +75,12 @@ pub unsafe fn send_slowly(
     if bufs::reach_beyond(iov) {
         return to_c(Err(Errno(libc::EFAULT)));
     }
+    let record = s.generation.load(Relaxed);
     if is_plain(s, flags)
         && let Some(n) = tx::through_kernel(s, fd, &real)
     {
-        return sent(fd, s, n, iov);
+        // As in `recv_slowly`.
+        return if s.generation.load(Relaxed) == record { sent(fd, s, n, iov) } else { n };
     }
     // SAFETY: by the contract.
     unsafe { send_anyhow(fd, s, iov, flags, real) }
@@ -93,8 +95,6 @@ fn is_plain(s: &Sock, flags: i32) -> bool {
         && s.rx.dir().is_none()
         && s.error.load(Relaxed) == 0
         && flags & TCP_ONLY == 0
-        // Else it may be closed meanwhile, and goes on all the same.
-        && (thread::is_only() || is_nonblocking(s, flags))
 }
 
 /// What the kernel said to a send of `iov`.
@@ -292,124 +292,4 @@ fn left_error(s: &Sock) -> Option<Errno> {
         return None;
     }
     Some(end::took_left(s, s.error.swap(0, Relaxed)))
-}
-
-/// recv(2) and its relatives.
-///
-/// # Safety
-/// The entries of `iov` must be valid for writes, as the program promised the kernel.
-pub unsafe fn recv(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
-    // SAFETY: by the contract.
-    if let Some(n) = unsafe { fast::recv_all(s, iov, flags) } {
-        return n as isize;
-    }
-    // SAFETY: by the contract.
-    unsafe { recv_slowly(fd, s, cut(iov, &mut [NO_BUFFER]), flags, control, real) }
-}
-
-/// As [`recv`] for a call that is not the usual one.
-///
-/// # Safety
-/// As for [`recv`].
-pub unsafe fn recv_slowly(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
-    if bufs::reach_beyond(iov) {
-        return to_c(Err(Errno(libc::EFAULT)));
-    }
-    loop {
-        if s.has(flag::CAREFUL) {
-            if flags & libc::MSG_OOB != 0 && s.is_linked() {
-                return take_urgent(s, iov, flags);
-            }
-            if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-                return real();
-            }
-            // SAFETY: by the contract.
-            return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
-        }
-        if s.has(flag::UNASKED) {
-            life::first_use(s, fd);
-            if s.has(flag::CAREFUL) {
-                continue;
-            }
-        }
-        if beside::waits_outside(s, fd, iov, flags) {
-            // SAFETY: by the contract.
-            return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
-        }
-        let record = s.generation.load(std::sync::atomic::Ordering::Relaxed);
-        if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
-            // Another thread may have closed the connection meanwhile: the call went on in the kernel, the record is another's.
-            if s.generation.load(std::sync::atomic::Ordering::Relaxed) != record {
-                return n;
-            }
-            rendezvous::after_op(s, fd);
-            if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) {
-                continue;
-            }
-            return n;
-        }
-    }
-}
-
-/// As [`recv`], never asleep in a call that consumes.
-///
-/// # Safety
-/// As there.
-unsafe fn recv_carefully(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
-    // SAFETY: by the contract.
-    let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);
-    let was_closed = s.has(flag::ENDED);
-    if was_closed {
-        late::leave(s);
-    }
-    if r.is_err_and(end::is_of_another_file) {
-        // The descriptor is another file now, or none. If its close was not seen, it is now.
-        if !was_closed && table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) {
-            life::forget_stale(fd);
-        }
-        return real();
-    }
-    if was_closed {
-        return to_c(r);
-    }
-    if !(s.tx_in_memory() && s.rx_in_memory()) {
-        rendezvous::after_op(s, fd);
-    }
-    to_c(r)
-}
-
-/// recv(MSG_OOB) over a link.
-#[cold]
-fn take_urgent(s: &Sock, iov: &[libc::iovec], flags: i32) -> isize {
-    let room = iov.iter().find(|v| v.iov_len > 0);
-    match (urgent::take(s, flags & libc::MSG_PEEK != 0), room) {
-        (Ok(byte), Some(v)) => {
-            // SAFETY: the program's buffer, valid for writes as it promised the kernel.
-            unsafe { v.iov_base.cast::<u8>().write(byte) };
-            1
-        }
-        (Ok(_), None) => 0,
-        (Err(e), _) => to_c(Err(e)),
-    }
 }
