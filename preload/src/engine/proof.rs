@@ -6,9 +6,9 @@
 use super::{count, end, peek, signals};
 use super::follow::payload_left;
 use crate::family::process;
-use crate::family::sock::{Sock, role, step};
+use crate::family::sock::{Sock, flag, role, step};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{Errno, clock, net};
+use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::region::{Dir, setup};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
@@ -34,7 +34,7 @@ pub fn send(s: &Sock, sock: i32) -> Result<(), Errno> {
             }
             // Cut in the middle: the rest must follow, the stream has no other way.
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
-                let _ = crate::sys::fd::poll_now(sock, libc::POLLOUT);
+                let _ = fd::poll_now(sock, libc::POLLOUT);
                 crate::sys::proc::yield_now();
             }
             Err(e) => {
@@ -104,11 +104,14 @@ pub enum Proof {
     Wrong,
 }
 
-/// The proof is put into the stream by one call and comes at once. A part of it that stays a part is the
+/// So many bytes like those of the nonce are no payload: as good as nobody's begins like that.
+const SURE: usize = 8;
+
+/// The proof is put into the stream by one call and comes at once. A short part of it that stays a part is the
 /// payload of somebody who was named by a stranger and happens to begin like the nonce.
 fn waits_too_long(s: &Sock, n: usize) -> bool {
-    if n == 0 {
-        return false; // nothing is withheld
+    if n == 0 || n >= SURE {
+        return false; // nothing is withheld, or nothing of the program's
     }
     let now = clock::ticks();
     let since = s.proof_since.load(Relaxed);
@@ -119,12 +122,40 @@ fn waits_too_long(s: &Sock, n: usize) -> bool {
     now.wrapping_sub(since) > clock::ticks_of_us(PATIENCE_US)
 }
 
+/// Whether the stream ends within the proof, of which `n` bytes are there: a reset has destroyed the rest, or its sender died with a
+/// part of it sent.
+fn is_cut(s: &Sock, sock: i32, n: usize) -> bool {
+    let shows = fd::poll_now(sock, libc::POLLRDHUP);
+    // Without our own FIN, the kernel's socket is closed both ways by a reset alone.
+    let was_reset = shows & libc::POLLERR != 0
+        || shows & libc::POLLHUP != 0 && !s.has(flag::SHUT_WR)
+        || matches!(s.rx.end.load(Relaxed), end::RST | end::FIN_RST | end::ABORTED);
+    let is_over = was_reset || n >= SURE && shows & libc::POLLRDHUP != 0;
+    // The rest may have come before the end did, and behind the first look.
+    is_over && peeked(sock, &mut [0; PROOF as usize]) == Ok(n)
+}
+
+/// Takes the part of the proof that is there, which no program sees. The connection has ended by a reset.
+#[cold]
+fn take_cut(s: &Sock, sock: i32, n: usize) {
+    signals::quietly(|| {
+        if let Ok(n) = net::recv_slice(sock, &mut [0; PROOF as usize][..n], libc::MSG_DONTWAIT) {
+            count::took(s, n as u64);
+        }
+    });
+    end::found(s, end::RST);
+}
+
+fn peeked(sock: i32, to: &mut [u8]) -> Res {
+    net::recv_slice(sock, to, libc::MSG_PEEK | libc::MSG_DONTWAIT)
+}
+
 /// Looks at the 16 bytes without taking them: a requester that is not the other end of this
 /// connection must not cost a byte of the real one's payload.
 pub fn take(s: &Sock, sock: i32) -> Proof {
     let want = nonce_bytes(s);
     let mut got = [0u8; PROOF as usize];
-    let n = match net::recv_slice(sock, &mut got, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+    let n = match peeked(sock, &mut got) {
         Ok(n) => n,
         Err(e) => {
             end::took(s, e);
@@ -135,6 +166,10 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
         process::count(Counter::ProofFailures, 1);
         s.note(Reason::StreamProofFailed);
         return Proof::Wrong;
+    }
+    if n > 0 && n < want.len() && is_cut(s, sock, n) {
+        take_cut(s, sock, n);
+        return Proof::Missing;
     }
     if n < want.len() {
         return if waits_too_long(s, n) { Proof::Wrong } else { Proof::Missing };
@@ -152,4 +187,80 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
         }
         _ => Proof::Missing,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// An accepting side that waits for the proof, and its two sockets.
+    fn waiting() -> (Sock, TcpStream, TcpStream) {
+        // SAFETY: all zero is a fresh record.
+        let s: Sock = unsafe { std::mem::zeroed() };
+        s.role.store(role::SERVER, Relaxed);
+        s.nonce[0].store(0x0102_0304_0506_0708, Relaxed);
+        s.nonce[1].store(0x1112_1314_1516_1718, Relaxed);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let own = listener.accept().unwrap().0;
+        (s, own, peer)
+    }
+
+    fn came(own: &TcpStream, events: i16) {
+        let p = libc::pollfd { fd: own.as_raw_fd(), events, revents: 0 };
+        assert_eq!(fd::poll(&mut [p], 5000), Ok(1));
+    }
+
+    fn ends_by_reset(peer: TcpStream) {
+        let now = libc::linger { l_onoff: 1, l_linger: 0 };
+        net::set_opt(peer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &now).unwrap();
+    }
+
+    #[test]
+    fn a_part_of_it_waits_for_the_rest() {
+        let (s, own, mut peer) = waiting();
+        let bytes = nonce_bytes(&s);
+        peer.write_all(&bytes[..11]).unwrap();
+        came(&own, libc::POLLIN);
+        assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+        peer.write_all(&bytes[11..]).unwrap();
+        while fd::unread(own.as_raw_fd()) != Ok(16) {
+            std::thread::yield_now();
+        }
+        assert!(matches!(take(&s, own.as_raw_fd()), Proof::Right));
+        assert_eq!(s.rx.kernel.load(Relaxed), PROOF);
+    }
+
+    /// What a reset has left of it is not the program's.
+    #[test]
+    fn a_part_before_a_reset_is_taken() {
+        for n in [1, 11] {
+            let (s, mut own, mut peer) = waiting();
+            peer.write_all(&nonce_bytes(&s)[..n]).unwrap();
+            came(&own, libc::POLLIN);
+            ends_by_reset(peer);
+            came(&own, libc::POLLRDHUP);
+            assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+            assert_eq!((s.rx.kernel.load(Relaxed), s.rx.end.load(Relaxed)), (n as u64, end::RST));
+            let told = own.read(&mut [0; 32]);
+            assert!(told.is_err_and(|e| e.raw_os_error() == Some(libc::ECONNRESET)), "{n} bytes");
+        }
+    }
+
+    /// Before an orderly end a short one is payload of somebody who has nothing to do with it; a long one is not.
+    #[test]
+    fn a_part_before_an_end() {
+        for (n, taken) in [(3, 0), (11, 11)] {
+            let (s, mut own, mut peer) = waiting();
+            peer.write_all(&nonce_bytes(&s)[..n]).unwrap();
+            drop(peer);
+            came(&own, libc::POLLRDHUP);
+            assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+            assert_eq!(s.rx.kernel.load(Relaxed), taken);
+            assert_eq!(own.read(&mut [0; 32]).unwrap(), n - taken as usize);
+        }
+    }
 }

@@ -73,8 +73,8 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
     }
     let marker = Marker::new();
     let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
-    // Whoever sets it aside takes the lock behind that.
-    if s.tx_in_memory() || s.is_aside() || s.tx.switches.load(Relaxed) != made {
+    // Whoever sets it aside, or pins it, takes the lock behind that.
+    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED) || s.tx.switches.load(Relaxed) != made {
         return false;
     }
     // No handler may leave it half done.
@@ -388,7 +388,8 @@ pub fn pin(s: &Sock, sock: i32, why: Reason) {
     if let Some(dir) = s.rx.dir() {
         dir.ctl.fetch_or(ctl::PINNED, AcqRel);
     }
-    if s.tx_in_memory() {
+    // Also where sending seems to be on TCP: another thread that is about to switch has the lock.
+    if s.region().is_some() {
         spill(s, sock, Spill::Pinned);
     }
     s.set_state(State::Pinned);

@@ -10,7 +10,7 @@
 //! Called by `table` around fork, exec and close, by `table::inherit` at the start of a program, and before
 //! a connection begins.
 
-use super::{later, server};
+use super::{later, server, stepping};
 use crate::control;
 use crate::engine::{count, switch};
 use crate::family::process;
@@ -37,6 +37,8 @@ pub fn leave(s: &'static Sock, sock: i32) -> bool {
     if s.heir.load(Relaxed) == process::pid() {
         return true; // by another descriptor
     }
+    // Another thread may be about to offer memory, or this one, which a handler has interrupted: then it is handed over.
+    let Some(_stepping) = stepping::begin(s, &sock) else { return false };
     let may = may_leave(s, sock);
     let inherited = s.legacy.load(Relaxed) != 0 && !is_sole(s, sock);
     if inherited && !may {
@@ -45,8 +47,11 @@ pub fn leave(s: &'static Sock, sock: i32) -> bool {
     if !may || inherited {
         return may; // what stands there still holds
     }
-    if s.step.load(Relaxed) == step::ANNOUNCED {
-        server::withdraw(s, sock, Reason::NotWorthIt, step::IDLE);
+    // As who takes an offer, so that none is taken meanwhile.
+    match s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Acquire) {
+        Ok(_) => server::withdraw(s, sock, Reason::NotWorthIt, step::IDLE),
+        Err(step::IDLE) => {}
+        Err(_) => return false,
     }
     if net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) != Ok(u64::MAX) {
         return false; // the program's own
