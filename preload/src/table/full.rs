@@ -3,7 +3,7 @@
 //! A set waits for room only where it has seen that there is none. A member with EPOLLET keeps EPOLLOUT all the time and is not
 //! looked at while it is cold, and a thread may have gone to sleep in the set while there was room. So each set takes the member in
 //! again, and one in which a thread sleeps is woken for that. Sets inside other sets, where the kernel alone is asked, hear of room in
-//! TCP only, so there the direction goes. Called by `io` for all that sends.
+//! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
 use super::life;
 use super::members::Member;
