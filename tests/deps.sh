@@ -59,7 +59,7 @@ lftp lftp
 ldapadd ldap-utils
 named bind9
 dig bind9-dnsutils
-/usr/sbin/dovecot dovecot-imapd
+/usr/lib/dovecot/imap dovecot-imapd
 distccd distcc
 sockperf sockperf
 gunicorn gunicorn
@@ -74,6 +74,7 @@ h2load nghttp2-client
 h2o h2o
 traffic_server trafficserver
 glusterfsd glusterfs-server
+fusermount3 fuse3
 danted dante-server
 ss-server shadowsocks-libev
 hitch hitch
