@@ -98,14 +98,22 @@ fn everything_fails() -> Result<()> {
 
 /// `case` of a program, in which each pass of `step` takes `ms`.
 fn met(program: &str, case: &str, step: u32, ms: u32) -> Result<()> {
+    met_with(program, case, step, ms, &[])
+}
+
+/// The same, with more in its environment.
+fn met_with(program: &str, case: &str, step: u32, ms: u32, more: &[(&str, &str)]) -> Result<()> {
     let net = Net::new()?;
     let source = format!("{program}.c");
     let program = compile_with("cc", program, &[&source], &["-O1", "-g", "-pthread"])?;
-    let ended = Program::new(&net, Load::Library, program)
+    let mut program = Program::new(&net, Load::Library, program)
         .args([case])
         .env("LD_PRELOAD", library::with_faults()?)
-        .env("SMCR_HOLD", format!("{step},{ms}"))
-        .run()?;
+        .env("SMCR_HOLD", format!("{step},{ms}"));
+    for (name, value) in more {
+        program = program.env(name, value);
+    }
+    let ended = program.run()?;
     ensure!(ended.status.success(), "{ended}");
     println!("{}", ended.out.trim());
     Ok(())
@@ -116,6 +124,14 @@ fn met(program: &str, case: &str, step: u32, ms: u32) -> Result<()> {
 fn closed_while_its_offer_is_taken() -> Result<()> {
     const REGION_ADOPTED: u32 = 2;
     met("races", "taken", REGION_ADOPTED, 60)
+}
+
+/// The accepting side sends much and closes, or shuts down both ways, when the connecting one has marked its first switch and not yet
+/// sent its proof.
+#[test]
+fn closed_before_the_proof() -> Result<()> {
+    const SWITCH_MARKED: u32 = 5;
+    ["close", "shutdown"].iter().try_for_each(|how| met_with("farewell", how, SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
 }
 
 /// Bytes come when an edge-triggered wait has just looked and found nothing.

@@ -1,20 +1,30 @@
 //! What is done to a connection before the kernel's shutdown(2), close(2), exit or exec of our own end, and the giving
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
-use super::{bell, debt, follow, inside, linked, shadow, switch};
+use super::follow::Source;
+use super::{bell, debt, follow, inside, linked, proof, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::Marker;
-use crate::family::sock::{Sock, flag, medium};
+use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
-use crate::sys::net;
+use crate::sys::{clock, fd, net, proc};
 use crate::transport::{peers, wide};
 use crate::transport::region::{self, Dir, fin};
 use std::sync::atomic::Ordering::*;
+
+/// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between.
+const PROOF_PATIENCE_NS: u64 = 200_000_000;
 
 /// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
 pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     if how != libc::SHUT_RD {
         give_back(s, sock);
+    }
+    // What comes behind that, the kernel answers with a reset as behind close.
+    if how == libc::SHUT_RDWR
+        && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
+    {
+        take_proof(s, sock, back);
     }
     if (how == libc::SHUT_WR || how == libc::SHUT_RDWR)
         && let Some(dir) = s.tx.dir()
@@ -97,14 +107,31 @@ fn give_back(s: &Sock, sock: i32) {
     debt::settle(s, sock);
 }
 
-/// A switch of the peer that nobody has followed yet, with the proof in the stream.
+/// From here on the connecting side can't begin. What one that has begun puts into the stream, the proof, is taken, also if it is
+/// still on its way: unread, or behind the close, it would make a reset of our end, which destroys what the kernel has yet to
+/// send (hazard 8).
 fn take_proof(s: &Sock, sock: i32, back: &Dir) {
-    let marker = Marker::new();
-    if !s.rx_in_memory()
-        && back.switch.load(Acquire) != s.rx.switches.load(Relaxed)
-        && let Some(_held) = s.rx.lock.try_take(&marker)
-    {
-        let _ = follow::follow(s, sock, back);
+    let mut until = None;
+    let mut is_over = false;
+    loop {
+        let is_marked = back.switch.load(Acquire) != s.rx.switches.load(Relaxed);
+        if s.rx_in_memory() || !is_marked && proof::refuse(s) {
+            return;
+        }
+        let marker = Marker::new();
+        let Some(held) = s.rx.lock.try_take(&marker) else { return };
+        let source = follow::follow(s, sock, back);
+        drop(held);
+        // Behind payload that the program leaves unread nothing is to be saved: TCP resets for that itself.
+        let comes = !is_marked || matches!(source, Source::Tcp(0));
+        let now = clock::now_ns();
+        if is_over || !comes || s.step.load(Relaxed) != step::NONCE || now > *until.get_or_insert(now + PROOF_PATIENCE_NS) {
+            return;
+        }
+        let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+        let _ = fd::poll(&mut p, 1);
+        is_over = p[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        proc::yield_now();
     }
 }
 

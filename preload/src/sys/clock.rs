@@ -1,5 +1,6 @@
 //! Time for the spin policy: a cheap tick counter and its length, and the monotonic clock.
 
+use super::{Sysno, call};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Nanoseconds of CLOCK_MONOTONIC (through the vDSO; this libc function is not hooked).
@@ -68,10 +69,16 @@ fn measure() -> u64 {
     }
 }
 
-/// Takes the first reading, so that the rate is known without a wait later.
+/// Takes the first reading, so that the rate is known without a wait later. A program may have a clock_gettime of its own that is not
+/// ready before its own constructors (ThreadSanitizer's), so the kernel is asked.
 pub fn start() {
     START_TICKS.store(ticks(), Relaxed);
-    START_NS.store(now_ns(), Relaxed);
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let to = std::ptr::from_mut(&mut ts) as usize;
+    // SAFETY: the struct is valid.
+    if unsafe { call(Sysno::clock_gettime, [libc::CLOCK_MONOTONIC as usize, to, 0, 0, 0, 0]) }.is_ok() {
+        START_NS.store(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64, Relaxed); // else `measure` begins
+    }
 }
 
 /// Cheap pseudo-random numbers (xorshift) for back-off and tests; not for secrets.

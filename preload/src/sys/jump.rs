@@ -12,17 +12,23 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 #[repr(C, align(16))]
 struct Buffer([usize; 64]);
 
-unsafe extern "C" {
-    fn _setjmp(buffer: *mut Buffer) -> c_int;
-}
+type SetJmp = unsafe extern "C" fn(*mut Buffer) -> c_int;
 
-/// Finds out how libc keeps it. Called by the constructor.
+/// Finds out how libc keeps it. Called by the constructor. The next definition, as in `real`: a program may have one of its own that
+/// is not ready before its own constructors (ThreadSanitizer's).
 #[inline(never)]
 pub fn start() {
     let mut buffer = Buffer([0; 64]);
     let here = std::ptr::from_ref(&buffer) as usize;
+    // SAFETY: a NUL-terminated name.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"_setjmp".as_ptr()) };
+    if next.is_null() {
+        return;
+    }
+    // SAFETY: the symbol has this C type.
+    let set = unsafe { std::mem::transmute::<*mut c_void, SetJmp>(next) };
     // SAFETY: room enough, and nobody jumps there.
-    let came = unsafe { _setjmp(&mut buffer) };
+    let came = unsafe { set(&mut buffer) };
     let at = stack_pointer(&buffer.0);
     KNOWN.store(came == 0 && at.abs_diff(here) < 4096, Relaxed);
 }
