@@ -1,4 +1,4 @@
-//! Cases and programs under valgrind's memcheck, with the library at both ends: no access to memory that is not there,
+//! Cases and programs under valgrind's memcheck, and built with sanitizers, with the library at both ends: no access to memory that is not there,
 //! no decision by a value that nobody wrote, no system call with either. What was accelerated is measured as everywhere.
 //!
 //! valgrind sees the library's own system calls and its copies; of what it maps itself it knows only whether it is mapped.
@@ -17,7 +17,7 @@ use smcr_tests::library::source_dir;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, which};
 use smcr_tests::share::measure;
-use smcr_tests::twice::{self, Case, Ends};
+use smcr_tests::twice::{self, Case, Ends, compile_with};
 use tempfile::TempDir;
 
 /// One or two of each way to wait, to write, to share and to leave. None gives the kernel a bad pointer on purpose, and
@@ -131,6 +131,9 @@ fn main() -> Result<()> {
             is_found(&case, reported)
         }));
     }
+    for (name, runtime) in [("address", "-static-libasan"), ("thread", "-static-libtsan")] {
+        trials.push(trial(&format!("sanitizers::{name}"), move || sanitized(name, runtime)));
+    }
     trials.push(trial("programs::redis", redis));
     trials.push(trial("programs::nginx", nginx));
     libtest_mimic::run(&arguments, trials).exit()
@@ -190,6 +193,22 @@ fn is_found(case: &Case, what: &str) -> Result<()> {
     let (text, _) = logs.read()?;
     let by_kernel = std::env::var_os("SMCR_FLIP").is_some() && text.contains("points to unaddressable byte");
     ensure!(by_kernel || text.contains(what), "not found: {what}\n{text}");
+    Ok(())
+}
+
+/// Programs that were built with a sanitizer, whose own functions stand before the library's and are not ready before the program is.
+fn sanitized(name: &str, runtime: &str) -> Result<()> {
+    let options = ["-O1", "-g", "-pthread", &format!("-fsanitize={name}"), runtime];
+    for (source, of_it) in [("threads", "threads::duplex"), ("amounts", "amounts::wait_for_all")] {
+        let files = [&format!("{source}.c"), "case.c", "bytes.c"];
+        let program = compile_with("cc", &format!("{source}_{name}"), &files, &options)?;
+        let case = Case { program, ..case(of_it)? };
+        let native = case.run(Ends::Neither)?;
+        case.ensure_sound(&native)?;
+        let got = case.run(Ends::Both)?;
+        case.ensure_accelerated(&got)?;
+        ensure!(got.transcript == native.transcript, "{}\n{}", got.transcript, got.notes);
+    }
     Ok(())
 }
 
