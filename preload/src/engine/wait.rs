@@ -287,6 +287,10 @@ fn sleep(
     // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
     // jumps out of a handler, never returns: `inside` notices.
     let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) });
+    let (slept, is_refused) = match slept {
+        Err(Errno(libc::EINVAL)) => (a_millisecond(timer), true),
+        slept => (slept, false),
+    };
     inside::leave(s);
     if let Some(w) = me {
         w.wake_up();
@@ -308,7 +312,7 @@ fn sleep(
         return Err(e);
     }
     if slept == Ok(0) {
-        return if left == limit { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
+        return if left == limit && !is_refused { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
     }
     if linked {
         return Ok(Woke::Event);
@@ -330,7 +334,19 @@ fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
     let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
     let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     // SAFETY: array and timespec live through the call; no mask.
-    interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }).map(|_| ())
+    match interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }) {
+        Err(Errno(libc::EINVAL)) => a_millisecond(timer).map(|_| ()),
+        slept => slept.map(|_| ()),
+    }
+}
+
+/// The kernel takes no more descriptors in a poll than RLIMIT_NOFILE says, which a sandbox sets to 0: there a wait looks again each
+/// millisecond.
+#[cold]
+fn a_millisecond(timer: &mut Timer) -> Res<i32> {
+    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: the timespec lives through the call; no descriptors, no mask.
+    interruptible(timer, || unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&ts), std::ptr::null()) })
 }
 
 /// Sleeps, unless a handler has run since the call began, which would have ended a sleep of all that time.
