@@ -120,11 +120,13 @@ fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bo
     }
 }
 
-/// Some cases depend on how two processes are scheduled, natively too: a case fails when it fails three
-/// times in a row, and says so when it needed more than one attempt.
+/// Some cases depend on how two processes are scheduled, natively too: a case fails when it fails so
+/// often in a row, and says so when it needed more than one attempt.
+const ATTEMPTS: u32 = 5;
+
 fn attempts(case: &Case, native_only: bool) -> Result<()> {
     let mut last = Ok(());
-    for n in 1..=3 {
+    for n in 1..=ATTEMPTS {
         last = check(case, native_only);
         match &last {
             Ok(()) if n > 1 => {
@@ -133,7 +135,7 @@ fn attempts(case: &Case, native_only: bool) -> Result<()> {
             }
             Ok(()) => return last,
             // What passes in the end is looked at as well by those who look for races.
-            Err(e) if n < 5 => println!("{}: attempt {n}: {e:#}", case.name),
+            Err(e) if n < ATTEMPTS => println!("{}: attempt {n}: {e:#}", case.name),
             Err(_) => {}
         }
     }
