@@ -12,8 +12,10 @@ use crate::transport::{peers, wide};
 use crate::transport::region::{self, Dir, fin};
 use std::sync::atomic::Ordering::*;
 
-/// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between.
+/// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between. Another user's
+/// may only pretend to have begun, each time that it connects.
 const PROOF_PATIENCE_NS: u64 = 200_000_000;
+const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
 /// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
 pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
@@ -125,7 +127,7 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
         // Behind payload that the program leaves unread nothing is to be saved: TCP resets for that itself.
         let comes = !is_marked || matches!(source, Source::Tcp(0));
         let now = clock::now_ns();
-        if is_over || !comes || s.step.load(Relaxed) != step::NONCE || now > *until.get_or_insert(now + PROOF_PATIENCE_NS) {
+        if is_over || !comes || s.step.load(Relaxed) != step::NONCE || now > *until.get_or_insert_with(|| now + patience_with(s)) {
             return;
         }
         let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
@@ -133,6 +135,10 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
         is_over = p[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         proc::yield_now();
     }
+}
+
+fn patience_with(s: &Sock) -> u64 {
+    if s.peer_uid.load(Relaxed) == proc::euid() { PROOF_PATIENCE_NS } else { PATIENCE_WITH_OTHERS_NS }
 }
 
 /// Before the kernel resets the connection for the program: the peer must not take it for an orderly end.
