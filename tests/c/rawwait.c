@@ -304,70 +304,6 @@ static void half_closed_b(void) {
     meet();
 }
 
-/* A client whose threads sleep on a connection each is killed: when the server has closed these, it has nothing left of what
- * it woke them by. Itself it has nothing to be woken by. */
-enum { THREADS = 6, ROUNDS = 60 };
-static int eventfds(void) {
-    int n = 0;
-    for (int fd = 3; fd < 4096; fd++) {
-        char path[64], to[128];
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t len = readlink(path, to, sizeof to - 1);
-        to[len > 0 ? len : 0] = 0;
-        n += strstr(to, "eventfd") != NULL;
-    }
-    return n;
-}
-static void dead_client_a(void) {
-    int fd[THREADS], l = listen_on(PORT);
-    meet();
-    for (int i = 0; i < THREADS; i++) {
-        fd[i] = accept_from(l);
-        nonblocking(fd[i], 1);
-    }
-    pid_t pid = hear_pid();
-    for (int round = 0; round < ROUNDS; round++)
-        for (int i = 0; i < THREADS; i++) {
-            ssize_t n;
-            while ((n = recv(fd[i], buf, 100, 0)) < 0 && errno == EAGAIN)
-                raw_poll(fd[i], POLLIN, 5000);
-            usleep(1000); /* it sleeps by now */
-            if (n != 100 || send(fd[i], buf, n, 0) != n)
-                die("round");
-        }
-    settle();
-    MUST(kill(pid, SIGKILL));
-    while (hear() != 0) {
-    }
-    settle();
-    for (int i = 0; i < THREADS; i++) {
-        R(recv(fd[i], buf, 1, 0) <= 0);
-        close(fd[i]);
-    }
-    say("eventfds: %d", eventfds());
-}
-static void *ask_on(void *fd) {
-    char mine[100] = {0};
-    for (;;) {
-        put(*(int *)fd, mine, sizeof mine);
-        if (get(*(int *)fd, mine, sizeof mine) != sizeof mine)
-            return NULL;
-        usleep(1000);
-    }
-}
-static void dead_client_b(void) {
-    static int fd[THREADS];
-    pthread_t t;
-    meet();
-    for (int i = 0; i < THREADS; i++)
-        fd[i] = dial(PORT);
-    for (int i = 0; i < THREADS; i++)
-        pthread_create(&t, NULL, ask_on, &fd[i]);
-    tell_pid(getpid());
-    for (;;)
-        pause();
-}
-
 const struct test tests[] = {{"level", level_a, level_b, 0},
                              {"edge", edge_a, edge_b, 0},
                              {"loop_level", loop_level, loop_level, 0},
@@ -377,5 +313,4 @@ const struct test tests[] = {{"level", level_a, level_b, 0},
                              {"read", raw_read_a, raw_read_b, COLD},
                              {"half_raw", half_raw_a, half_raw_b, 0},
                              {"half_closed", half_closed_a, half_closed_b, 0},
-                             {"dead_client", dead_client_a, dead_client_b, COLD},
                              {0}};

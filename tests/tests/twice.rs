@@ -61,6 +61,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_gone",
     "polling",
     "rawwait",
+    "dead_peers",
     "uring",
     "aio",
     "fds",

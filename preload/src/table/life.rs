@@ -7,7 +7,7 @@
 
 use super::{Entry, get, late, passing, put, range, take};
 use crate::engine::{close, inside, linked, switch};
-use crate::transport::changes;
+use crate::transport::{changes, idle};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::table::{set, steps, waited};
@@ -30,6 +30,7 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     }
     let s = family::take_sock().ok()?;
     crate::control::look();
+    idle::look();
     s.reset();
     if nonblock {
         s.flags.store(flag::NONBLOCK, Relaxed);

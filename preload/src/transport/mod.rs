@@ -8,6 +8,7 @@
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends;
+//! - [`idle`]: when those without a connection are looked at again;
 //! - [`told`]: what they and this one tell each other of their waiters;
 //! - [`kin`]: those of our own user, when this process becomes another one;
 //! - [`wakes`]: what they and this one wake each other by.
@@ -15,6 +16,7 @@
 pub mod annex;
 pub mod changes;
 pub mod channel;
+pub mod idle;
 pub mod kin;
 pub mod peers;
 pub mod region;

@@ -6,6 +6,7 @@
 //! peer sends is checked here and in `proto::rendezvous`; a peer that talks nonsense loses its
 //! channel, which costs its connections the cheap wakes and nothing else.
 
+use super::idle;
 use super::waiters::{self, Waiter};
 use super::wakes::Wakes;
 use crate::fault::{self, Step as Fault};
@@ -237,14 +238,26 @@ impl Peer {
     }
 
     /// Nothing uses it but what keeps a peer that connected to us: if that has ended, what it gave us goes now. Otherwise
-    /// it would stay until somebody listens for the next one.
+    /// it would stay until somebody listens for the next one. A peer that dies closes its channel after its connections:
+    /// then a later connection sees to it.
     fn bury(&self) {
-        if self.base.load(Relaxed) == 1
-            && sys::fd::poll_now(self.channel(), libc::POLLIN) & libc::POLLHUP != 0
-            && self.start_reading()
-        {
-            self.lost(); // stays marked as being read: nobody reads a channel that has ended
+        if self.base.load(Relaxed) != 1 || !self.is_readable() {
+            return;
         }
+        let has_ended = || sys::fd::poll_now(self.channel(), libc::POLLIN) & libc::POLLHUP != 0;
+        // Once more where nobody else can give the slot to the next peer.
+        if has_ended() && self.start_reading() {
+            if has_ended() {
+                return self.lost(); // stays marked as being read: nobody reads a channel that has ended
+            }
+            self.stop_reading();
+        }
+        idle::add();
+    }
+
+    /// Whether nothing uses it but what keeps a peer that connected to us.
+    pub fn is_idle(&self) -> bool {
+        self.refs.load(Relaxed) == 1 && self.base.load(Relaxed) == 1
     }
 
     /// The channel has ended: the peer is not found any more, and the slot goes with the last user.

@@ -1,0 +1,95 @@
+/* Owns: what an end keeps of a peer that has died: nothing of what it woke it by. */
+#include "case.h"
+
+static char buf[100];
+
+/* A client whose threads sleep on a connection each is killed: when the server has closed these, it has nothing left of what
+ * it woke them by. Itself it has nothing to be woken by. */
+enum { THREADS = 6, ROUNDS = 60 };
+static int eventfds(void) {
+    int n = 0;
+    for (int fd = 3; fd < 4096; fd++) {
+        char path[64], to[128];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t len = readlink(path, to, sizeof to - 1);
+        to[len > 0 ? len : 0] = 0;
+        n += strstr(to, "eventfd") != NULL;
+    }
+    return n;
+}
+static void raw_poll(int fd, short wanted, int ms) {
+    struct pollfd p = {fd, wanted, 0};
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    raw(SYS_ppoll, (long)&p, 1, (long)&t, 0, 8, 0);
+}
+static void serve(int fd[THREADS]) {
+    int l = listen_on(PORT);
+    meet();
+    for (int i = 0; i < THREADS; i++) {
+        fd[i] = accept_from(l);
+        nonblocking(fd[i], 1);
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < THREADS; i++) {
+            ssize_t n;
+            while ((n = recv(fd[i], buf, 100, 0)) < 0 && errno == EAGAIN)
+                raw_poll(fd[i], POLLIN, 5000);
+            usleep(1000); /* it sleeps by now */
+            if (n != 100 || send(fd[i], buf, n, 0) != n)
+                die("round");
+        }
+    settle();
+}
+static void dead_client_a(void) {
+    int fd[THREADS];
+    serve(fd);
+    pid_t pid = hear_pid();
+    MUST(kill(pid, SIGKILL));
+    while (hear() != 0) {
+    }
+    settle();
+    for (int i = 0; i < THREADS; i++) {
+        R(recv(fd[i], buf, 1, 0) <= 0);
+        close(fd[i]);
+    }
+    say("eventfds: %d", eventfds());
+}
+static void *ask_on(void *fd) {
+    char mine[100] = {0};
+    for (;;) {
+        if (send(*(int *)fd, mine, sizeof mine, MSG_NOSIGNAL) < 0 || recv(*(int *)fd, mine, sizeof mine, MSG_WAITALL) <= 0)
+            return NULL;
+        usleep(1000);
+    }
+}
+static void dead_client_b(void) {
+    static int fd[THREADS];
+    pthread_t t;
+    meet();
+    for (int i = 0; i < THREADS; i++)
+        fd[i] = dial(PORT);
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&t, NULL, ask_on, &fd[i]);
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+
+/* The same where the client dies only when the connections are closed already: nothing tells the server any more. Its next
+ * socket of any kind does. */
+static void later_a(void) {
+    int fd[THREADS];
+    serve(fd);
+    pid_t pid = hear_pid();
+    for (int i = 0; i < THREADS; i++)
+        close(fd[i]);
+    settle();
+    MUST(kill(pid, SIGKILL));
+    for (int i = 0; i < 300 && (i == 0 || eventfds() > 0); i++) {
+        usleep(10000);
+        close(MUST(socket(AF_INET, SOCK_STREAM, 0)));
+    }
+    say("eventfds: %d", eventfds());
+}
+
+const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD}, {"later", later_a, dead_client_b, COLD}, {0}};
