@@ -112,6 +112,7 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
     // SAFETY: by the contract; `data.n` is at most `n` and the size.
     unsafe { data.ring.get(data.at, p, data.n) };
     rx::give_back_from_here(s, dir, data.size, data.at + data.n as u64);
+    tx::fetch_next(s);
     s.count_size(1, data.n);
     Ok(data.n)
 }
@@ -290,6 +291,7 @@ impl Data<'_> {
     #[inline(always)]
     fn taken(self, s: &Sock) -> usize {
         rx::give_back(s, self.dir, self.size, self.at + self.n as u64);
+        tx::fetch_next(s);
         s.count_size(1, self.n);
         self.n
     }

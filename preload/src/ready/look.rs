@@ -2,7 +2,7 @@
 //!
 //! Called by `wait` with the set locked.
 
-use super::level;
+use super::{ahead, level};
 use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, idle, kernel, linked, room, wait as engine_wait};
 use crate::family::lock::Marker;
@@ -46,11 +46,13 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
     let mut now = 0;
     let mut idle = [0u32; 16];
     let mut idle_len = 0;
+    ahead::begin(inner, i);
     while left > 0 && n < out.len() {
         if i >= inner.hot_len {
             i = 0;
         }
         let m = inner.hot(i);
+        ahead::go_on(inner, i, left);
         left -= 1;
         i += 1;
         let mb = inner.member_mut(m);
@@ -140,6 +142,9 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     };
     if wanted == 0 || !report {
         return None;
+    }
+    if wanted & level::IN != 0 {
+        ahead::data(s);
     }
     mb.fresh = false;
     if mb.events & ONESHOT != 0 {

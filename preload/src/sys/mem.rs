@@ -177,3 +177,20 @@ pub fn fetch(p: *const u8) {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = p;
 }
+
+/// As [`fetch`], to be written soon: no other processor has it then.
+#[inline(always)]
+pub fn fetch_to_write(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction never faults; processors that lack it take it for none.
+    unsafe {
+        core::arch::asm!("prefetchw [{0}]", in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{0}]", in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = p;
+}
