@@ -263,6 +263,73 @@ static void file_size(void) {
     slowly(the_fd);
 }
 
+/* ---- in a sandbox that may open nothing, where poll takes no descriptors ---- */
+
+static void no_descriptors_a(void) {
+    int fd = conn();
+    limit(RLIMIT_NOFILE, 0);
+    for (int i = 0; i < 3; i++) {
+        meet();
+        R(recv(fd, buf, 3, i == 1 ? MSG_PEEK : i == 2 ? MSG_WAITALL : 0));
+    }
+    R(recv(fd, buf, 3, 0));
+    meet();
+    R(recv(fd, buf, 3, 0)); /* the end */
+}
+
+/* There select goes on, and a peer that dies is seen, by it and by a call that waits. */
+static void blind(int by_select) {
+    int fd = conn();
+    limit(RLIMIT_NOFILE, 0);
+    fd_set set;
+    for (int i = 0; i < 3; i++) {
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        meet();
+        if (by_select) {
+            R(select(fd + 1, &set, NULL, NULL, &(struct timeval){20, 0}));
+            R(!!FD_ISSET(fd, &set));
+        }
+        R(recv(fd, buf, 3, 0));
+    }
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    if (by_select)
+        R(select(fd + 1, &set, NULL, NULL, &(struct timeval){0, 30000}));
+    meet();
+    if (!by_select) {
+        R(recv(fd, buf, 3, 0));
+        return;
+    }
+    FD_SET(fd, &set);
+    R(select(fd + 1, &set, NULL, NULL, &(struct timeval){20, 0}));
+    R(recv(fd, buf, 3, MSG_DONTWAIT));
+}
+static void blind_recv_a(void) { blind(0); }
+static void blind_select_a(void) { blind(1); }
+static void blind_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        settle();
+        put(fd, "abc", 3);
+    }
+    meet();
+    settle();
+    raise(SIGKILL);
+}
+static void no_descriptors_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        settle();
+        put(fd, "abc", 3);
+    }
+    meet();
+    settle();
+    close(fd);
+}
+
 const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD},
                              {"full_b_cold", full_b_cold, full_b_cold, COLD},
                              {"full_both_cold", full_both_cold, full_both_cold, COLD},
@@ -275,4 +342,7 @@ const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD},
                              {"cancel_and_close", cancel_and_close_a, cancel_and_close_b, 0},
                              {"jump_and_close", jump_and_close_a, cancel_and_close_b, 0},
                              {"file_size", file_size, file_size, COLD},
+                             {"no_descriptors", no_descriptors_a, no_descriptors_b, 0},
+                             {"blind_recv", blind_recv_a, blind_b, 0},
+                             {"blind_select", blind_select_a, blind_b, 0},
                              {0}};

@@ -1,7 +1,6 @@
 /* Owns: what may happen to a thread inside each call that waits: a signal with and without SA_RESTART, a jump out
  * of the handler, a cancellation. The connection serves on afterwards. */
 #include "case.h"
-#include <sys/resource.h>
 
 static char buf[64 * KIB];
 static volatile sig_atomic_t rings;
@@ -340,36 +339,10 @@ static void full_restart_b(void) {
     meet();
 }
 
-/* ---- in a sandbox that may open nothing, where poll takes no descriptors ---- */
-
-static void no_descriptors_a(void) {
-    int fd = conn();
-    MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, 0}));
-    for (int i = 0; i < 3; i++) {
-        meet();
-        R(recv(fd, buf, 3, i == 1 ? MSG_PEEK : i == 2 ? MSG_WAITALL : 0));
-    }
-    R(recv(fd, buf, 3, 0));
-    meet();
-    R(recv(fd, buf, 3, 0)); /* the end */
-}
-static void no_descriptors_b(void) {
-    int fd = conn();
-    for (int i = 0; i < 3; i++) {
-        meet();
-        settle();
-        put(fd, "abc", 3);
-    }
-    meet();
-    settle();
-    close(fd);
-}
-
 const struct test tests[] = {{"eintr", eintr_a, serve_b, 0},
                              {"restart", restart_a, restart_b, 0},
                              {"jump", jump_a, serve_b, 0},
                              {"cancel", cancel_a, serve_b, 0},
-                             {"no_descriptors", no_descriptors_a, no_descriptors_b, 0},
                              {"cancel_disabled", cancel_off_a, cancel_off_b, 0},
                              {"full_eintr", full_eintr_a, full_b, 0},
                              {"full_jump", full_jump_a, full_b, 0},

@@ -11,6 +11,7 @@ pub mod leave;
 pub mod level;
 pub mod look;
 pub mod poll;
+mod polled;
 mod readers;
 pub mod select;
 pub mod sleep;

@@ -1,13 +1,13 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
-use super::level;
+use super::{level, polled};
 use super::readers::{self, Reader};
 use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
-use crate::engine::{debt, ear, kernel, linked, room, spin, waiter};
+use crate::engine::{ear, kernel, linked, room, spin, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -202,6 +202,8 @@ struct Slept {
     given: Option<u64>,
     limit: Option<u64>,
     since: u64,
+    /// poll takes no so many descriptors (`sys::unpolled`): it was a millisecond.
+    is_refused: bool,
 }
 
 /// Arms, looks once more, sleeps. Some: the call ends with this.
@@ -222,6 +224,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             crate::sys::set_errno(slept.error);
             Some(-1)
         }
+        0 if slept.is_refused && slept.limit != Some(0) => None,
         0 if slept.given != slept.limit => None,
         0 => Some(scan(fds, false).0), // the time is over
         _ if slept.given == Some(0) => Some(scan(fds, false).0),
@@ -270,12 +273,13 @@ unsafe fn arm_and_sleep(
     let mut r = 0;
     let (mut rung, mut error) = (false, Errno(0));
     let mut heard = false;
+    let mut is_refused = false;
     // Peers of other users wake this thread by what is for them alone.
     let ears = if me.is_some_and(|w| w.ears() != 0) { fds.len() } else { 0 };
     with_copy(fds.len() + 3 + ears, |copy| {
         for (c, p) in copy.iter_mut().zip(fds.iter()) {
             let ours = table::sock(p.fd).filter(|s| level::is_served(s));
-            let mut events = ours.map_or(p.events, |s| kernel_events(s, p));
+            let mut events = ours.map_or(p.events, |s| polled::events(s, p));
             let mut fd = p.fd;
             if let Some(s) = ours.filter(|s| s.is_linked()) {
                 // What TCP shows of a connection over a link is not the program's, but for room where its handshake has ended on
@@ -302,6 +306,13 @@ unsafe fn arm_and_sleep(
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
         error = crate::sys::errno();
+        if r < 0 && error.0 == libc::EINVAL {
+            is_refused = true;
+            let nap = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            // SAFETY: no descriptors; mask by the contract.
+            r = unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&nap), mask) };
+            error = crate::sys::errno();
+        }
         rung = copy[last].revents != 0;
         heard = copy[last + 2].revents != 0;
         if copy[last + 1].revents != 0 {
@@ -317,7 +328,7 @@ unsafe fn arm_and_sleep(
         if r > 0 {
             for c in copy[..last].iter().filter(|c| c.revents != 0) {
                 if let Some(s) = table::sock(c.fd).filter(|s| level::is_served(s)) {
-                    kernel_event(s, c.fd);
+                    polled::happened(s, c.fd);
                 }
             }
         }
@@ -331,7 +342,7 @@ unsafe fn arm_and_sleep(
     if channel.is_some() {
         linked::listen_no_more(heard);
     }
-    Some(Slept { result: r, error, given: left, limit, since })
+    Some(Slept { result: r, error, given: left, limit, since, is_refused })
 }
 
 /// The ear of this thread for the peer of a socket in memory.
@@ -358,41 +369,4 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
         return None;
     }
     room::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)
-}
-
-/// What the kernel is asked of a socket in memory: doorbells and the end; of a direction on TCP, what
-/// the program asked.
-fn kernel_events(s: &Sock, p: &pollfd) -> i16 {
-    wanted(s, p) | if debt::owes(s) { libc::POLLOUT } else { 0 }
-}
-
-fn wanted(s: &Sock, p: &pollfd) -> i16 {
-    if !s.rx_in_memory() {
-        let out = if s.tx_in_memory() { libc::POLLOUT | libc::POLLWRNORM } else { 0 };
-        return p.events & !out;
-    }
-    let mut events = p.events & libc::POLLPRI;
-    // The end was found already: its events would come for ever.
-    if s.rx.end.load(Relaxed) == 0 {
-        events |= p.events & libc::POLLRDHUP;
-        if p.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
-            events |= libc::POLLIN;
-        }
-    }
-    if !s.tx_in_memory() {
-        events |= p.events & (libc::POLLOUT | libc::POLLWRNORM);
-    }
-    events
-}
-
-fn kernel_event(s: &Sock, sock: i32) {
-    debt::pay(s, sock);
-    if let Some(dir) = s.rx.dir() {
-        let marker = Marker::new();
-        if let Some(_held) = s.rx.lock.try_take(&marker)
-            && s.rx_in_memory()
-        {
-            kernel::look_at_kernel(s, sock, dir);
-        }
-    }
 }

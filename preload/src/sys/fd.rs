@@ -1,6 +1,6 @@
 //! Descriptors: read, write, close, dup, flags, poll, epoll, eventfd, all raw.
 
-use super::{Errno, Res, Sysno, call};
+use super::{Errno, Res, Sysno, call, unpolled};
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -183,7 +183,10 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> Res {
     };
     let tsp = if timeout < 0 { std::ptr::null() } else { &raw const ts };
     // SAFETY: slice and timespec are valid for the call; no signal mask is given.
-    unsafe { call(Sysno::ppoll, [fds.as_mut_ptr() as usize, fds.len(), tsp as usize, 0, 8, 0]) }
+    match unsafe { call(Sysno::ppoll, [fds.as_mut_ptr() as usize, fds.len(), tsp as usize, 0, 8, 0]) } {
+        Err(Errno(libc::EINVAL)) if !fds.is_empty() => unpolled::poll(fds, timeout),
+        r => r,
+    }
 }
 
 /// What poll says now of one descriptor.

@@ -25,6 +25,7 @@ pub mod proc;
 pub mod rights;
 pub mod start;
 pub mod thread;
+mod unpolled;
 mod unwinder;
 pub mod unwound;
 
