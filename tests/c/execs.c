@@ -117,6 +117,55 @@ static void itself_b(void) {
     warm(fd);
     echo_until_end(fd);
 }
+/* The variants with variable arguments, of a connection in memory: many of them, as two of three go by the stack. */
+static void by_variant(int which, int with_library) {
+    int fd = conn();
+    MUST(dup2(fd, AT));
+    close(fd);
+    const struct again *a = again("echo", with_library ? environ : without());
+    environ = (char **)a->env;
+    const char *self = a->self, *side = is_a ? "a" : "b";
+    if (which == 0)
+        execl(self, self, "executed", side, NULL);
+    else if (which == 1)
+        execlp(self, self, "executed", side, NULL);
+    else
+        execle(self, self, "executed", side, NULL, a->env);
+    die("execl");
+}
+static void execl_a(void) { by_variant(0, 1); }
+static void execlp_a(void) { by_variant(1, 1); }
+static void execle_a(void) { by_variant(2, 1); }
+static void execl_plain_a(void) { by_variant(0, 0); }
+static void execle_plain_a(void) { by_variant(2, 0); }
+static void variant_b(void) {
+    int fd = conn();
+    echo_until_end(fd);
+}
+/* More arguments than registers, and than fit on the stack of the library's own; the program prints how many it got. */
+static void many_a(void) {
+    int fd = conn();
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        char *x = "x";
+        MUST(dup2(fd, 1));
+        execl("/bin/sh", "sh", "-c", "printf %03d $#", x, x, x, x, x, x, x, x, x, x, x, x, NULL);
+        _exit(1);
+    }
+    wait_for(child);
+    errno = 0;
+    R(execl("/nonexistent/program", "x", NULL));
+    R(execle("/nonexistent/program", "x", NULL, environ));
+    put(fd, "still here", 10);
+    meet();
+}
+static void many_b(void) {
+    int fd = conn();
+    char text[14] = "";
+    R(get(fd, text, 13));
+    say("%s", text);
+    meet();
+}
 static void again_a(void) { exec_at(conn_cold(), "again"); }
 static void chain_a(void) {
     int fd = conn_cold();
@@ -301,6 +350,12 @@ static void connected_b(void) {
 const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"low", low_a, warm_b, 0},
                              {"itself", itself_a, itself_b, 0},
+                             {"execl", execl_a, variant_b, 0},
+                             {"execlp", execlp_a, variant_b, 0},
+                             {"execle", execle_a, variant_b, 0},
+                             {"execl_plain", execl_plain_a, variant_b, 0},
+                             {"execle_plain", execle_plain_a, variant_b, 0},
+                             {"execl_many", many_a, many_b, 0},
                              {"again", again_a, itself_b, 0},
                              {"chain", chain_a, warm_b, 0},
                              {"share", share_a, warm_b, 0},

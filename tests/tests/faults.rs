@@ -134,6 +134,14 @@ fn closed_before_the_proof() -> Result<()> {
     ["close", "shutdown"].iter().try_for_each(|how| met_with("farewell", how, SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
 }
 
+/// A program becomes another one (execl) while a thread of it, or its peer, is in the middle of a move to memory or back: the marks and
+/// the proof of one to memory, what follows it, the marks of the way back.
+#[test]
+fn becomes_another_program_meanwhile() -> Result<()> {
+    const STEPS: [u32; 6] = [5, 6, 8, 16, 17, 18];
+    STEPS.iter().try_for_each(|step| met_with("meanwhile", "talk", *step, 300, &[("SMCR_SWITCH_OPS", "8")]))
+}
+
 /// Bytes come when an edge-triggered wait has just looked and found nothing.
 #[test]
 fn bytes_behind_a_look_that_found_nothing() -> Result<()> {

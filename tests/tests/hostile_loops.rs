@@ -25,6 +25,7 @@ const CLAIMS: &[&str] = &[
     "uncounted-end",
     "proof-none",
     "proof-part",
+    "proof-most",
 ];
 
 /// Clock ticks of a process so far.

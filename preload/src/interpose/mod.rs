@@ -12,6 +12,7 @@ mod aio;
 mod data_in;
 mod data_out;
 mod credentials;
+mod execl;
 mod fds;
 mod files;
 mod jumps;

@@ -2,8 +2,8 @@
 //!
 //! system(3), popen(3) and posix_spawn(3) run no hook in the child and leave the parent's connections
 //! alone; only what is handed to the new program by a file action goes back to TCP. Listeners that a
-//! program inherits are unmarked (system and popen start a shell, which accepts nothing). exec variants
-//! with variable arguments (execl...) are built on execve inside libc.
+//! program inherits are unmarked (system and popen start a shell, which accepts nothing). The exec variants
+//! with variable arguments are in [`super::execl`].
 
 use super::{guarded, hooks};
 use crate::control;
