@@ -314,6 +314,23 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
     fence(SeqCst); // as in `arm`
 }
 
+/// Nobody is to be rung any more. A doorbell that comes behind the last look, when the peer calls for something else than data,
+/// would make a reset of the end.
+pub fn silence(s: &Sock, dir: &Dir) {
+    let known = dir.bells.load(Acquire);
+    s.rx.waiter.store(0, Relaxed);
+    // Pairs with the exchange in `ring`: of one that is on its way we know.
+    if dir.bell.swap(0, AcqRel) == RINGING {
+        for _ in 0..2000 {
+            if dir.bells.load(Acquire) != known {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    fence(SeqCst); // as in `arm`
+}
+
 /// Nobody sleeps on the doorbell byte now, and who does next arms it again.
 pub fn disarm(dir: &Dir) {
     // Pairs with the exchange in `ring`: one of them finds the word armed.

@@ -75,6 +75,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         fault::pass(Fault::EndMarked);
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
+            bell::silence(s, back);
             bell::drain(s, back, sock);
         }
         if marks & fin::RESET != 0 {
@@ -88,7 +89,7 @@ pub fn before_close(s: &Sock, sock: i32) {
 /// Before the kernel closes it unseen, at an exit or exec: what the library has put into the stream does
 /// not count as unread, or the kernel would make a reset of the end, which destroys what is still to be
 /// delivered (hazard 8).
-pub fn before_unseen_close(s: &Sock, sock: i32) {
+pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
     let Some(back) = s.rx.dir().filter(|_| !s.is_linked()) else { return };
     give_back(s, sock);
     take_proof(s, sock, back);
@@ -96,6 +97,9 @@ pub fn before_unseen_close(s: &Sock, sock: i32) {
     if s.rx_in_memory()
         && let Some(_held) = s.rx.lock.try_take(&marker)
     {
+        if for_good {
+            bell::silence(s, back);
+        }
         bell::drain(s, back, sock);
     }
 }

@@ -108,7 +108,7 @@ pub fn at_exit() {
     if family::base().is_some() {
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
-                closes_unseen(s, fd);
+                closes_unseen(s, fd, true);
                 if s.heir.load(Relaxed) != 0 && s.let_go_in(process::index()) {
                     s.holders.fetch_sub(1, AcqRel);
                     legacy::left(s, fd);
@@ -118,10 +118,10 @@ pub fn at_exit() {
     }
 }
 
-/// The kernel will close it with the process, or at an exec.
-fn closes_unseen(s: &'static Sock, fd: i32) {
+/// The kernel will close it with the process (`for_good`: its handlers have run), or at an exec, which may fail.
+fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool) {
     if s.region().is_some() && s.holders.load(Relaxed) <= 1 {
-        close::before_unseen_close(s, fd);
+        close::before_unseen_close(s, fd, for_good);
     }
 }
 
@@ -159,7 +159,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if REFS[index].load(Relaxed) == 1 {
                 legacy::give_up(s, fd);
             }
-            closes_unseen(s, fd);
+            closes_unseen(s, fd, false);
         }
     }
     leave_rests(has_library);
