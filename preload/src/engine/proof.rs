@@ -108,10 +108,11 @@ pub enum Proof {
 const SURE: usize = 8;
 
 /// The proof is put into the stream by one call and comes at once. A short part of it that stays a part is the
-/// payload of somebody who was named by a stranger and happens to begin like the nonce.
+/// payload of somebody who was named by a stranger and happens to begin like the nonce; of a long one nobody knows what
+/// comes behind it.
 fn waits_too_long(s: &Sock, n: usize) -> bool {
-    if n == 0 || n >= SURE {
-        return false; // nothing is withheld, or nothing of the program's
+    if n == 0 {
+        return false; // nothing is withheld
     }
     let now = clock::ticks();
     let since = s.proof_since.load(Relaxed);
@@ -135,7 +136,7 @@ fn is_cut(s: &Sock, sock: i32, n: usize) -> bool {
     is_over && peeked(sock, &mut [0; PROOF as usize]) == Ok(n)
 }
 
-/// Takes the part of the proof that is there, which no program sees. The connection has ended by a reset.
+/// Takes the part of the proof that is there, which no program sees. The connection has ended by a reset, or does now.
 #[cold]
 fn take_cut(s: &Sock, sock: i32, n: usize) {
     signals::quietly(|| {
@@ -172,7 +173,15 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
         return Proof::Missing;
     }
     if n < want.len() {
-        return if waits_too_long(s, n) { Proof::Wrong } else { Proof::Missing };
+        if !waits_too_long(s, n) {
+            return Proof::Missing;
+        }
+        if n < SURE {
+            return Proof::Wrong;
+        }
+        take_cut(s, sock, n);
+        end::hostile(s, sock);
+        return Proof::Missing;
     }
     // A handler that jumps out in between would leave it taken and not proved.
     signals::quietly(|| match net::recv_slice(sock, &mut got, libc::MSG_DONTWAIT) {
