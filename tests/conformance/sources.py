@@ -85,6 +85,7 @@ def built(cache, package):
     if package in UPSTREAM:
         if subprocess.run(["git", "clone", "-q", "--depth", "1", UPSTREAM[package], top], capture_output=True).returncode:
             return None
+        apart(top / "Cargo.toml")
     elif package in CRATES:
         if not crate(top, package, CRATES[package]):
             return None
@@ -109,6 +110,13 @@ def built(cache, package):
             return None
     (top / ".built").touch()
     return top
+
+
+def apart(manifest):
+    """Cargo would take a crate below this project's folder for one of its workspace."""
+    if manifest.exists() and "[workspace]" not in manifest.read_text():
+        with open(manifest, "a") as file:
+            file.write("\n[workspace]\n")
 
 
 def crate(top, name, version):
