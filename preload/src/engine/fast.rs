@@ -104,7 +104,7 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
     }
     let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or(POLLED)?;
     // As before the wait, or the general code looks.
-    let is_same = s.flags.load(Relaxed) == known && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);
+    let is_same = s.flags.load(Relaxed) == known && s.rx.gate.load(Relaxed) == 0 && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);
     if !is_same || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
         return Err(POLLED);
     }
@@ -250,6 +250,7 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     let flags = s.flags.load(Relaxed);
     let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
         | flags & UNUSUAL
+        | s.rx.gate.load(Relaxed)
         | s.low_water.load(Relaxed) >> 1;
     if unusual != 0 || !s.rx_in_memory() {
         return None;

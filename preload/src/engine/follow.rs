@@ -302,6 +302,7 @@ fn to_tcp(s: &Sock, dir: &Dir, passed: u32) -> bool {
     s.clear(flag::FROZEN);
     if dir.ctl.fetch_and(!(ctl::RETURN | ctl::TAKEN), AcqRel) & ctl::TAKEN != 0 {
         dir.annex.store(0, Relaxed); // it comes again
+        s.rx.gate.store(0, Relaxed);
         // So does what the ring held: in the next stretch of memory, if there is one, it lies behind us.
         let (head, tail) = (dir.head.load(Acquire), s.rx.cursor.load(Relaxed));
         if region::size_of_ring(dir.size.load(Relaxed)).and_then(|size| cursor::readable(head, tail, size)).is_none() {

@@ -174,6 +174,11 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 #[inline]
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     let Some(dir) = s.rx.dir() else { return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX) };
+    if s.rx.gate.load(Relaxed) != 0
+        && let Some(step) = wait_for_what_was_taken(s, sock, dir)
+    {
+        return step;
+    }
     loop {
         match follow::follow(s, sock, dir) {
             Source::Ring(0) => return at_end(s, sock, dir, flags),
@@ -192,6 +197,21 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
                 return Step::Failed(Errno(libc::ECONNRESET));
             }
         }
+    }
+}
+
+/// Another thread, or a relative, gives the connection away: what it has taken up comes again, and before all else.
+#[cold]
+fn wait_for_what_was_taken(s: &Sock, sock: i32, dir: &Dir) -> Option<Step> {
+    let is_broken = matches!(follow::follow(s, sock, dir), Source::Broken);
+    if is_broken || s.rx.gate.load(Relaxed) == 0 {
+        return None;
+    }
+    match s.rx.end.load(Relaxed) {
+        0 => Some(Step::Empty),
+        // It does not come any more, and what lies behind it is not what comes next.
+        _ if end::take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
+        _ => Some(Step::End),
     }
 }
 

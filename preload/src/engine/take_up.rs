@@ -113,6 +113,7 @@ impl Taken {
         // SAFETY: the annex has room for as many bytes.
         unsafe { ring.get(from, room.as_mut_ptr(), n) };
         self.bytes += n;
+        s.rx.gate.store(1, Relaxed);
         rx::give_back(s, dir, size, from + n as u64);
         true
     }
@@ -151,6 +152,7 @@ impl Taken {
             Ok(n) if n > 0 => {
                 count::took(s, n as u64);
                 self.bytes += n;
+                s.rx.gate.store(1, Relaxed);
                 true
             }
             Err(e) => {

@@ -29,7 +29,8 @@ pub struct Half {
     pub switches: AtomicU32,
     /// Sending: ring position that offset 0 of the ring stands for.
     pub base: AtomicU64,
-    /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: unused.
+    /// Sending: doorbells on their way, and bit 31 while none may be sent. Receiving: not 0 while bytes that were taken up
+    /// (`engine::take_up`) are to come again: nobody reads what is behind them. Written with the lock held.
     pub gate: AtomicU32,
     /// How far the two ends are with the wide ring (`engine::bulk`).
     pub wide: AtomicU32,
