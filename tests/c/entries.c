@@ -176,6 +176,10 @@ static void waits_a(void) {
     R(syscall(SYS_ppoll, &p, 1, &t, NULL, 8L));
     R(syscall(SYS_ppoll, &p, 1, NULL, &r, 3L));
     R(syscall(SYS_pselect6, fd + 1, &r, NULL, NULL, &t, NULL));
+    /* A timeout that is nowhere: libc's select would read it, the kernel says EFAULT. */
+    char *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    R(syscall(SYS_select, fd + 1, &r, NULL, NULL, hole));
+    R(syscall(SYS_select, 0, NULL, NULL, NULL, hole));
     mask_argument[0] = (long)&r;
     mask_argument[1] = 3;
     R(syscall(SYS_pselect6, fd + 1, &r, NULL, NULL, NULL, mask_argument));

@@ -5,6 +5,7 @@ use super::hooks;
 use super::process::Restriction;
 use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
 use crate::real;
+use crate::sys::probe::is_null_or_there;
 use libc::c_long;
 
 hooks! {
@@ -45,8 +46,9 @@ hooks! {
                 libc::SYS_poll => c_long::from(readiness::poll(a as *mut _, b as u64, c as i32)),
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
+                // With a timeout that is nowhere the kernel says EFAULT, where libc's select would read it.
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_select => c_long::from(readiness::select(a as i32, b as *mut _, c as *mut _, d as *mut _, e as *mut _)),
+                libc::SYS_select if is_null_or_there(e as *const libc::timeval) => c_long::from(readiness::select(a as i32, b as *mut _, c as *mut _, d as *mut _, e as *mut _)),
                 libc::SYS_ppoll => {
                     let r = readiness::ppoll_by_number(a as *mut _, b as u64, c as *mut _, d as *const _, e as usize);
                     r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
