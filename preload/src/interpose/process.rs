@@ -42,6 +42,11 @@ hooks! {
         unsafe { real::_exit(status) }
     }
 
+    fn _Exit(status: c_int) {
+        // SAFETY: the same function by C's name.
+        unsafe { _exit(status) }
+    }
+
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
         before_exec(envp);
         // SAFETY: the program's arguments.
