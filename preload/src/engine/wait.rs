@@ -15,6 +15,7 @@ use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, Res, clock, mem, thread};
+use crate::transport::idle;
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
@@ -238,6 +239,7 @@ fn sleep(
     ready: impl Fn() -> bool,
 ) -> Res<Woke> {
     crate::control::look();
+    idle::look();
     let left = timer.left();
     if left == Some(0) {
         return Err(Errno(libc::EAGAIN));

@@ -13,6 +13,7 @@ use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, clock, fd as desc, mem, thread};
 use crate::table::{self, Entry};
+use crate::transport::idle;
 use crate::transport::waiters::Waiter;
 use libc::{pollfd, sigset_t, timespec};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -209,6 +210,7 @@ struct Slept {
 /// Arms, looks once more, sleeps. Some: the call ends with this.
 unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t, since: Since) -> Option<i32> {
     crate::control::look();
+    idle::look();
     let me = waiter::thread_waiter();
     // SAFETY: by the contract.
     let slept = match readers::counted(fds, |fds, readers| unsafe { arm_and_sleep(fds, readers, me, deadline, mask, since) }) {

@@ -12,7 +12,7 @@ use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
 use crate::engine::{bell, counted, ear, kernel, linked, room, spin};
-use crate::transport::changes;
+use crate::transport::{changes, idle};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::real;
@@ -51,6 +51,7 @@ pub unsafe fn sleep(
     since_call: Since,
 ) -> Slept {
     crate::control::look();
+    idle::look();
     let ours = set.ours.load(Relaxed) > 0;
     let changes = changes::count();
     let (waiter, full) = match ours && call.timeout != Some(0) {

@@ -1,7 +1,9 @@
 //! When to look again at peers that connected to us and have no connection any more: one that dies closes its channel
-//! after its connections, so that nothing told of its end when the last of them went.
+//! after its connections, and one that goes on closes it a moment after the last of them, so that nothing told of that when it
+//! went here.
 //!
-//! `peers` says that there is one; `table::life` asks as a socket begins, whatever becomes of it.
+//! `peers` says that there is one; whoever is about to sleep asks (`engine::wait`, `ready`), and `table::life` as a socket begins,
+//! whatever becomes of it.
 
 use super::peers;
 use crate::sys::clock;
@@ -19,8 +21,8 @@ const MOST_US: u64 = 1_000_000;
 
 /// A peer has no connection any more, and its channel is open.
 pub fn add() {
-    GAP_US.store(FIRST_US, Relaxed);
-    NEXT.fetch_min(clock::ticks() + clock::ticks_of_us(FIRST_US), Relaxed);
+    GAP_US.store(FIRST_US / 2, Relaxed);
+    NEXT.fetch_min(clock::ticks(), Relaxed);
 }
 
 /// Lets go of those that have ended, when it is time to look.
