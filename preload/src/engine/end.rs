@@ -99,19 +99,25 @@ pub fn answer_send(s: &Sock, sock: i32, n: usize) -> Option<Res> {
     }
 }
 
-/// The kernel took `e` for an answer to our own sending behind the FIN of a peer that died with bytes of ours unread in its ring,
-/// of which the kernel knows nothing: from here on the connection is [`Verdict::Died`].
+/// A send of ours got `e`, which the kernel took for the answer to sending behind the FIN of a peer that died with bytes of ours unread
+/// in its ring, of which the kernel knows nothing: from here on the connection is [`Verdict::Died`].
 pub fn is_behind_death(s: &Sock, sock: i32, e: Errno) -> bool {
-    let died = e.0 == libc::EPIPE && !s.has(flag::SHUT_WR) && s.rx.dir().is_some_and(|d| is_killed(s, sock, d));
+    !s.has(flag::SHUT_WR) && is_error_of_death(s, sock, e) // behind our own FIN every send gets it
+}
+
+/// As [`is_behind_death`] for an error that waited in the kernel's socket: there our own FIN is no reason for EPIPE, and a shutdown that
+/// comes too late has set its flag.
+fn is_error_of_death(s: &Sock, sock: i32, e: Errno) -> bool {
+    let died = e.0 == libc::EPIPE && s.rx.dir().is_some_and(|d| is_killed(s, sock, d));
     if died {
         s.rx.end.store(FIN_RST, Relaxed);
     }
     died
 }
 
-/// The error that the kernel has told, as TCP would have told it ([`is_behind_death`]).
+/// The error that the kernel has told, as TCP would have told it.
 pub fn as_of_tcp(s: &Sock, sock: i32, e: Errno) -> Errno {
-    if !is_death_told(s) && is_behind_death(s, sock, e) { Errno(libc::ECONNRESET) } else { e }
+    if !is_death_told(s) && is_error_of_death(s, sock, e) { Errno(libc::ECONNRESET) } else { e }
 }
 
 /// The kernel's error, where bytes of ours lie unread in the peer's ring: if that is dead it is taken here, since the kernel would tell
