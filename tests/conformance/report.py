@@ -72,8 +72,7 @@ Where hardly anything leaves TCP:
 - one send of 16 MB on a new connection, which is the kernel's to its end or moves on its way, by chance (from none to all of it): test_socketserver, test_wsgiref;
 - system calls past libc, which no library in LD_PRELOAD sees: Go's package net, dynamic or static, and async-io (by rustix).
 
-LTP's select03 with cc9cbb0: `syscall(SYS_select)` goes to the hook of select, and with a timeout at an address that is nowhere on to libc's, which reads it:
-SIGSEGV in place of EFAULT. redis's integration/replication lost one test in the first of two repetitions, and not in the second.
+redis's integration/replication lost one test in the first of two repetitions, and not in the second.
 
 What is known to differ, and why, is listed in [interpose.md](interpose.md).
 """
