@@ -272,6 +272,12 @@ long raw(long n, long a, long b, long c, long d, long e, long f) {
     return ret;
 }
 
+short raw_poll(int fd, short wanted, int ms) {
+    struct pollfd p = {fd, wanted, 0};
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+    return raw(SYS_ppoll, (long)&p, 1, (long)&t, 0, 8, 0) < 0 ? -1 : p.revents;
+}
+
 void on_signal(int sig, void (*handler)(int), int flags) {
     struct sigaction s = {.sa_handler = handler, .sa_flags = flags};
     MUST(sigaction(sig, &s, NULL));

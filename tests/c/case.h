@@ -109,6 +109,7 @@ short events(int fd, short wanted, int ms);
 const char *poll_text(short ev);
 const char *epoll_text(uint32_t ev);
 long raw(long n, long a, long b, long c, long d, long e, long f); /* no libc in between */
+short raw_poll(int fd, short wanted, int ms); /* as events, by the same way */
 long lo_bytes(void);
 void wait_for(pid_t child); /* and say how it ended */
 void on_signal(int sig, void (*handler)(int), int flags);

@@ -17,11 +17,6 @@ static int eventfds(void) {
     }
     return n;
 }
-static void raw_poll(int fd, short wanted, int ms) {
-    struct pollfd p = {fd, wanted, 0};
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    raw(SYS_ppoll, (long)&p, 1, (long)&t, 0, 8, 0);
-}
 static void serve(int fd[THREADS]) {
     int l = listen_on(PORT);
     meet();

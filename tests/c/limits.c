@@ -265,6 +265,19 @@ static void file_size(void) {
 
 /* ---- in a sandbox that may open nothing, where poll takes no descriptors ---- */
 
+/* Three messages, each when the other end waits, and then it does once more. */
+static int thrice(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        settle();
+        put(fd, "abc", 3);
+    }
+    meet();
+    settle();
+    return fd;
+}
+
 static void no_descriptors_a(void) {
     int fd = conn();
     limit(RLIMIT_NOFILE, 0);
@@ -308,27 +321,10 @@ static void blind(int by_select) {
 static void blind_recv_a(void) { blind(0); }
 static void blind_select_a(void) { blind(1); }
 static void blind_b(void) {
-    int fd = conn();
-    for (int i = 0; i < 3; i++) {
-        meet();
-        settle();
-        put(fd, "abc", 3);
-    }
-    meet();
-    settle();
+    thrice();
     raise(SIGKILL);
 }
-static void no_descriptors_b(void) {
-    int fd = conn();
-    for (int i = 0; i < 3; i++) {
-        meet();
-        settle();
-        put(fd, "abc", 3);
-    }
-    meet();
-    settle();
-    close(fd);
-}
+static void no_descriptors_b(void) { close(thrice()); }
 
 const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD},
                              {"full_b_cold", full_b_cold, full_b_cold, COLD},

@@ -12,11 +12,6 @@ static int raw_ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
 static int raw_wait(int ep, struct epoll_event *e, int ms) {
     return (int)raw(SYS_epoll_pwait, ep, (long)e, 1, ms, 0, 8);
 }
-static short raw_poll(int fd, short wanted, int ms) {
-    struct pollfd p = {fd, wanted, 0};
-    struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-    return raw(SYS_ppoll, (long)&p, 1, (long)&t, 0, 8, 0) < 0 ? -1 : p.revents;
-}
 static void look(int ep, int ms) {
     struct epoll_event e;
     int n = raw_wait(ep, &e, ms);

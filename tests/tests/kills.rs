@@ -68,7 +68,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     // The descriptors of one dead peer may stay until the next one comes; a leak stays for ever.
     let mut after = before.clone();
     let mut leaks = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..3 {
         after = alone(&mut mill)?;
         died += 1;
         leaks = after.leaked_since(&before, 3, 4096);

@@ -133,9 +133,9 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
             figures.bytes += mill.moved()?;
         }
     }
-    // The descriptors of one dead peer may stay until the next one comes; a leak stays for ever, and grows.
+    // The descriptors of one dead peer may stay until the next one comes; a leak stays for ever.
     let mut leaks = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..3 {
         let after = alone(&mut mill).with_context(|| what.clone())?;
         figures.deaths[0] += 1;
         leaks = after.leaked_since(&before, 3, 4096);

@@ -317,17 +317,9 @@ pub fn arm_each(s: &Sock, dir: &Dir) {
 /// Nobody is to be rung any more. A doorbell that comes behind the last look, when the peer calls for something else than data,
 /// would make a reset of the end.
 pub fn silence(s: &Sock, dir: &Dir) {
-    let known = dir.bells.load(Acquire);
+    disarm(dir);
     s.rx.waiter.store(0, Relaxed);
-    // Pairs with the exchange in `ring`: of one that is on its way we know.
-    if dir.bell.swap(0, AcqRel) == RINGING {
-        for _ in 0..2000 {
-            if dir.bells.load(Acquire) != known {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-    }
+    dir.bell.store(0, Relaxed);
     fence(SeqCst); // as in `arm`
 }
 

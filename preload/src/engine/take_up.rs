@@ -112,8 +112,7 @@ impl Taken {
         }
         // SAFETY: the annex has room for as many bytes.
         unsafe { ring.get(from, room.as_mut_ptr(), n) };
-        self.bytes += n;
-        s.rx.gate.store(1, Relaxed);
+        self.took(s, n);
         rx::give_back(s, dir, size, from + n as u64);
         true
     }
@@ -151,8 +150,7 @@ impl Taken {
         match net::recv_slice(sock, room, libc::MSG_DONTWAIT) {
             Ok(n) if n > 0 => {
                 count::took(s, n as u64);
-                self.bytes += n;
-                s.rx.gate.store(1, Relaxed);
+                self.took(s, n);
                 true
             }
             Err(e) => {
@@ -161,6 +159,12 @@ impl Taken {
             }
             Ok(_) => false,
         }
+    }
+
+    /// So many more are in the annex: from here on they come first for everybody who reads.
+    fn took(&mut self, s: &Sock, n: usize) {
+        self.bytes += n;
+        s.rx.gate.store(1, Relaxed);
     }
 
     /// Room for `n` bytes, as far as there is some.

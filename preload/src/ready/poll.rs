@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 /// Descriptors that fit on the stack; more come into a private mapping.
 const SMALL: usize = 64;
 
+/// A sleep where poll takes no descriptors.
+const NAP_NS: u64 = 1_000_000;
+
 /// Looks at the kernel without result in a row after which it is asked less often.
 const IN_VAIN: u32 = 16;
 
@@ -203,8 +206,6 @@ struct Slept {
     given: Option<u64>,
     limit: Option<u64>,
     since: u64,
-    /// poll takes no so many descriptors (`sys::unpolled`): it was a millisecond.
-    is_refused: bool,
 }
 
 /// Arms, looks once more, sleeps. Some: the call ends with this.
@@ -226,7 +227,6 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             crate::sys::set_errno(slept.error);
             Some(-1)
         }
-        0 if slept.is_refused && slept.limit != Some(0) => None,
         0 if slept.given != slept.limit => None,
         0 => Some(scan(fds, false).0), // the time is over
         _ if slept.given == Some(0) => Some(scan(fds, false).0),
@@ -268,14 +268,14 @@ unsafe fn arm_and_sleep(
     }
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
-    let left = [limit, short, full].into_iter().flatten().min();
-    let ts = left.map(|ns| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+    let mut left = [limit, short, full].into_iter().flatten().min();
+    let timespec_of = |ns: u64| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let ts = left.map(timespec_of);
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
     let mut r = 0;
     let (mut rung, mut error) = (false, Errno(0));
     let mut heard = false;
-    let mut is_refused = false;
     // Peers of other users wake this thread by what is for them alone.
     let ears = if me.is_some_and(|w| w.ears() != 0) { fds.len() } else { 0 };
     with_copy(fds.len() + 3 + ears, |copy| {
@@ -309,8 +309,10 @@ unsafe fn arm_and_sleep(
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
         error = crate::sys::errno();
         if r < 0 && error.0 == libc::EINVAL {
-            is_refused = true;
-            let nap = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            // It takes no so many descriptors (`sys::unpolled`): who waits looks again each millisecond.
+            let ns = left.map_or(NAP_NS, |ns| ns.min(NAP_NS));
+            left = Some(ns);
+            let nap = timespec_of(ns);
             // SAFETY: no descriptors; mask by the contract.
             r = unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&nap), mask) };
             error = crate::sys::errno();
@@ -344,7 +346,7 @@ unsafe fn arm_and_sleep(
     if channel.is_some() {
         linked::listen_no_more(heard);
     }
-    Some(Slept { result: r, error, given: left, limit, since, is_refused })
+    Some(Slept { result: r, error, given: left, limit, since })
 }
 
 /// The ear of this thread for the peer of a socket in memory.

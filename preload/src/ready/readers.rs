@@ -57,7 +57,7 @@ fn count_in_and_out<T>(fds: &mut [pollfd], readers: &mut [Reader], f: impl FnOnc
         // Two entries of one descriptor, for reading and for writing, are one waiter (netcat).
         let is_double = fds[i.saturating_sub(NEAR)..i].iter().any(|q| q.fd == fds[i].fd);
         *reader = match is_double {
-            true => Reader { sock: family::index_of(s) + 1 | DOUBLE, since: 0 },
+            true => Reader { sock: (family::index_of(s) + 1) | DOUBLE, since: 0 },
             false => Reader { sock: family::index_of(s) + 1, since: counted::enter(&s.readers, &s.generation, at) },
         };
     }

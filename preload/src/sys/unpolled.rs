@@ -3,7 +3,7 @@
 //! Called by `sys::fd` in place of poll. select has no such limit: it tells what may be read and written, and TCP's state the end. Descriptors from
 //! [`MOST`] on, our own among them, are not seen: who waits for these looks again each millisecond.
 
-use super::{Res, Sysno, call, net};
+use super::{Res, Sysno, call, fd, net};
 use libc::{c_int, pollfd};
 
 /// Most of select.
@@ -38,26 +38,25 @@ fn look(p: &mut pollfd) -> bool {
     p.revents != 0
 }
 
-fn now(fd: c_int, events: i16) -> i16 {
+fn now(number: c_int, events: i16) -> i16 {
     // select leaves bits as they are that lie behind the process's table.
-    // SAFETY: asks only.
-    if unsafe { call(Sysno::fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.is_err() {
+    if !fd::is_open(number) {
         return libc::POLLNVAL;
     }
     let mut sets = [[0u64; MOST / 64]; 3];
     for set in &mut sets {
-        set[fd as usize / 64] |= 1 << (fd % 64);
+        set[number as usize / 64] |= 1 << (number % 64);
     }
     let [r, w, x] = sets.each_mut().map(|set| set.as_mut_ptr() as usize);
     let ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: three sets of 1024 bits and a timespec that live through the call, no mask.
-    if unsafe { call(Sysno::pselect6, [fd as usize + 1, r, w, x, &raw const ts as usize, 0]) }.is_err() {
+    if unsafe { call(Sysno::pselect6, [number as usize + 1, r, w, x, &raw const ts as usize, 0]) }.is_err() {
         return libc::POLLNVAL;
     }
-    let [readable, writable, urgent] = sets.map(|set| set[fd as usize / 64] >> (fd % 64) & 1 != 0);
+    let [readable, writable, urgent] = sets.map(|set| set[number as usize / 64] >> (number % 64) & 1 != 0);
     let told = [(readable, IN), (writable, OUT), (urgent, libc::POLLPRI)];
     let bits = told.iter().filter(|(is, _)| *is).fold(0, |all, (_, bits)| all | bits);
-    (bits | end_of(fd)) & (events | libc::POLLHUP | libc::POLLERR)
+    (bits | end_of(number)) & (events | libc::POLLHUP | libc::POLLERR)
 }
 
 /// The end that a TCP socket shows.

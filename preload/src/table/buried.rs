@@ -17,7 +17,7 @@ pub struct Buried {
 }
 
 impl Buried {
-    pub const fn new() -> Buried {
+    pub const fn none() -> Buried {
         Buried { made: 0, words: [0; ROOM] }
     }
 
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn what_ended_before_the_question_was_asked_is_forgotten() {
-        let mut buried = Buried::new();
+        let mut buried = Buried::none();
         assert!(!buried.holds(0, 0));
         let since = buried.add(7);
         assert!(buried.holds(7, 0) && !buried.holds(7, since) && !buried.holds(8, 0));

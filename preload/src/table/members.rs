@@ -158,7 +158,7 @@ impl Inner {
             unnamed: false,
             kernel_look: 0,
             kernel_took: 0,
-            buried: std::mem::replace(&mut self.buried, Buried::new()), // threads may come from before
+            buried: std::mem::replace(&mut self.buried, Buried::none()), // threads may come from before
         };
     }
 

@@ -15,7 +15,7 @@ static GAP_US: AtomicU64 = AtomicU64::new(FIRST_US);
 
 const NEVER: u64 = u64::MAX;
 const FIRST_US: u64 = 1_000;
-/// With many peers that stay without a connection a look costs something: it takes at most this part of the time.
+/// With many peers that stay without a connection a look costs something: the next one is so many times as far off.
 const PART: u64 = 50;
 const MOST_US: u64 = 1_000_000;
 

@@ -239,7 +239,7 @@ impl Peer {
 
     /// Nothing uses it but what keeps a peer that connected to us: if that has ended, what it gave us goes now. Otherwise
     /// it would stay until somebody listens for the next one. A peer that dies closes its channel after its connections:
-    /// then a later connection sees to it.
+    /// then [`idle`] sees to it.
     fn bury(&self) {
         if self.base.load(Relaxed) != 1 || !self.is_readable() {
             return;
