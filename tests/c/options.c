@@ -303,7 +303,6 @@ static void names_b(void) {
     meet();
 }
 
-/* A TCP upper layer protocol pins the connection. */
 /* Set before the first byte, used when what was exchanged would have taken it to memory. */
 static void peek_off_cold_a(void) {
     int fd = conn_cold(), at = 0;
@@ -342,65 +341,6 @@ static void peek_off_cold_b(void) {
     }
     warm(fd);
 }
-/* Each protocol that a kernel may have, asked for and looked at; then both streams, for those that are attached send as before. */
-static void ulp(int fd) {
-    static const char *const names[] = {"no such protocol", "tls", "espintcp", "mptcp", "smc", ""};
-    for (int i = 0; i < 6; i++) {
-        char name[20] = "";
-        socklen_t n = sizeof name;
-        R(setsockopt(fd, IPPROTO_TCP, TCP_ULP, names[i], strlen(names[i])));
-        R(getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &n));
-        say("%s: %s", names[i], name);
-    }
-    meet();
-    put_stream(fd, MIB, 2);
-    get_stream(fd, MIB, 3);
-    meet();
-}
-static void ulp_served(int fd) {
-    meet();
-    get_stream(fd, MIB, 2);
-    put_stream(fd, MIB, 3);
-    meet();
-}
-static void ulp_a(void) { ulp(conn()); }
-static void ulp_b(void) { ulp_served(conn()); }
-static void ulp_nonblocking_a(void) {
-    int fd = conn();
-    nonblocking(fd, 1);
-    ulp(fd);
-}
-static void ulp_nonblocking_b(void) {
-    int fd = conn();
-    nonblocking(fd, 1);
-    ulp_served(fd);
-}
-/* Tried by a library that makes do without, as OpenSSL does: where the kernel has none, what is in memory stays there. */
-static void ulp_refused(void) {
-    int fd = conn();
-    if (is_a) {
-        int r = setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", 3);
-        say("tls: %d %s", r, r < 0 ? err_name(errno) : "");
-        tell(r < 0 ? 'n' : 'y');
-        if (r == 0)
-            return;
-    } else if (hear() == 'y') {
-        return;
-    }
-    warm(fd);
-}
-/* Before anything is in memory; what follows would take it there. */
-static void ulp_cold_a(void) {
-    int fd = conn_cold();
-    ulp(fd);
-    warm(fd);
-}
-static void ulp_cold_b(void) {
-    int fd = conn_cold();
-    ulp_served(fd);
-    warm(fd);
-}
-
 /* TCP_INQ: each message says what is left, also at the end, cut where there is little room. */
 static void inq_read(int fd, size_t len, size_t room) {
     static char b[MIB];
@@ -457,9 +397,5 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"peek_offset", peek_off_a, peek_off_b, 0},
                              {"peek_offset_cold", peek_off_cold_a, peek_off_cold_b, COLD},
                              {"names", names_a, names_b, 0},
-                             {"ulp", ulp_a, ulp_b, 0},
-                             {"ulp_nonblocking", ulp_nonblocking_a, ulp_nonblocking_b, 0},
-                             {"ulp_refused", ulp_refused, ulp_refused, 0},
-                             {"ulp_cold", ulp_cold_a, ulp_cold_b, COLD},
                              {"inq", inq_a, inq_b, 0},
                              {0}};
