@@ -24,6 +24,10 @@ static void executed(void) {
         R(recv(AT, buf, 1, 0));
         fill(buf, 20000, 0, 6);
         put(AT, buf, 20000);
+    } else if (!strcmp(role, "leave")) {
+        got(AT, buf, 10000, 0, 5);
+    } else if (!strcmp(role, "leave_all")) {
+        _exit(0);
     } else if (!strcmp(role, "again")) {
         exec_self("last", environ);
     } else if (!strcmp(role, "all")) {
@@ -123,6 +127,18 @@ static void last_fails_a(void) {
     put(fd, buf, 20000);
     close(fd);
 }
+/* It ends without having read it. */
+static void left_a(void) { go_on(said_all(), "leave", environ); }
+static void left_whole_a(void) { go_on(said_all(), "leave_all", environ); }
+static void left_b(void) {
+    int fd = conn();
+    fill(buf, 30000, 0, 5);
+    put(fd, buf, 30000);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+    R(recv(fd, buf, 1, 0));
+    R(recv(fd, buf, 1, 0));
+}
 static void last_b(void) {
     int fd = conn();
     fill(buf, 30000, 0, 5);
@@ -203,6 +219,8 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"half_closed_twice", last_twice_a, last_b, 0},
                              {"half_closed_vfork", last_vfork_a, last_b, 0},
                              {"half_closed_spawn", last_spawn_a, last_b, 0},
+                             {"half_closed_left", left_a, left_b, 0},
+                             {"half_closed_left_whole", left_whole_a, left_b, 0},
                              {"half_closed_ahead", last_ahead_a, last_ahead_b, 0},
                              {"half_closed_fails", last_fails_a, last_b, 0},
                              {"mute_with", mute_with_a, mute_b, 0},

@@ -9,7 +9,7 @@ use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{clock, fd, net, proc};
 use crate::transport::{peers, wide};
-use crate::transport::region::{self, Dir, fin};
+use crate::transport::region::{self, Dir, fin, setup};
 use std::sync::atomic::Ordering::*;
 
 /// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between. Another user's
@@ -102,6 +102,15 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
         }
         bell::drain(s, back, sock);
     }
+    if for_good && is_rest_unread(s, back) {
+        reset_on_close(sock);
+    }
+}
+
+/// Whether what a former program has left to this one (`rendezvous::rest`) lies unread: the peer takes it for read, so the kernel tells.
+fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
+    let is_rest = s.region().is_some_and(|r| r.server.load(Relaxed) == setup::REST);
+    is_rest && s.rx_in_memory() && back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD)
 }
 
 /// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing
