@@ -338,6 +338,45 @@ static void fails_a(void) {
     meet();
 }
 
+/* It fails beside a thread that sleeps, which hears what comes then, and what came meanwhile; by recv, and past the library. */
+static void *hears(void *by_number) {
+    char c = 0;
+    for (int i = 0; i < 2; i++) {
+        if (by_number)
+            say("poll: %s", poll_text(raw_poll(AT, POLLIN, -1)));
+        ssize_t n = recv(AT, &c, 1, by_number ? MSG_DONTWAIT : 0);
+        say("%zd %c", n, c);
+        meet();
+    }
+    return NULL;
+}
+static void fails_beside(long by_number) {
+    pthread_t t;
+    int fd = conn();
+    MUST(dup3(fd, AT, O_CLOEXEC));
+    close(fd);
+    meet();
+    MUST(-pthread_create(&t, NULL, hears, (void *)by_number));
+    settle();
+    for (int i = 0; i < 3; i++)
+        R(execv("/nowhere", (char *[]){"nowhere", NULL}));
+    meet();
+    pthread_join(t, NULL);
+    close(AT);
+}
+static void fails_beside_recv_a(void) { fails_beside(0); }
+static void fails_beside_poll_a(void) { fails_beside(1); }
+static void fails_beside_b(void) {
+    int fd = conn();
+    meet();
+    meet();
+    for (int i = 0; i < 2; i++) {
+        settle();
+        put(fd, &"ab"[i], 1);
+        meet();
+    }
+}
+
 /* The connecting end becomes another program. */
 static void connected_a(void) {
     int l = listen_on(PORT);
@@ -372,6 +411,8 @@ const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"then_comes_a_stream", then_comes_a, then_comes_b, 0},
                              {"then_goes_a_stream", then_goes_a, then_goes_b, 0},
                              {"fails", fails_a, warm_b, 0},
+                             {"fails_beside_recv", fails_beside_recv_a, fails_beside_b, 0},
+                             {"fails_beside_poll", fails_beside_poll_a, fails_beside_b, 0},
                              {"connected", connected_a, connected_b, 0},
                              {"executed", executed, executed, COLD},
                              {0}};

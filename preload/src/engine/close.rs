@@ -97,14 +97,25 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
     if s.rx_in_memory()
         && let Some(_held) = s.rx.lock.try_take(&marker)
     {
-        if for_good {
-            bell::silence(s, back);
-        }
+        bell::silence(s, back);
         bell::drain(s, back, sock);
     }
     if for_good && is_rest_unread(s, back) {
         reset_on_close(sock);
     }
+}
+
+/// The exec that would have closed it has failed: what comes rings again. True: something has come meanwhile, of which a waiter that we
+/// don't see has heard nothing.
+pub fn is_heard_too_late(s: &Sock) -> bool {
+    let marker = Marker::new();
+    let Some(back) = s.rx.dir().filter(|_| !s.is_linked() && s.rx_in_memory()) else { return false };
+    let Ok(_held) = s.rx.lock.take(&marker) else { return false };
+    if back.bell.load(Relaxed) != 0 || s.rx.waiter.load(Relaxed) != 0 {
+        return false; // a thread that waits has said so since
+    }
+    bell::arm_each(s, back);
+    (s.is_public() || !s.has(flag::SEEN)) && back.head.load(Acquire) != s.rx.cursor.load(Relaxed)
 }
 
 /// Whether what a former program has left to this one (`rendezvous::rest`) lies unread: the peer takes it for read, so the kernel tells.

@@ -219,7 +219,7 @@ pub fn outcome(s: &Sock, sock: i32, dir: &Dir, peek: bool) -> Option<Step> {
         Verdict::Reset => {
             // The kernel's own answer, which takes the error; doorbells before it are not data.
             bell::drain(s, dir, sock);
-            match s.error.swap(0, Relaxed) {
+            match take_left(s) {
                 0 => {}
                 e => {
                     take_death(s); // told
@@ -258,6 +258,15 @@ fn comes_reset(marks: u32) -> bool {
 /// Takes the ECONNRESET of a peer that died, once: recv, send and SO_ERROR share it.
 pub fn take_death(s: &Sock) -> bool {
     s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0
+}
+
+/// Takes the error that a call before has left, for a receive; 0: none. A broken pipe that a send has left is for the next one: behind
+/// an end the kernel tells a receive nothing else.
+pub fn take_left(s: &Sock) -> u32 {
+    match s.error.load(Relaxed) as i32 {
+        0 | libc::EPIPE => 0,
+        _ => s.error.swap(0, Relaxed),
+    }
 }
 
 /// The error that a call before has left (`Sock::error`) is told now.
@@ -350,5 +359,20 @@ pub fn reset(s: &Sock, sock: i32) {
 pub fn pipe_signal(flags: i32) {
     if flags & libc::MSG_NOSIGNAL == 0 {
         proc::raise(libc::SIGPIPE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_pipe_that_a_send_has_left_is_for_sends() {
+        // SAFETY: all zero is a fresh record.
+        let s: Sock = unsafe { std::mem::zeroed() };
+        s.error.store(libc::EPIPE as u32, Relaxed);
+        assert_eq!((take_left(&s), s.error.load(Relaxed)), (0, libc::EPIPE as u32));
+        s.error.store(libc::ETIMEDOUT as u32, Relaxed);
+        assert_eq!((take_left(&s), s.error.load(Relaxed)), (libc::ETIMEDOUT as u32, 0));
     }
 }

@@ -114,7 +114,7 @@ fn failed(s: &Sock, e: Errno) -> Step {
 #[cold]
 fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
     end::found(s, end::FIN);
-    match s.error.swap(0, Relaxed) {
+    match end::take_left(s) {
         0 => {}
         e => return failed(s, Errno(e as i32)),
     }

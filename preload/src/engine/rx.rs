@@ -331,7 +331,7 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
             return Step::Moved(0);
         }
     }
-    match s.error.swap(0, Relaxed) {
+    match end::take_left(s) {
         0 => {}
         e => return Step::Failed(end::took_left(s, e)),
     }

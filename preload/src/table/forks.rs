@@ -4,7 +4,7 @@
 
 use super::life::{REFS, held};
 use super::{Entry, connections, late, passing, range, take};
-use crate::engine::{close, counted, inside, known, linked};
+use crate::engine::{close, counted, inside, known, linked, rouse};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::aside::Place;
@@ -185,6 +185,9 @@ pub fn exec_failed() {
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         legacy::take_back(s, fd);
+        if close::is_heard_too_late(s) {
+            rendezvous::hand_over(s, fd, Reason::Exec);
+        }
         let index = family::index_of(s) as usize;
         let left = LEFT[index].swap(0, Relaxed);
         if left == 0 {
@@ -199,6 +202,7 @@ pub fn exec_failed() {
             REFS[index].store(0, Relaxed);
         }
     }
+    rouse::all(); // who slept through it looks, and says anew whom to wake
 }
 
 /// Before a program is started by posix_spawn.
