@@ -12,6 +12,7 @@ use smcr_tests::mill::{MODES, Mill, Plan, Who};
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program};
 use smcr_tests::twice::{self, Ends, compile_with};
+use tempfile::TempDir;
 
 const LINES: usize = 8;
 /// Steps at which a process can die: the first ones of `fault::Step`.
@@ -98,16 +99,16 @@ fn everything_fails() -> Result<()> {
 
 /// `case` of a program, in which each pass of `step` takes `ms`.
 fn met(program: &str, case: &str, step: u32, ms: u32) -> Result<()> {
-    met_with(program, case, step, ms, &[])
+    met_with(program, &[case], step, ms, &[])
 }
 
 /// The same, with more in its environment.
-fn met_with(program: &str, case: &str, step: u32, ms: u32, more: &[(&str, &str)]) -> Result<()> {
+fn met_with(program: &str, args: &[&str], step: u32, ms: u32, more: &[(&str, &str)]) -> Result<()> {
     let net = Net::new()?;
     let source = format!("{program}.c");
     let program = compile_with("cc", program, &[&source], &["-O1", "-g", "-pthread"])?;
     let mut program = Program::new(&net, Load::Library, program)
-        .args([case])
+        .args(args)
         .env("LD_PRELOAD", library::with_faults()?)
         .env("SMCR_HOLD", format!("{step},{ms}"));
     for (name, value) in more {
@@ -131,7 +132,19 @@ fn closed_while_its_offer_is_taken() -> Result<()> {
 #[test]
 fn closed_before_the_proof() -> Result<()> {
     const SWITCH_MARKED: u32 = 5;
-    ["close", "shutdown"].iter().try_for_each(|how| met_with("farewell", how, SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
+    ["close", "shutdown"].iter().try_for_each(|how| met_with("farewell", &[how], SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
+}
+
+/// A server exits, or becomes another program, and its peer is drained, and asks it for its part, when it has looked for the last time.
+#[test]
+fn drained_behind_the_last_look() -> Result<()> {
+    const END_MARKED: u32 = 20;
+    let (dir, smcrctl) = (TempDir::new()?, library::build("smcr-admin", "smcrctl")?);
+    let home = dir.path().display().to_string();
+    let drain = format!("env -u LD_PRELOAD {} drain all --user --no-wait", smcrctl.display());
+    let env = ["XDG_RUNTIME_DIR", "HOME", "XDG_CONFIG_HOME"].map(|name| (name, home.as_str()));
+    let env = [&env[..], &[("SMCR_SWITCH_OPS", "1")]].concat();
+    ["exit", "exec"].iter().try_for_each(|how| met_with("last_look", &[how, &drain], END_MARKED, 600, &env))
 }
 
 /// A program becomes another one (execl) while a thread of it, or its peer, is in the middle of a move to memory or back: the marks and
@@ -139,7 +152,7 @@ fn closed_before_the_proof() -> Result<()> {
 #[test]
 fn becomes_another_program_meanwhile() -> Result<()> {
     const STEPS: [u32; 6] = [5, 6, 8, 16, 17, 18];
-    STEPS.iter().try_for_each(|step| met_with("meanwhile", "talk", *step, 300, &[("SMCR_SWITCH_OPS", "8")]))
+    STEPS.iter().try_for_each(|step| met_with("meanwhile", &["talk"], *step, 300, &[("SMCR_SWITCH_OPS", "8")]))
 }
 
 /// Bytes come when an edge-triggered wait has just looked and found nothing.

@@ -99,6 +99,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
     {
         bell::silence(s, back);
         bell::drain(s, back, sock);
+        fault::pass(Fault::EndMarked);
     }
     if for_good && is_rest_unread(s, back) {
         reset_on_close(sock);
