@@ -32,7 +32,7 @@ mapfile -t texts < <(drop_generated ./*.md ./*.toml ./[M]akefile .ci/* {proto,pr
 # reach the root. A folder or file that is not in the table is a breach: give it a place first.
 [[ ${#preload[@]} -gt 0 ]] && breaches < <(awk '
 BEGIN {
-    base = "family fault config control layout log real stats"
+    base = "family fault config control layout log real"
     may["sys"] = "log"
     may["transport"] = "sys " base
     may["verbs"] = "sys " base
@@ -151,7 +151,7 @@ code ~ /(^|[^A-Za-z0-9_])unsafe[ ]*(\{|impl[ <])/ {
 [[ ${#texts[@]} -gt 0 ]] && breaches < <(grep -HnIE '(^|[^A-Za-z0-9_.}-])/([w]ork|[r]oot|[h]ome/[a-z]+|[t]mp)/' "${texts[@]}" \
     | grep -v 'TMPDIR:-/' | awk '{ print substr($0, 1, 160) " (a path of one machine)" }')
 
-# --- 6. What the library needs at load time -------------------------------------------------------
+# --- 6. What the library needs at load time, and defines -------------------------------------------------------
 library=${1-}
 if [[ -z $library ]]; then
     for library in "${CARGO_TARGET_DIR:-target}"/{release,debug}/libsmcr.so; do [[ -f $library ]] && break; library=; done
@@ -166,9 +166,12 @@ if [[ -n $library ]]; then
             gsub(/.*\[|\].*/, "")
             if ($0 !~ /^(libc\.so\.6|ld-linux.*)$/ && !(unwinder && $0 == "libgcc_s.so.1")) print lib ": needs " $0 " at load time; dlopen it when it is first used"
         }' <<<"$dynamic")
+        while IFS= read -r symbol; do
+            grep -qw -- "$symbol" docs/interpose.md || breach "$library: defines $symbol, of which docs/interpose.md says nothing"
+        done < <(nm -D --defined-only "$library" | awk 'NF == 3 { print $3 }')
     fi
 else
-    echo 'note: libsmcr.so is not built, its NEEDED entries were not checked'
+    echo 'note: libsmcr.so is not built, its NEEDED entries and its symbols were not checked'
 fi
 
 # --- 7. Length, a warning only --------------------------------------------------------------------

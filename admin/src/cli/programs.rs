@@ -10,7 +10,7 @@ pub struct RunArgs {
     /// Values for a purpose: safe, latency, throughput or cpu
     #[arg(long, value_name = "P")]
     pub profile: Option<String>,
-    /// Refuse connections that would stay on TCP
+    /// Reset connections that should have left TCP and did not
     #[arg(long)]
     pub strict: bool,
     /// Start the program without the library if it cannot have it

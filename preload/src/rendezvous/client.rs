@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::*;
 
 /// Without an answer of the kernel the look at the peer's socket is given up after so many.
 const TRIES: u32 = 7;
-/// Where the peer announces nothing, looks follow each other after 100 us, and then twice the time up to
+/// Where the peer announces nothing, looks follow each other after twice this, and then twice the time again, up to
 /// 50 ms, while the connection carries traffic: a look costs some 10 us, and a server may take its
 /// connections late.
 const FIRST_GAP_US: u64 = 100;

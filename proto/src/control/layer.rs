@@ -47,7 +47,7 @@ attributes! {
     /// [`Policy::mode`]
     Mode mode = 1, "mode", Some("SMCR_MODE"), "auto|shm|rdma|off: media that may be used";
     /// [`Policy::strict`]
-    Strict strict = 2, "strict", Some("SMCR_STRICT"), "0|1: refuse a connection that would stay on TCP";
+    Strict strict = 2, "strict", Some("SMCR_STRICT"), "0|1: reset a connection that should have left TCP and did not";
     /// [`Policy::spin_us`]
     SpinUs spin_us = 3, "spin_us", Some("SMCR_SPIN_US"), "0-100000: microseconds of polling before a sleep";
     /// [`Policy::max_memory`]

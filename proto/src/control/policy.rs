@@ -43,7 +43,7 @@ pub struct Policy {
     pub enabled: bool,
     /// Media that may be used.
     pub mode: Mode,
-    /// A connection that would stay on TCP is refused instead.
+    /// A connection that should have left TCP and did not is reset.
     pub strict: bool,
     /// Longest time in microseconds that a waiter polls before it sleeps.
     pub spin_us: u32,
