@@ -334,9 +334,18 @@ impl<'a> Mill<'a> {
         for (i, [c, s]) in self.lines()?.iter().enumerate() {
             let whole = c.got == s.sent && s.got == c.sent && c.wrong + s.wrong == 0;
             let ends = [c, s].iter().all(|e| e.in_end == END && e.out_end == END);
-            ensure!(whole && ends, "line {i} at the end\nclient {c:?}\nserver {s:?}");
+            ensure!(whole && ends, "line {i} at the end\nclient {c:?}\nserver {s:?}\nas their pages show it\n{}", self.records(c.port as u16));
         }
         Ok(())
+    }
+
+    /// What the pages of both ends show of the connection with this port of the client's.
+    fn records(&self, port: u16) -> String {
+        let of = |who: Who, ports: (u16, u16)| {
+            let page = self.pid(who).and_then(Page::of).ok().flatten();
+            format!("{who:?} {:?}\n", page.and_then(|p| p.find(ports.0, ports.1).ok()?))
+        };
+        of(Who::Client, (port, PORT)) + &of(Who::Server, (PORT, port))
     }
 
     fn await_closed(&self, who: Who) -> Result<()> {

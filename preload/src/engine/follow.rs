@@ -30,6 +30,7 @@ pub enum Source {
 /// Follows the producer's switches as far as the stream has been taken, and says where it goes on.
 #[inline]
 pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
+    let mut taken_back = 0;
     loop {
         let passed = s.rx.switches.load(Relaxed);
         if s.rx_in_memory() {
@@ -71,11 +72,15 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
                 ToMemory::Yes => {}
                 ToMemory::After(n) => return Source::Tcp(n),
                 ToMemory::NotYet => return Source::Tcp(0),
-                ToMemory::Broken => return Source::Broken,
+                ToMemory::TakenBack if taken_back < MOST_TAKEN_BACK => taken_back += 1,
+                ToMemory::TakenBack | ToMemory::Broken => return Source::Broken,
             }
         }
     }
 }
+
+/// A peer takes back a mark whose proof the kernel does not take. In one call that is rare once.
+const MOST_TAKEN_BACK: u32 = 1000;
 
 /// Follows switches without reading: for a side that only sends.
 pub fn progress(s: &Sock, sock: i32) {
@@ -184,6 +189,8 @@ pub enum ToMemory {
     After(u64),
     /// The proof is not complete yet.
     NotYet,
+    /// The mark that was seen is gone, or another one.
+    TakenBack,
     /// The claim can't be right.
     Broken,
 }
@@ -213,10 +220,12 @@ pub fn payload_left(s: &Sock, dir: &Dir) -> Option<u64> {
 
 /// The TCP stream ends at a marked byte: takes the proof where one is due, then the ring.
 pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory {
-    if !is_ahead(dir.switch.load(Acquire), passed) {
-        return ToMemory::Broken;
+    let mark = || (dir.switch.load(Acquire), dir.at_kernel(passed.wrapping_add(1)).load(Relaxed));
+    let (made, at) = mark();
+    if !is_ahead(made, passed) {
+        return if made == passed { ToMemory::TakenBack } else { ToMemory::Broken };
     }
-    match dir.at_kernel(passed.wrapping_add(1)).load(Relaxed).checked_sub(s.rx.kernel.load(Relaxed)) {
+    match at.checked_sub(s.rx.kernel.load(Relaxed)) {
         None => return ToMemory::Broken,
         Some(0) => {}
         Some(n) => return ToMemory::After(n),
@@ -225,6 +234,8 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
         match proof::take(s, sock) {
             Proof::Right => {}
             Proof::Missing => return ToMemory::NotYet,
+            // Taken back before these bytes were sent, they are payload.
+            Proof::Wrong if mark() != (made, at) => return ToMemory::TakenBack,
             Proof::Wrong => return ToMemory::Broken,
         }
     }
