@@ -5,10 +5,13 @@
 //! each connection with it.
 
 use super::connections;
+use crate::engine::inside;
 use crate::family::process;
 use crate::family::sock::Sock;
 use crate::rendezvous::{self, Back};
+use crate::sys::thread::full_fence;
 use crate::sys::{clock, fd, net};
+use crate::table;
 use smcr_proto::control::Target;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -17,30 +20,56 @@ use std::sync::atomic::Ordering::*;
 pub fn drain(target: Target) {
     let (pid, start) = (process::pid(), process::start_time());
     let mut any = false;
-    for (fd, s) in connections() {
-        let (local, peer) = ports(s, fd);
-        if !is_drained(s) && target.concerns(pid, start, local, peer) {
-            any |= rendezvous::ask_back(s, fd, Reason::Drained);
-        }
-    }
+    each(
+        |s| !is_drained(s),
+        |fd, s| {
+            let (local, peer) = ports(s, fd);
+            if target.concerns(pid, start, local, peer) {
+                any |= rendezvous::ask_back(s, fd, Reason::Drained);
+            }
+        },
+    );
     if !any {
         return;
     }
     let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
     while clock::now_ns() < end {
         let mut waits = false;
-        for (fd, s) in connections().filter(|(_, s)| is_drained(s)) {
-            waits |= rendezvous::follow_back(s, fd) == Back::NotYet;
-        }
+        each(is_drained, |fd, s| waits |= rendezvous::follow_back(s, fd) == Back::NotYet);
         if !waits {
             return;
         }
         let _ = fd::poll(&mut [], 1);
     }
-    for (fd, s) in connections().filter(|(_, s)| is_drained(s)) {
+    each(is_drained, |fd, s| {
         if rendezvous::follow_back(s, fd) == Back::NotYet {
             rendezvous::read_on(s, fd);
         }
+    });
+}
+
+/// Does something with each connection that is meant. Another thread may close it meanwhile, and number and record be those of two
+/// others at once: what is done to a record would be done with the bytes of a stranger. So the record is visited first, which keeps
+/// it, and its socket has a number of ours for as long.
+fn each(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, &'static Sock)) {
+    for (fd, s) in connections().filter(|(_, s)| is_meant(s)) {
+        let Some(visit) = inside::visit(s, &fd) else {
+            act(fd, s); // there is no other thread
+            continue;
+        };
+        full_fence(); // either who closes it finds the visit, or we find the number taken away
+        let is_there = || table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) && is_meant(s);
+        match fd::another(fd).map(fd::note_own) {
+            Ok(own) => {
+                if is_there() {
+                    act(own, s);
+                }
+                fd::close(own);
+            }
+            Err(_) if is_there() => act(fd, s), // no number is left
+            Err(_) => {}
+        }
+        drop(visit);
     }
 }
 
