@@ -111,6 +111,7 @@ const char *epoll_text(uint32_t ev);
 long raw(long n, long a, long b, long c, long d, long e, long f); /* no libc in between */
 short raw_poll(int fd, short wanted, int ms); /* as events, by the same way */
 long lo_bytes(void);
+int numbers_of(const char *kind); /* of this process, the library's among them: eventfd, eventpoll */
 void wait_for(pid_t child); /* and say how it ended */
 void on_signal(int sig, void (*handler)(int), int flags);
 void tick(int ms, int every_ms); /* SIGALRM */

@@ -6,17 +6,6 @@ static char buf[100];
 /* A client whose threads sleep on a connection each is killed: when the server has closed these, it has nothing left of what
  * it woke them by. Itself it has nothing to be woken by. */
 enum { THREADS = 6, ROUNDS = 60 };
-static int eventfds(void) {
-    int n = 0;
-    for (int fd = 3; fd < 4096; fd++) {
-        char path[64], to[128];
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t len = readlink(path, to, sizeof to - 1);
-        to[len > 0 ? len : 0] = 0;
-        n += strstr(to, "eventfd") != NULL;
-    }
-    return n;
-}
 static void serve(int fd[THREADS]) {
     int l = listen_on(PORT);
     meet();
@@ -47,7 +36,7 @@ static void dead_client_a(void) {
         R(recv(fd[i], buf, 1, 0) <= 0);
         close(fd[i]);
     }
-    say("eventfds: %d", eventfds());
+    say("eventfds: %d", numbers_of("eventfd"));
 }
 static void *ask_on(void *fd) {
     char mine[100] = {0};
@@ -80,11 +69,11 @@ static void later_a(void) {
         close(fd[i]);
     settle();
     MUST(kill(pid, SIGKILL));
-    for (int i = 0; i < 300 && (i == 0 || eventfds() > 0); i++) {
+    for (int i = 0; i < 300 && (i == 0 || numbers_of("eventfd") > 0); i++) {
         usleep(10000);
         close(MUST(socket(AF_INET, SOCK_STREAM, 0)));
     }
-    say("eventfds: %d", eventfds());
+    say("eventfds: %d", numbers_of("eventfd"));
 }
 
 const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD}, {"later", later_a, dead_client_b, COLD}, {0}};

@@ -7,6 +7,10 @@ static int the_fd, the_set;
 static sem_t has_left, may_end;
 static _Thread_local sigjmp_buf out;
 
+static void await(sem_t *sem) {
+    while (sem_wait(sem)) { /* a handler ran */
+    }
+}
 static void jump(int s) { siglongjmp(out, 1); }
 static void begin(void) {
     sem_init(&has_left, 0, 0);
@@ -22,8 +26,7 @@ static void *sleeper(void *p) {
         recv(the_fd, &c, 1, 0);
     }
     sem_post(&has_left);
-    while (sem_wait(&may_end)) {
-    }
+    await(&may_end);
     return NULL;
 }
 static void then_closed_a(void) {
@@ -31,12 +34,10 @@ static void then_closed_a(void) {
     the_fd = conn();
     begin();
     MUST(-pthread_create(&t, NULL, sleeper, NULL));
-    while (sem_wait(&has_left)) {
-    }
+    await(&has_left);
     settle();
     MUST(-pthread_kill(t, SIGUSR1));
-    while (sem_wait(&has_left)) {
-    }
+    await(&has_left);
     R(close(the_fd));
     meet();
     meet();
@@ -77,8 +78,7 @@ static void then_alone(long polls, int cancels) {
     for (int i = 0; i < LEAVERS; i++) {
         pthread_t t;
         MUST(-pthread_create(&t, NULL, cancels ? sleeps : sleeps_and_jumps, (void *)polls));
-        while (sem_wait(&has_left)) {
-        }
+        await(&has_left);
         usleep(20000);
         MUST(-(cancels ? pthread_cancel(t) : pthread_kill(t, SIGUSR1)));
         pthread_join(t, NULL);
@@ -111,16 +111,6 @@ static void alone_recv_cancelled_a(void) { then_alone(0, 1); }
 static void alone_poll_cancelled_a(void) { then_alone(1, 1); }
 
 /* A thread jumps out of epoll_wait, and lives on; its set is closed, and the kernel has it no more. */
-static int sets(void) {
-    char path[64], what[64];
-    int n = 0;
-    for (int fd = 0; fd < 4096; fd++) {
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t len = readlink(path, what, sizeof what - 1);
-        n += len > 0 && memmem(what, len, "eventpoll", 9) != NULL;
-    }
-    return n;
-}
 static void *waits_in_set(void *p) {
     struct epoll_event e;
     if (!sigsetjmp(out, 1)) {
@@ -128,8 +118,7 @@ static void *waits_in_set(void *p) {
         epoll_wait(the_set, &e, 1, -1);
     }
     sem_post(&has_left);
-    while (sem_wait(&may_end)) {
-    }
+    await(&may_end);
     return NULL;
 }
 static void set_then_closed_a(void) {
@@ -140,15 +129,13 @@ static void set_then_closed_a(void) {
     the_set = MUST(epoll_create1(0));
     MUST(epoll_ctl(the_set, EPOLL_CTL_ADD, the_fd, &e));
     MUST(-pthread_create(&t, NULL, waits_in_set, NULL));
-    while (sem_wait(&has_left)) {
-    }
+    await(&has_left);
     settle();
     MUST(-pthread_kill(t, SIGUSR1));
-    while (sem_wait(&has_left)) {
-    }
-    say("%d set", sets());
+    await(&has_left);
+    say("%d set", numbers_of("eventpoll"));
     R(close(the_set));
-    say("%d sets", sets());
+    say("%d sets", numbers_of("eventpoll"));
     sem_post(&may_end);
     pthread_join(t, NULL);
     R(close(the_fd));

@@ -310,10 +310,9 @@ impl<'a> Mill<'a> {
         let (now, d, s) = (self.lines()?, who as usize, who.other() as usize);
         for (i, (now, before)) in now.iter().zip(before).enumerate() {
             let port = now[Who::Client as usize].port as u16;
-            let ports = if who == Who::Client { (port, PORT) } else { (PORT, port) };
-            let dead = pages[0].as_ref().and_then(|p| p.find(ports.0, ports.1).ok()?);
+            let dead = record(&pages[0], who, port);
             judge(&now[s], &now[d], &before[s], dead).with_context(|| {
-                let alive = pages[1].as_ref().and_then(|p| p.find(ports.1, ports.0).ok()?);
+                let alive = record(&pages[1], who.other(), port);
                 format!(
                     "line {i}\nsurvivor {:?}\ndead     {:?}\nas their pages show it\nsurvivor {alive:?}\ndead     {dead:?}",
                     now[s], now[d]
@@ -341,11 +340,9 @@ impl<'a> Mill<'a> {
 
     /// What the pages of both ends show of the connection with this port of the client's.
     fn records(&self, port: u16) -> String {
-        let of = |who: Who, ports: (u16, u16)| {
-            let page = self.pid(who).and_then(Page::of).ok().flatten();
-            format!("{who:?} {:?}\n", page.and_then(|p| p.find(ports.0, ports.1).ok()?))
-        };
-        of(Who::Client, (port, PORT)) + &of(Who::Server, (PORT, port))
+        let pages = self.pages(Who::Client);
+        let show = |(page, who): (_, Who)| format!("{who:?} {:?}\n", record(page, who, port));
+        pages.iter().zip([Who::Client, Who::Server]).map(show).collect()
     }
 
     fn await_closed(&self, who: Who) -> Result<()> {
@@ -363,6 +360,12 @@ impl<'a> Mill<'a> {
         let lines = self.lines()?;
         Ok(lines.iter().enumerate().map(|(i, [c, s])| format!("line {i}\n  client {c:?}\n  server {s:?}\n")).collect())
     }
+}
+
+/// What the page of this end shows of the connection with this port of the client's.
+fn record(page: &Option<Page>, who: Who, port: u16) -> Option<Record> {
+    let (local, peer) = if who == Who::Client { (port, PORT) } else { (PORT, port) };
+    page.as_ref()?.find(local, peer).ok()?
 }
 
 /// Whether a line has moved, as far as its rhythm lets it (see `mill.c`).

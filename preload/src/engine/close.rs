@@ -64,9 +64,8 @@ pub fn before_close(s: &Sock, sock: i32) {
     }
     let in_memory = s.rx_in_memory();
     if in_memory {
-        let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed);
         // What a program that was started with it may have read is not known.
-        if unread && !s.has(flag::SHUT_RD) && !s.is_aside() {
+        if leaves_unread(s, back) && !s.is_aside() {
             marks |= fin::RESET;
         }
         // Set before the doorbells go: a last one may come after them, and then the reset that the
@@ -108,7 +107,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
 
 /// The exec that would have closed it has failed: what comes rings again. True: something has come meanwhile, of which a waiter that we
 /// don't see has heard nothing.
-pub fn is_heard_too_late(s: &Sock) -> bool {
+pub fn hear_again(s: &Sock) -> bool {
     let marker = Marker::new();
     let Some(back) = s.rx.dir().filter(|_| !s.is_linked() && s.rx_in_memory()) else { return false };
     let Ok(_held) = s.rx.lock.take(&marker) else { return false };
@@ -122,7 +121,12 @@ pub fn is_heard_too_late(s: &Sock) -> bool {
 /// Whether what a former program has left to this one (`rendezvous::rest`) lies unread: the peer takes it for read, so the kernel tells.
 fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
     let is_rest = s.region().is_some_and(|r| r.server.load(Relaxed) == setup::REST);
-    is_rest && s.rx_in_memory() && back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD)
+    is_rest && s.rx_in_memory() && leaves_unread(s, back)
+}
+
+/// Whether the ring holds something that the program could still read.
+fn leaves_unread(s: &Sock, back: &Dir) -> bool {
+    back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD)
 }
 
 /// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing

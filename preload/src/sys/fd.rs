@@ -54,9 +54,9 @@ pub fn dup_from(fd: c_int, min: c_int) -> Res<c_int> {
     fcntl(fd, libc::F_DUPFD_CLOEXEC, min as usize).map(|n| n as c_int)
 }
 
-/// A duplicate in a process with several threads, out of the program's way as far as that costs nothing.
+/// A duplicate of the library's own in a process with several threads, out of the program's way as far as that costs nothing.
 pub fn another(fd: c_int) -> Res<c_int> {
-    dup_from(fd, PARK_LOW).or_else(|_| dup_from(fd, 3))
+    dup_from(fd, PARK_LOW).or_else(|_| dup_from(fd, 3)).map(note_own)
 }
 
 /// A descriptor that answers EBADF to whatever is done with it but closing (O_PATH, open(2)).

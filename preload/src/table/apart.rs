@@ -6,13 +6,13 @@
 //! others hold too goes back to TCP if it is in memory; one that is on TCP begins where one process is left alone with it
 //! (`rendezvous::legacy`, as through exec). Called by the hooks of those calls.
 
-use super::connections;
 use super::life::held;
+use super::{connections, returning};
 use crate::engine::{kernel, known, linked, switch};
 use crate::family::sock::{Sock, flag, role, step};
 use crate::family::{apart, holders, index_of, process, sock};
-use crate::rendezvous::{self, Back, legacy};
-use crate::sys::{clock, fd, proc};
+use crate::rendezvous::{self, legacy};
+use crate::sys::{clock, proc};
 use crate::transport::{channel, kin, peers, region, waiters, wide};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
@@ -108,30 +108,19 @@ fn is_leaving(s: &Sock) -> bool {
 fn bring_back() {
     let mut any = false;
     let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
-    for (fd, s) in connections().filter(|(_, s)| s.region().is_some() && !is_own(s)) {
-        if s.is_linked() && !rendezvous::smc::may_return(s) {
-            // From a kernel there is no way back: it stays with who has it too, or ends.
-            let shared = holders::is_shared(s);
-            let _ = shared || rendezvous::hand_over(s, fd, Reason::Exec);
-            continue;
-        }
-        any |= rendezvous::take_up_and_ask(s, fd, Reason::Privileges, end);
-    }
-    while any {
-        any = false;
-        for (fd, s) in connections().filter(|(_, s)| is_leaving(s)) {
-            any |= rendezvous::follow_back(s, fd) == Back::NotYet;
-        }
-        if !any || clock::now_ns() > end {
-            break;
-        }
-        let _ = fd::poll(&mut [], 1);
-    }
-    for (fd, s) in connections().filter(|(_, s)| is_leaving(s)) {
-        if rendezvous::follow_back(s, fd) == Back::NotYet {
-            rendezvous::read_on(s, fd);
-        }
-    }
+    returning::each(
+        |s| s.region().is_some() && !is_own(s),
+        |fd, s| {
+            if s.is_linked() && !rendezvous::smc::may_return(s) {
+                // From a kernel there is no way back: it stays with who has it too, or ends.
+                let shared = holders::is_shared(s);
+                let _ = shared || rendezvous::hand_over(s, fd, Reason::Exec);
+            } else {
+                any |= rendezvous::take_up_and_ask(s, fd, Reason::Privileges, end);
+            }
+        },
+    );
+    returning::await_all(is_leaving, if any { end } else { 0 });
 }
 
 /// Before the page is left.

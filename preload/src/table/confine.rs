@@ -7,13 +7,13 @@
 //! Called by the hooks of prctl and syscall.
 
 use super::life::forget_stale;
-use super::{Entry, connections, range};
+use super::{Entry, connections, range, returning};
 use crate::control;
 use crate::engine::{end, inside, signals, spin, switch, waiter};
 use crate::family::sock::{Sock, flag, role, step};
-use crate::rendezvous::{self, Back, mark};
+use crate::rendezvous::{self, mark};
 use crate::sys::filter::{self, Instruction};
-use crate::sys::{Sysno, clock, fd, net};
+use crate::sys::{Sysno, clock, net};
 use libc::{IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SOL_SOCKET};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -105,7 +105,7 @@ pub fn forget_all() {
 fn bring_back(is_meant: impl Fn(&Sock) -> bool) {
     let mut any = false;
     let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
-    for (fd, s) in connections().filter(|(_, s)| is_meant(s)) {
+    returning::each(is_meant, |fd, s| {
         if s.is_linked() {
             rendezvous::hand_over(s, fd, Reason::Seccomp);
         } else if s.region().is_some() {
@@ -116,21 +116,8 @@ fn bring_back(is_meant: impl Fn(&Sock) -> bool) {
             }
             switch::pin(s, fd, Reason::Seccomp);
         }
-    }
-    while any && clock::now_ns() < end {
-        any = false;
-        for (fd, s) in connections().filter(|(_, s)| is_coming(s)) {
-            any |= rendezvous::follow_back(s, fd) == Back::NotYet;
-        }
-        if any {
-            let _ = fd::poll(&mut [], 1);
-        }
-    }
-    for (fd, s) in connections().filter(|(_, s)| is_coming(s)) {
-        if rendezvous::follow_back(s, fd) == Back::NotYet {
-            rendezvous::read_on(s, fd);
-        }
-    }
+    });
+    returning::await_all(is_coming, if any { end } else { 0 });
 }
 
 fn is_coming(s: &Sock) -> bool {

@@ -185,7 +185,7 @@ pub fn exec_failed() {
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         legacy::take_back(s, fd);
-        if s.holders.load(Relaxed) <= 1 && close::is_heard_too_late(s) {
+        if s.holders.load(Relaxed) <= 1 && close::hear_again(s) {
             rendezvous::hand_over(s, fd, Reason::Exec);
         }
         let index = family::index_of(s) as usize;

@@ -34,7 +34,7 @@ pub fn withdraw(s: &Sock, fd: i32) -> Option<i32> {
     if is_passed_by || s.region().is_none() || control::is_restricted() {
         return None;
     }
-    let new = another_number(fd)?;
+    let new = sys::fd::another(fd).ok()?;
     s.after_close.store(new + 1, Release);
     s.set(flag::ENDED); // before the first call that finds the number closed
     if nothing().is_some_and(|nothing| sys::fd::dup3(nothing, fd, libc::O_CLOEXEC).is_ok()) {
@@ -56,10 +56,6 @@ fn nothing() -> Option<i32> {
     Some(NOTHING.load(Acquire)).filter(|fd| *fd >= 0)
 }
 
-fn another_number(fd: i32) -> Option<i32> {
-    sys::fd::another(fd).ok().map(sys::fd::note_own)
-}
-
 /// The last descriptor is about to be closed. True if the socket lives on, for a thread is in a call on it: under `fd` if
 /// that is one of ours, else under another number.
 pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
@@ -67,7 +63,7 @@ pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
         s.after_close.store(0, Release);
         return false;
     }
-    let Some(new) = (if is_ours { Some(fd) } else { another_number(fd) }) else { return false };
+    let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else { return false };
     s.after_close.store(new + 1, Release);
     if !put(s, new) {
         s.after_close.store(0, Release);

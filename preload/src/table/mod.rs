@@ -34,6 +34,7 @@ pub mod options;
 pub mod own;
 pub mod passing;
 pub mod receiving;
+pub mod returning;
 pub mod sending;
 pub mod set;
 pub mod steps;

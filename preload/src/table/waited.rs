@@ -95,7 +95,7 @@ pub fn lives_on(set: &'static Set, fd: i32) -> bool {
     if set.inside.load(Acquire) == 0 || set.refs() != 1 {
         return false;
     }
-    let Ok(new) = sys::fd::another(fd).map(sys::fd::note_own) else { return false };
+    let Ok(new) = sys::fd::another(fd) else { return false };
     COUNT.fetch_add(1, AcqRel);
     set.kept.store(new + 1, Release);
     let _ = take(fd);
