@@ -27,6 +27,7 @@ pub fn read(
         Ok(0) => {
             let mut b = [0u8; 2048];
             match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+                Ok(0) if limit == u64::MAX && dir.is_some_and(|d| is_behind(s, d)) => return Step::Moved(0),
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => n,
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
@@ -39,7 +40,7 @@ pub fn read(
     // The switch was stored before the first byte that is not payload was sent, so it is visible
     // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
     let limit = match dir {
-        Some(d) if d.switch.load(Acquire) != s.rx.switches.load(Relaxed) => {
+        Some(d) if is_behind(s, d) => {
             match follow::payload_left(s, d) {
                 Some(n) => limit.min(n),
                 None => return Step::Moved(0),
@@ -98,6 +99,11 @@ pub fn read(
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
         Err(e) => failed(s, end::as_of_tcp(s, sock, e)),
     }
+}
+
+/// Whether the peer has switched meanwhile: its last bytes, and its end behind them, may have come through the ring.
+fn is_behind(s: &Sock, dir: &Dir) -> bool {
+    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// The kernel has told an error, which it does once: of a connection that has ended, nothing is left to tell.

@@ -8,6 +8,7 @@ use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::fault::{self, Step as Fault};
+use crate::log;
 use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::region::{Dir, setup};
 use smcr_proto::page::Counter;
@@ -166,6 +167,7 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
     if got[..n] != want[..n] {
         process::count(Counter::ProofFailures, 1);
         s.note(Reason::StreamProofFailed);
+        log::warn!(target: "smcr::rendezvous", fd = sock, at = s.rx.kernel.load(Relaxed), n, "not the proof where it must stand");
         return Proof::Wrong;
     }
     if n > 0 && n < want.len() && is_cut(s, sock, n) {

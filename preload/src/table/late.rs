@@ -65,14 +65,15 @@ pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
     }
     let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else { return false };
     s.after_close.store(new + 1, Release);
+    s.set(flag::ENDED); // first: who leaves it as soon as it has its place gives the record back
     if !put(s, new) {
         s.after_close.store(0, Release);
         if !is_ours {
+            s.clear(flag::ENDED);
             sys::fd::close(new);
         }
         return false;
     }
-    s.set(flag::ENDED);
     rouse::all();
     settle(); // they may have left before they could see that
     true
