@@ -26,6 +26,7 @@ const CLAIMS: &[&str] = &[
     "proof-none",
     "proof-part",
     "proof-most",
+    "proof-again",
 ];
 
 /// Clock ticks of a process so far.

@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, end, kernel, known, offer, shadow, signals, switch, urgent};
+use super::{bell, end, kernel, known, shadow, signals, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -14,7 +14,6 @@ use crate::log;
 use crate::transport::region::{self, Dir, ctl};
 use smcr_proto::cursor;
 use smcr_proto::page::{Counter, State};
-use smcr_proto::reason::Reason;
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Where the next bytes come from.
@@ -89,7 +88,7 @@ pub fn progress(s: &Sock, sock: i32) {
     let Some(held) = s.rx.lock.try_take(&marker) else { return };
     if matches!(follow(s, sock, dir), Source::Broken) {
         if proof::is_due(s) {
-            offer::abandon(s, Reason::StreamProofFailed);
+            proof::has_failed(s);
         } else {
             end::hostile(s, sock);
         }

@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end, peek, signals};
+use super::{count, end, offer, peek, signals};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
@@ -64,6 +64,15 @@ pub fn refuse(s: &Sock) -> bool {
 /// Whether the proof's bytes are still in the TCP stream.
 pub fn stands_in_stream(s: &Sock) -> bool {
     s.role.load(Relaxed) != role::CLIENT && s.rx.switches.load(Relaxed) == 0
+}
+
+/// What the peer claims of its first switch can't be right: plain TCP. If it takes its mark back it can't begin again, which nobody
+/// here would see.
+pub fn has_failed(s: &Sock) {
+    if let Some(r) = s.region() {
+        r.server.store(setup::REFUSED, Release);
+    }
+    offer::abandon(s, Reason::StreamProofFailed);
 }
 
 /// Looks for the proof behind payload that the program has not taken yet; true if it is there and

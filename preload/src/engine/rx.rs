@@ -7,14 +7,13 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, offer, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res};
 use crate::transport::region::{self, Dir, fin};
 use smcr_proto::cursor;
-use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// What one attempt did.
@@ -189,7 +188,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
             },
             // Before the proof the claims are a stranger's, who must not harm this connection.
             Source::Broken if proof::is_due(s) => {
-                offer::abandon(s, Reason::StreamProofFailed);
+                proof::has_failed(s);
                 return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX);
             }
             Source::Broken => {

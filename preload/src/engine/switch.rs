@@ -179,7 +179,8 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         log::debug!(target: "smcr::switch", errno = e.0, "proof not sent");
         dir.switch.store(made, Release);
         if let Some(r) = s.region() {
-            r.server.store(setup::NONCE, Release);
+            // Unless the accepting side has given up meanwhile.
+            let _ = r.server.compare_exchange(setup::COMMITTED, setup::NONCE, AcqRel, Relaxed);
         }
         return false;
     }

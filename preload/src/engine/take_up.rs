@@ -15,7 +15,6 @@ use crate::family::sock::Sock;
 use crate::sys::{clock, fd, net, proc};
 use crate::transport::annex::{self, Annex};
 use crate::transport::region::{Dir, ctl, fin};
-use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// Consumer: takes up what lies before a switch that the peer has marked, or is about to mark, and follows it. False: some of
@@ -129,7 +128,7 @@ impl Taken {
                 self.read(s, sock, dir, n.min(there))
             }
             Source::Broken if proof::is_due(s) => {
-                offer::abandon(s, Reason::StreamProofFailed);
+                proof::has_failed(s);
                 true
             }
             Source::Broken => {

@@ -3,8 +3,8 @@
 
 use crate::attacks::establish;
 use crate::link::{Link, PATIENCE, READY};
-use crate::region::{Kind, NONCE, Region, at};
-use anyhow::{Result, bail, ensure};
+use crate::region::{Kind, NONCE, Region, SERVER, at};
+use anyhow::{Result, anyhow, bail, ensure};
 use smcr_proto::rendezvous::{VERSION_HIGH, VERSION_LOW};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -12,6 +12,9 @@ use std::sync::atomic::Ordering::*;
 
 const RETURN: u32 = 2;
 const TAKEN: u32 = 8;
+/// Values of [`SERVER`]: the nonce is on the socket; a proof comes.
+const SEEN: u32 = 1;
+const COMMITTED: u32 = 4;
 /// How the server ends a connection.
 const ENDS: [ErrorKind; 2] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset];
 
@@ -79,6 +82,9 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
     while link.region.d32(0, at::CTL).load(Acquire) & READY == 0 {
         link.echo(8)?;
     }
+    if name == "proof-again" {
+        return proved_at_last(link);
+    }
     link.mark(1);
     if name != "proof-none" {
         let mut part = vec![0; if name == "proof-most" { 15 } else { 7 }];
@@ -94,6 +100,36 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
         }
     }
     stay()
+}
+
+/// A mark is taken back before its proof is sent, as where the kernel does not take that, again and again while the server reads. Then
+/// one stays, and the server follows it.
+fn proved_at_last(mut link: Link) -> Result<()> {
+    let message = [0x5a; 8];
+    for round in 0..1500 {
+        link.send_raw(&message)?;
+        for n in 0..400 {
+            begins(&link)?;
+            link.mark(1);
+            (0..(round + n) % 16).for_each(|_| std::hint::spin_loop());
+            link.region.d32(0, at::SWITCH).store(0, SeqCst);
+            let _ = link.region.u32(SERVER).compare_exchange(COMMITTED, SEEN, SeqCst, SeqCst);
+        }
+        let mut back = [0; 8];
+        link.tcp.read_exact(&mut back)?;
+        ensure!(back == message, "the echo differs");
+    }
+    begins(&link)?;
+    link.prove()?;
+    link.ring(&[7; 100]);
+    link.expect(&[7; 100])?;
+    stay()
+}
+
+/// From here on the server waits for the proof.
+fn begins(link: &Link) -> Result<()> {
+    let before = link.region.u32(SERVER).compare_exchange(SEEN, COMMITTED, SeqCst, SeqCst);
+    before.map(drop).map_err(|now| anyhow!("the server is at {now}"))
 }
 
 fn stay() -> Result<()> {
