@@ -109,7 +109,8 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
         mill.die(victim, Death::Kill)?;
         Census::of(mill.pid(survivor)?)
     };
-    let before = alone(&mut mill).with_context(|| what.clone())?;
+    // A reader and a writer of each line.
+    let before = alone(&mut mill).with_context(|| what.clone())?.with_eventfds_of_a_peer(2 * LINES);
     figures.deaths[0] += 1;
     for _ in 0..16 {
         mill.begin()?;
