@@ -289,7 +289,7 @@ pub fn death_is_pending(s: &Sock, sock: i32) -> bool {
 }
 
 /// Whether we reset the connection ourselves.
-fn was_ours(s: &Sock) -> bool {
+pub fn was_ours(s: &Sock) -> bool {
     s.reason.load(Relaxed) == Reason::PeerHostile.code()
 }
 

@@ -37,6 +37,10 @@ pub fn read(
         Ok(n) => n,
         Err(e) => return Step::Failed(e),
     };
+    // A part of the proof, which is no payload: the rest is to come.
+    if limit == 0 {
+        return Step::Empty;
+    }
     // The switch was stored before the first byte that is not payload was sent, so it is visible
     // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
     let limit = match dir {
@@ -50,10 +54,6 @@ pub fn read(
     };
     let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;
     if n == 0 {
-        // Proof bytes that are not complete yet, or doorbells before the ring: not payload.
-        if limit == 0 {
-            return Step::Empty;
-        }
         // As in `rx::from_ring`: the stream has not moved on.
         return if bufs.len() == 0 { Step::End } else { Step::Moved(0) };
     }

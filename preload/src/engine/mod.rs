@@ -51,4 +51,5 @@ pub mod urgent;
 pub mod wait;
 pub mod waiter;
 pub mod way_back;
+pub mod window;
 pub mod within;
