@@ -25,6 +25,7 @@ const CLAIMS: &[&str] = &[
     "uncounted-end",
     "proof-none",
     "proof-part",
+    "proof-begun",
     "proof-most",
     "proof-again",
 ];

@@ -73,8 +73,9 @@ fn ended(mut link: Link) -> Result<()> {
     stay()
 }
 
-/// A switch is marked whose proof does not come, or comes in part: `proof-none`, `proof-part`, `proof-most`. A short part
-/// that stays one is payload, and is echoed; half of the proof and more is nobody's, and the server resets.
+/// A switch is marked whose proof does not come, or comes in part: `proof-none`, `proof-part`, `proof-begun`, `proof-most`. A short part
+/// that stays one is payload, and is echoed. Of somebody who has said before that the proof comes, it is nobody's, as is half of it and
+/// more, and the server resets.
 fn unproved(to: SocketAddr, name: &str) -> Result<()> {
     let mut link = Link::new(to, Region::new(Kind::Right)?)?;
     let offer = link.offer((VERSION_LOW, VERSION_HIGH), link.facts.cookie);
@@ -84,6 +85,10 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
     }
     if name == "proof-again" {
         return proved_at_last(link);
+    }
+    let is_payload = name == "proof-part";
+    if !is_payload && name != "proof-none" {
+        begins(&link)?;
     }
     link.mark(1);
     if name != "proof-none" {
@@ -95,8 +100,8 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
         link.send_raw(&part)?;
         let mut back = vec![0; part.len()];
         match link.tcp.read_exact(&mut back) {
-            Ok(()) => ensure!(name == "proof-part" && back == part, "the payload differs"),
-            Err(e) => ensure!(name == "proof-most" && ENDS.contains(&e.kind()), "{e}"),
+            Ok(()) => ensure!(is_payload && back == part, "the payload differs"),
+            Err(e) => ensure!(!is_payload && ENDS.contains(&e.kind()), "{e}"),
         }
     }
     stay()
