@@ -273,9 +273,8 @@ impl<'a> Nginx<'a> {
     pub fn stop(&self) -> Result<()> {
         let master = self.master()?;
         signal(master, nix::sys::signal::Signal::SIGQUIT)?;
-        eventually("nginx ends", || {
-            Ok(!Path::new(&format!("/proc/{master}")).exists())
-        })
+        eventually("nginx ends", || Ok(has_ended(master)))
+            .with_context(|| dump::all(&self.net.pids()))
     }
 }
 
@@ -312,6 +311,12 @@ pub fn benchmark_ends(mut benchmark: Running) -> Result<bool> {
 pub fn workers(master: i32) -> Result<Vec<i32>> {
     let text = fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
     Ok(text.split_whitespace().filter_map(|p| p.parse().ok()).collect())
+}
+
+/// Whether a process is gone, or only waits for a parent that need not be ours: a daemon's is process 1.
+fn has_ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.starts_with(" Z"))
 }
 
 pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
