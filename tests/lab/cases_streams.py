@@ -16,7 +16,7 @@ OPERATIONS = [
     ("stream from the server", "stream", [24 << 20], 1, 90),
     ("slow reader", "slow", [2 << 20], 1, 90),
     ("full ring, no wait", "fill", [1 << 20], 1, 90),
-    ("SO_SNDBUF set while a stream goes", "limited", [500_000], 1, 60),
+    ("SO_SNDBUF set while a stream goes", "limited", [200_000], 1, 60),
     ("half-close", "half", [700001], 1, 60),
     ("urgent byte", "urgent", [], 1, 60),
     ("urgent byte from the server", "urgent_back", [], 1, 60),
@@ -89,7 +89,7 @@ def after_silence(client, server):
     return run
 
 
-def larger_there(server, there, **ours):
+def larger_there(server, there, piece=5000, size=1 << 20, **ours):
     """The reader's ring is so much larger than the sender's that all that can wait is little of it: the sender hears of each read."""
     def run(lab):
         setting = "net.smc.rmem"
@@ -99,7 +99,7 @@ def larger_there(server, there, **ours):
             lab.restart()
             to = lab.server(server)
             with lab.traffic() as traffic:
-                text = lab.client("smcr", to, "slow", 1 << 20, PATIENCE=60, **ours).done(65)
+                text = lab.client("smcr", to, "slow", size, piece, PATIENCE=60, **ours).done(65)
             return f"{said(text)}; {traffic.went_over_rdma(payload(text))}"
         finally:
             lab.a.run(f"sysctl -qw {setting}={before}")
@@ -129,3 +129,4 @@ add("smcr -> smcr: 60 connections in one burst", burst)
 add("smcr -> smcr: a ring of 16 KiB to a peer with 64", larger_there("smcr", 65536, SMCR_RING=16384))
 add("smcr -> kernel: to a ring of 512 KiB", larger_there("kernel", 524288))
 add("smcr -> kernel: a ring of 16 KiB to one of 512", larger_there("kernel", 524288, SMCR_RING=16384))
+add("smcr -> kernel: a ring of 16 KiB to one of 512, read in small pieces", larger_there("kernel", 524288, 500, 200_000, SMCR_RING=16384))

@@ -51,10 +51,10 @@ def wrap(address, port, total, seed):
     return f"{len(lengths)} messages, {2 * sum_} bytes, seed {seed}"
 
 
-def slow(address, port, n):
+def slow(address, port, n, piece=5000):
     """The reader sleeps, then takes little at a time."""
     n = int(n)
-    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5, "piece": 5000, "pause": 0.002})
+    sock = connect(address, port, {"op": "sink", "n": n, "wait": 1.5, "piece": int(piece), "pause": 0.002})
     put(sock, n)
     if sock.recv(1) != b"k":
         raise EOFError("no answer")
@@ -63,17 +63,17 @@ def slow(address, port, n):
 
 
 def limited(address, port, n):
-    """A sender that lets little wait, from its beginning; then, with the reader behind, less still."""
+    """A sender that lets little wait, from its beginning; then, with the reader behind, or after it has read everything, less still."""
     n = int(n)
-    sock = connect(address, port, {"op": "sink", "n": 2 * n, "wait": 0.5, "piece": 50000})
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20000)
-    put(sock, n)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    put(sock, n, n)
+    sock = connect(address, port, {"op": "sink", "n": 5 * n, "wait": 0.5, "piece": 50000})
+    for turn in range(5):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096 if turn % 2 else 20000)
+        put(sock, n, turn * n)
+        time.sleep(turn // 2 / 4)
     if sock.recv(1) != b"k":
         raise EOFError("no answer")
     show(sock)
-    return f"{2 * n} bytes"
+    return f"{5 * n} bytes"
 
 
 def fill(address, port, n):

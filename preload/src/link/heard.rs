@@ -47,7 +47,8 @@ impl Slot {
         }
         if update.freed > 0 && shows {
             // Release: pairs with the Acquire in `engine::tx::look_at_tail`.
-            out.tail.store(read, Release);
+            // What has been written may be free already.
+            out.tail.store(read.max(out.tail.load(Relaxed)), Release);
         }
         if update.closing && shows {
             self.note_end();

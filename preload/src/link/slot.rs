@@ -9,6 +9,7 @@ use super::leave::Leaving;
 use super::one::Link;
 use super::pieces::take_bytes;
 use super::pool::Element;
+use super::wake;
 use crate::family::sock::Sock;
 use crate::layout::{Dir, RegionHeader, fin};
 use crate::transport::region::RING_MIN;
@@ -187,6 +188,31 @@ impl Slot {
     /// Sends what can be sent by its link; `announces`: a write may announce itself. False: the queue pair is broken.
     pub fn pump(&mut self, link: &mut Link, announces: bool) -> bool {
         self.stalled = false;
+        self.free_written();
+        let fine = self.send(link, announces);
+        self.free_written();
+        fine
+    }
+
+    /// Towards a peer that would say too late what it has read, bytes leave the ring when they have been written
+    /// (`proto::smc::conn::window`): when nothing is on its way, which the completion tells.
+    fn free_written(&mut self) {
+        let Some(conn) = self.conn.as_mut().filter(|c| self.active && c.forgets_written()) else { return };
+        // SAFETY: as in `tx_dir`.
+        let out = unsafe { &(&*self.header).dirs[0] };
+        if out.tail.load(Relaxed) >= self.pumped {
+            return;
+        }
+        if self.in_flight > 0 {
+            self.stalled = true;
+            return;
+        }
+        // Release: as in `handle`.
+        out.tail.store(conn.forget_written(), Release);
+        wake::writer(out);
+    }
+
+    fn send(&mut self, link: &mut Link, announces: bool) -> bool {
         self.note_orphan();
         self.closing = self.closing.max(self.closing());
         if self.is_leaving() {

@@ -21,9 +21,12 @@ pub(super) struct Sender {
     /// The last write would have filled the ring.
     blocked: bool,
     urgent: Urgent,
-    /// The driver stops at so many bytes unread.
+    /// Up to here nothing is written again.
+    forgotten: u64,
+    /// The driver stops at so many bytes that it keeps.
     window: u32,
-    /// The last message asked for an update at each read.
+    /// The peer does as it is asked; and the last message asked for an update at each read.
+    heeds: bool,
     asked: bool,
 }
 
@@ -50,23 +53,35 @@ impl Sender {
             consumed: 0,
             blocked: false,
             urgent,
+            forgotten: 0,
             window: u32::MAX,
+            heeds: false,
             asked: false,
         }
     }
 
     /// See [`super::Conn::set_window`]. True: the peer does not know that it is waited for.
-    pub fn set_window(&mut self, bytes: u32) -> bool {
-        self.window = bytes;
+    pub fn set_window(&mut self, bytes: u32, heeds: bool) -> bool {
+        (self.window, self.heeds) = (bytes, heeds);
         self.asks() && !self.asked
+    }
+
+    /// Whether the window is so small a part of the peer's ring that the peer would tell too late, or never, of what it has read.
+    pub fn is_narrow(&self) -> bool {
+        u64::from(self.window) * 3 < u64::from(self.size) * 2
+    }
+
+    /// See [`super::Conn::forget_written`].
+    pub fn forget_written(&mut self) -> u64 {
+        self.forgotten = self.produced;
+        self.forgotten
     }
 
     /// Whether the peer is to tell each read: this end will stop, or has, before so much of the peer's ring is full that it would
     /// tell by itself. (Who waits for a quarter of his window has more than three quarters unread: of two thirds of the ring that is
     /// half of it.)
     fn asks(&self) -> bool {
-        let narrow = u64::from(self.window) * 3 < u64::from(self.size) * 2;
-        narrow && self.in_flight() >= self.window / 2
+        self.heeds && self.is_narrow() && self.in_flight() >= self.window / 2
     }
 
     /// Bytes that may be written now.
@@ -139,10 +154,10 @@ impl Sender {
         }
     }
 
-    /// All that the peer is not known to have read is written again: nobody knows what of it has arrived.
+    /// All that the peer is not known to have read, nor forgotten, is written again: nobody knows what of it has arrived.
     pub fn rewind(&mut self) {
         self.written = self.written.max(self.produced);
-        self.produced = self.consumed;
+        self.produced = self.consumed.max(self.forgotten);
         self.blocked = false;
         self.urgent = Urgent::None;
     }
