@@ -53,16 +53,26 @@ def client_killed(client, server):
     return run
 
 
-def said_and_gone(client, server):
-    """A program that says what it has to say and ends at once, while the handshake has not even begun."""
+def said_and_gone(client, server, n=40_000, wait=0):
+    """A program that says what it has to say and ends at once, while the handshake has not even begun; or has filled the ring of a
+    reader who comes late."""
     def run(lab):
-        to, n, name = lab.server(server), 40_000, f"parting {client} {server}"
+        to, name = lab.server(server), f"parting {client} {server} {n}"
         with lab.traffic() as traffic:
-            lab.client(client, to, "parting", n, f"'{name}'", PATIENCE=40).done(45)
+            lab.client(client, to, "parting", n, f"'{name}'", wait, PATIENCE=40).done(45)
             text = lab.client("tcp" if server == "tcp" else server, to, "ends", f"'{name}'", PATIENCE=60).done(65)
         if not re.search(rf"\b{n}$", said(text)):
             raise Failed(f"{said(text)} instead of {n} bytes")
         return f"{said(text)}; {traffic}"
+    return run
+
+
+def late_reader(client, server, piece):
+    def run(lab):
+        to = lab.server(server)
+        with lab.traffic() as traffic:
+            text = lab.client(client, to, "behind", 120_000, piece, PATIENCE=40).done(45)
+        return f"{said(text)}; {traffic}{all_smcr(text, client)}"
     return run
 
 
@@ -86,6 +96,9 @@ add("smcr -> kernel: the kernel's device is removed, the client reads", group_en
 add("kernel -> kernel: closed with bytes unread", ending("kernel", "kernel", "unread", "ECONNRESET"))
 for client, server in OURS:
     add(f"{client} -> {server}: all is said, and the process ends at once", said_and_gone(client, server))
+    add(f"{client} -> {server}: all is said, more than the ring holds, and read late", said_and_gone(client, server, 120_000, 3))
+    for piece in (4000, 65536):
+        add(f"{client} -> {server}: the server says all and closes, read late, {piece} at a time", late_reader(client, server, piece))
     add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))
     add(f"{client} -> {server}: closed with bytes unread", ending(client, server, "unread", "ECONNRESET"))
     add(f"{client} -> {server}: the client closes with bytes unread", ending(client, server, "left", "ECONNRESET"))

@@ -148,10 +148,22 @@ def orderly(address, port):
     return ends(address, port, OWN)
 
 
-def parting(address, port, n, name):
-    """Says all and ends at once, without a look at what becomes of it."""
-    put(connect(address, port, {"op": "report", "name": name, "quiet": True}), int(n))
+def parting(address, port, n, name, wait=0):
+    """Says all and ends at once, without a look at what becomes of it, which is read so much later."""
+    put(connect(address, port, {"op": "report", "name": name, "quiet": True, "wait": float(wait)}), int(n))
     return f"{n} bytes"
+
+
+def behind(address, port, n, piece):
+    """The server says all and closes; it is read later than a kernel waits before it says so."""
+    n = int(n)
+    sock = connect(address, port, {"op": "source", "n": n})
+    time.sleep(4)
+    take(sock, n, piece=int(piece))
+    show(sock)
+    if sock.recv(1):
+        raise ValueError("more than was sent")
+    return f"{n} bytes, and the end"
 
 
 # The name of the connection whose end the server is asked for.

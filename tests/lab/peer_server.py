@@ -47,6 +47,7 @@ def serve_one(sock):
     elif op == "report":                 # how the connection ends, told to a client that asks for it by its name
         if not r.get("quiet"):
             sock.sendall(b"r")
+        time.sleep(r.get("wait", 0))
         ENDS[r["name"]] = until_end(sock)
     elif op == "late":                   # to the client's end, a pause, then n bytes
         while sock.recv(65536):

@@ -14,6 +14,7 @@ use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::id::Rkey;
 use smcr_proto::smc::immediate::Immediate;
+use smcr_proto::smc::llc::{Message, TestLink};
 use std::sync::atomic::Ordering::*;
 
 impl State {
@@ -80,6 +81,8 @@ impl State {
             self.fail_link(place, link);
         } else if finished {
             self.release(index);
+        } else {
+            self.ask_behind_end(index);
         }
     }
 
@@ -214,6 +217,9 @@ impl State {
         } else if cdc::peek_token(message).is_err() {
             group.handle_llc(&self.devices, link, now, message);
             self.look_at_group(place);
+            if let Ok((_, Message::TestLink(TestLink { response: true, user_data: [a, b, c, d, e, f, g, h, ..] }))) = Message::parse(message) {
+                self.answered(place, link, u64::from_be_bytes([a, b, c, d, e, f, g, h]));
+            }
         }
     }
 
@@ -227,6 +233,7 @@ impl State {
             if count_from <= now && let Some(group) = &mut self.groups[place] {
                 group.tick(&self.devices, now);
                 self.look_at_group(place);
+                self.give_up_answers(place, now);
             }
             let Some(group) = &mut self.groups[place] else { continue };
             let mut at = group.timeout().map(|at| at.max(count_from));

@@ -259,7 +259,8 @@ impl Group {
     pub fn timeout(&self) -> Option<Time> {
         let stuck = self.links.iter().filter_map(|l| l.stuck_at(self.ours)).filter(|_| self.over.is_none());
         let timer = self.machine.as_ref().and_then(|m| m.poll_timeout());
-        stuck.chain(timer).min()
+        let asked = self.links.iter().filter_map(|l| l.questions.due());
+        stuck.chain(timer).chain(asked).min()
     }
 
     /// Whether the peer, or its network card, is to answer within a time that counts.
@@ -373,6 +374,18 @@ impl Group {
             l.say(Message::TestLink(test).emit(family));
             l.flush();
         }
+    }
+
+    /// Asks a kernel by a link for an answer behind what it has to send. Its number; None: one is on its way already.
+    pub fn ask(&mut self, link: usize) -> Option<u64> {
+        let (_, family) = self.peer.filter(|_| self.is_ready && self.over.is_none())?;
+        let l = self.links.get_mut(link).filter(|l| !l.is_down)?;
+        let number = l.questions.next(lock::now())?;
+        let mut user_data = [0; 16];
+        user_data[..8].copy_from_slice(&number.to_be_bytes());
+        l.say(Message::TestLink(TestLink { response: false, user_data }).emit(family));
+        l.flush();
+        Some(number)
     }
 
     /// Sends LLC messages that waited for a slot.

@@ -76,8 +76,9 @@ impl Slot {
     /// Shows the program what the peer's flags say.
     fn note_end(&mut self) {
         let Some(conn) = &mut self.conn else { return };
-        let mut marks = fin::WRITE;
         let aborted = conn.take_error().is_some();
+        let mut marks = if !aborted && self.holds_end() { 0 } else { fin::WRITE };
+        let Some(conn) = &mut self.conn else { return };
         if conn.write(0, false) == Err(smcr_proto::smc::conn::WriteError::Reset) {
             marks |= fin::CLOSED;
         }
@@ -112,6 +113,9 @@ impl Slot {
         let (sent, read) = conn.sent_bytes();
         // What has ended in order stays so.
         let marks = self.rx_dir().fin.load(Relaxed);
+        if self.active && self.ends_without_answer() {
+            return self.broken(None);
+        }
         if marks & fin::CLOSED != 0 || !self.active {
             return;
         }

@@ -11,7 +11,7 @@
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
-//! - [`slot`]: a connection, [`pieces`] what it writes where, [`heard`] what it hears; [`leave`]: how it leaves for TCP;
+//! - [`slot`]: a connection, [`pieces`] what it writes where, [`heard`] what it hears; [`ending`]: when a kernel's end is shown; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, for tests alone.
@@ -19,6 +19,7 @@
 mod arrive;
 mod awake;
 pub mod cover;
+mod ending;
 mod failover;
 mod farewell;
 #[cfg(feature = "faults")]

@@ -5,6 +5,7 @@
 //! is still told from what belongs to nobody.
 
 use super::awake::STEP;
+use super::ending::Questions;
 use super::lock::{self, now};
 use super::pool::Pool;
 use crate::sys::{Errno, Res};
@@ -94,6 +95,8 @@ pub struct Link {
     room: Room,
     /// A client's answer to Confirm Link, by its place: the link is ready when it has arrived.
     confirming: Option<u32>,
+    /// Test Links for what lies behind ends.
+    pub questions: Questions,
 }
 
 impl Link {
@@ -120,6 +123,7 @@ impl Link {
             rooms: u32::MAX,
             room: domain.room(),
             confirming: None,
+            questions: Questions::default(),
             domain: Some(domain),
         }
     }

@@ -5,6 +5,7 @@
 //! hears is in [`super::heard`]. [`super::arrive`] and [`super::state`] call both. Everything happens under the
 //! lock of all links ([`super::state`]). Positions are bytes from the start of the stream, on both sides.
 
+use super::ending::Late;
 use super::leave::Leaving;
 use super::one::Link;
 use super::pieces::take_bytes;
@@ -86,6 +87,8 @@ pub struct Slot {
     pub cookie: u64,
     /// A descriptor of the TCP connection, since the program has closed its own.
     pub tcp: Option<i32>,
+    /// The peer's end, where the program has not been shown it.
+    pub(super) late: Late,
     /// The way back to TCP.
     pub leaving: Leaving,
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
@@ -123,6 +126,7 @@ impl Slot {
             ours: false,
             cookie: 0,
             tcp: None,
+            late: Late::No,
             leaving: Leaving::No,
             tainted: false,
         }

@@ -1,7 +1,8 @@
 //! When a peer is told of what was read, and that no sender waits for what nobody will tell it.
 
-use smcr_proto::smc::cdc::ProducerFlags;
+use smcr_proto::smc::cdc::{Cdc, ConnFlags, ProducerFlags};
 use smcr_proto::smc::conn::Conn;
+use smcr_proto::smc::cursor::Cursor;
 use smcr_proto::smc::id::{Rkey, RmbeSize, Token};
 use smcr_proto::smc::immediate::Immediate;
 
@@ -125,6 +126,26 @@ fn who_has_as_large_a_window_as_the_ring_asks_for_nothing() {
     conn.set_window(SIZE);
     conn.write(SIZE - 1, false).unwrap();
     assert_eq!(polled(&mut conn).unwrap().producer_flags, ProducerFlags::empty());
+}
+
+#[test]
+fn a_kernel_that_has_closed_is_told_of_room() {
+    for (libsmcr, flags) in [(false, ConnFlags::CLOSED), (false, ConnFlags::DONE_WRITING), (true, ConnFlags::CLOSED), (false, ConnFlags::ABORTED)] {
+        let mut conn = conn();
+        conn.set_libsmcr(libsmcr);
+        let full = Cdc { producer_flags: ProducerFlags::WRITE_BLOCKED, conn_flags: flags, ..message(1, u64::from(SIZE), 0) };
+        conn.handle_cdc(&full).unwrap();
+        assert!(conn.peer_is_blocked());
+        polled(&mut conn);
+        conn.consume(SIZE);
+        let told = polled(&mut conn).is_some_and(|cdc| cdc.consumer == Cursor::at(u64::from(SIZE), SIZE));
+        assert_eq!(told, !libsmcr && flags != ConnFlags::ABORTED, "{flags:?}, libsmcr {libsmcr}");
+        let rest = Cdc { conn_flags: flags, ..message(2, u64::from(SIZE) + 100, 0) };
+        if told {
+            assert_eq!(conn.handle_cdc(&rest).unwrap().received, 100, "what it says behind its end");
+            assert!(!conn.peer_is_blocked());
+        }
+    }
 }
 
 #[test]

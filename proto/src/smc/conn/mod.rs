@@ -249,6 +249,11 @@ impl Conn {
         (self.rx.produced(), self.rx.consumed())
     }
 
+    /// The peer has more to send than there was room for, at its last message; Linux says so also where it had exactly as much.
+    pub fn peer_is_blocked(&self) -> bool {
+        self.rx.peer_is_blocked()
+    }
+
     // Urgent data.
 
     /// Urgent bytes are read as ordinary ones from now on (SO_OOBINLINE).
@@ -321,7 +326,9 @@ impl Conn {
     }
 
     fn update_if_due(&mut self) {
-        let peer_reads_it = !self.remote.intersects(ConnFlags::ANY_CLOSE) && !self.closed;
+        // Linux may have said the end before bytes for which it waits for room.
+        let deaf = if self.by_cursor { ConnFlags::ANY_CLOSE } else { ConnFlags::ABORTED };
+        let peer_reads_it = !self.remote.intersects(deaf) && !self.closed;
         if peer_reads_it && self.rx.update_due() {
             self.cdc_due = true;
         }

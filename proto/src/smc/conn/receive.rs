@@ -189,6 +189,10 @@ impl Receiver {
         }
     }
 
+    pub fn peer_is_blocked(&self) -> bool {
+        self.flags.contains(ProducerFlags::WRITE_BLOCKED)
+    }
+
     /// Whether the peer has to be told how far the program has read. Linux's rule, or by halves, and at once where
     /// the peer waits for it.
     pub fn update_due(&self) -> bool {

@@ -1,0 +1,162 @@
+//! The end of a kernel's stream, which it may say before its last bytes.
+//!
+//! Linux says "closed" or "done writing" also while bytes lie in its sending buffer: at once where a process exits, after 2 s else, or
+//! SO_LINGER (`smc_close_stream_wait`). Then it sends them, as room comes and its messages complete. So the program is not
+//! shown the end before a Test Link has been answered that was sent when no byte waited for room any more, and nothing came
+//! before that answer. One Test Link of a link is on its way at a time, whoever it is for. Between two libsmcr the end comes behind the bytes.
+//!
+//! The state of a [`Slot`] and what [`State`] does with it. Called by [`super::heard`] for the end, by [`super::arrive`] after it has sent
+//! for a connection, for answers, and when time has passed.
+
+use super::lock::{call_by, mark, now};
+use super::slot::Slot;
+use super::state::State;
+use super::wake;
+use crate::layout::fin;
+use smcr_proto::smc::Time;
+use std::sync::atomic::Ordering::*;
+
+/// How long an answer is waited for. A link that is dead is found out by other means, later.
+const PATIENCE: Time = Time::from_secs(2);
+
+/// Whether an end has come that the program has not been shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Late {
+    /// No.
+    No,
+    /// It has.
+    Held,
+    /// It is shown with this answer, if no more has been received by then.
+    Asked { number: u64, received: u64 },
+}
+
+/// The Test Links of a link.
+#[derive(Default)]
+pub struct Questions {
+    /// The last one.
+    number: u64,
+    /// By when its answer is to come.
+    due: Option<Time>,
+}
+
+impl Questions {
+    /// Another one; None while one is on its way.
+    pub fn next(&mut self, now: Time) -> Option<u64> {
+        if self.due.is_some() {
+            return None;
+        }
+        self.due = Some(now + PATIENCE);
+        self.number += 1;
+        Some(self.number)
+    }
+
+    /// The answer; false: it is not to the last one.
+    fn answered(&mut self, number: u64) -> bool {
+        self.number == number && self.due.take().is_some()
+    }
+
+    /// When it is overdue.
+    pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    fn overdue(&self, now: Time) -> Option<u64> {
+        self.due.filter(|due| *due <= now).map(|_| self.number)
+    }
+}
+
+impl Slot {
+    /// The end has come; true: it is not to be shown yet.
+    pub(super) fn holds_end(&mut self) -> bool {
+        if !self.ours && self.active && self.late == Late::No {
+            self.late = Late::Held;
+        }
+        !self.ours && self.active
+    }
+
+    /// Whether it is time to ask.
+    fn is_to_ask(&self) -> bool {
+        let all_read = self.rx_dir().tail.load(Acquire) == self.rx_dir().head.load(Relaxed);
+        self.late == Late::Held && self.conn.as_ref().is_some_and(|c| all_read || !c.peer_is_blocked())
+    }
+
+    fn show_end(&mut self) {
+        self.late = Late::No;
+        self.rx_dir().fin.fetch_or(fin::WRITE, Release);
+        wake::reader(self.rx_dir(), self.sock());
+        wake::writer(self.tx_dir());
+    }
+
+    /// The link is down before the end was shown; true: bytes are known to be lost.
+    pub(super) fn ends_without_answer(&mut self) -> bool {
+        if self.late == Late::No {
+            return false;
+        }
+        let lost = self.conn.as_ref().is_some_and(|c| c.peer_is_blocked());
+        if !lost {
+            self.show_end();
+        }
+        lost
+    }
+}
+
+impl State {
+    /// Asks what lies behind the end of a connection, if it is time.
+    pub(super) fn ask_behind_end(&mut self, index: u32) {
+        let Some(slot) = self.slot(index).filter(|s| s.is_to_ask()) else { return };
+        let (place, link) = (slot.group, slot.link);
+        let received = slot.conn.as_ref().map_or(0, |c| c.received_bytes().0);
+        let Some(Some(group)) = place.and_then(|p| self.groups.get_mut(p)) else { return };
+        if let Some(number) = group.ask(link)
+            && let Some(slot) = self.slot(index)
+        {
+            slot.late = Late::Asked { number, received };
+            call_by(now() + PATIENCE);
+        }
+    }
+
+    /// An answer has come by a link.
+    pub(super) fn answered(&mut self, place: usize, link: usize, number: u64) {
+        let Some(Some(group)) = self.groups.get_mut(place) else { return };
+        if !group.links.get_mut(link).is_some_and(|l| l.questions.answered(number)) {
+            return;
+        }
+        for slot in self.slots.iter_mut().flatten().filter(|s| s.group == Some(place) && s.link == link) {
+            let now = slot.conn.as_ref().map_or(0, |c| c.received_bytes().0);
+            match slot.late {
+                Late::No => continue,
+                Late::Asked { number: n, received } if n == number && received == now => slot.show_end(),
+                Late::Asked { .. } | Late::Held => slot.late = Late::Held,
+            }
+            mark(slot.index);
+        }
+    }
+
+    /// Who has not answered in time does not.
+    pub(super) fn give_up_answers(&mut self, place: usize, now: Time) {
+        let Some(Some(group)) = self.groups.get(place) else { return };
+        let late: Vec<_> = group.links.iter().enumerate().filter_map(|(i, l)| Some((i, l.questions.overdue(now)?))).collect();
+        for (link, number) in late {
+            self.answered(place, link, number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_question_at_a_time_and_its_own_answer() {
+        let (mut q, at) = (Questions::default(), Time::from_secs(5));
+        assert_eq!(q.next(at), Some(1));
+        assert_eq!(q.next(at), None, "it is on its way");
+        assert!(!q.answered(2));
+        assert_eq!(q.overdue(at), None);
+        assert_eq!(q.overdue(at + PATIENCE), Some(1));
+        assert!(q.answered(1));
+        assert!(!q.answered(1), "once");
+        assert_eq!((q.due(), q.next(at)), (None, Some(2)));
+        assert!(!q.answered(1), "that was before");
+    }
+}
