@@ -313,8 +313,9 @@ fn an_abort_follows_the_data_that_came_before_it() {
 }
 
 #[test]
-fn a_peer_that_closed_stays_closed_and_is_told_of_no_reads() {
+fn a_libsmcr_that_closed_stays_closed_and_is_told_of_no_reads() {
     let mut conn = conn();
+    conn.set_libsmcr(true);
     let bye = Cdc {
         conn_flags: ConnFlags::CLOSED,
         ..message(1, SIZE as u64, 0)
