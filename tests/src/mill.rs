@@ -234,7 +234,10 @@ impl<'a> Mill<'a> {
         let end = Instant::now() + PATIENCE;
         while !done(self)? {
             if Instant::now() > end {
-                bail!("{what}: not within the deadline\n{}{}{}", self.show()?, self.tell_ends(), dump::all(&self.net.pids()));
+                let stuck = self.show()?;
+                std::thread::sleep(Duration::from_secs(1));
+                let later = format!("a second later\n{}{}", self.show()?, self.net.read("net/tcp")?);
+                bail!("{what}: not within the deadline\n{stuck}{later}{}{}", self.tell_ends(), dump::all(&self.net.pids()));
             }
             std::thread::sleep(Duration::from_micros(500));
         }
@@ -358,7 +361,10 @@ impl<'a> Mill<'a> {
 
     fn show(&self) -> Result<String> {
         let lines = self.lines()?;
-        Ok(lines.iter().enumerate().map(|(i, [c, s])| format!("line {i}\n  client {c:?}\n  server {s:?}\n")).collect())
+        let show = |(i, [c, s]): (usize, &[Side; 2])| {
+            format!("line {i}\n  client {c:?}\n  server {s:?}\n{}", self.records(c.port as u16))
+        };
+        Ok(lines.iter().enumerate().map(show).collect())
     }
 }
 
