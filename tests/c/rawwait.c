@@ -213,6 +213,39 @@ static void room_b(void) {
     meet();
 }
 
+/* One that has sent what nobody reads yet, so that it sends through TCP, and takes less at each event than there is: from its first
+ * read on it never sees EAGAIN, and is told of the rest all the same. */
+enum { MUCH = 8 * MIB };
+static void behind_a(void) {
+    int fd = conn_cold(), ep = raw_epoll(), good = 1;
+    nonblocking(fd, 1);
+    MUST(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1));
+    long all = glut(fd);
+    meet();
+    struct epoll_event e;
+    for (uint64_t o = 0; o < MUCH;) {
+        if (raw_wait(ep, &e, 10000) != 1)
+            die("behind: no event");
+        usleep(100); /* the other end is ahead */
+        ssize_t n = recv(fd, buf, 3000, 0);
+        if (n < 0 && errno == EAGAIN)
+            continue; /* what the event was for may be no payload: as select(2) says of Linux */
+        good = good && n > 0 && matches(buf, n, o, 9);
+        o += MUST(n);
+    }
+    say("whole %d", good);
+    tell_pid((pid_t)all);
+    meet();
+}
+static void behind_b(void) {
+    int fd = conn_cold();
+    meet();
+    put_stream(fd, MUCH, 9);
+    for (long all = hear_pid(); all > 0;)
+        all -= get(fd, buf, all > (long)sizeof buf ? sizeof buf : (size_t)all);
+    meet();
+}
+
 /* A raw reader of the bytes themselves, on a connection that never read through libc. */
 static void raw_read_a(void) {
     int fd = conn_cold();
@@ -305,6 +338,7 @@ const struct test tests[] = {{"level", level_a, level_b, 0},
                              {"loop_edge", loop_edge, loop_edge, 0},
                              {"poll", raw_poll_a, raw_poll_b, 0},
                              {"room", room_a, room_b, 0},
+                             {"behind", behind_a, behind_b, COLD},
                              {"read", raw_read_a, raw_read_b, COLD},
                              {"half_raw", half_raw_a, half_raw_b, 0},
                              {"half_closed", half_closed_a, half_closed_b, 0},

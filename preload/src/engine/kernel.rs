@@ -218,6 +218,10 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
     let Some(_held) = s.rx.lock.try_take(&marker).filter(|_| !s.is_public()) else { return };
     // Who may sleep on it is counted with the lock held (`wait`).
     if s.readers.load(Relaxed) == 0 && s.sets.load(Relaxed) == 0 {
+        // One that has not waited yet may be one that we never see, and has to find what it leaves here.
+        if !s.has(flag::SEEN | flag::BLOCKS) {
+            return settle(s, dir, sock);
+        }
         bell::disarm(dir);
         return bell::drain(s, dir, sock);
     }
