@@ -5,7 +5,7 @@ import time
 
 from cases_streams import PAIRS
 from guests import Failed
-from lab import EID, LIB, add, all_smcr, case, said
+from lab import EID, LIB, add, all_smcr, case, payload, said
 
 OURS = [pair for pair in PAIRS if "smcr" in pair]
 
@@ -63,7 +63,8 @@ def said_and_gone(client, server, n=40_000, wait=0):
             text = lab.client("tcp" if server == "tcp" else server, to, "ends", f"'{name}'", PATIENCE=60).done(65)
         if not re.search(rf"\b{n}$", said(text)):
             raise Failed(f"{said(text)} instead of {n} bytes")
-        return f"{said(text)}; {traffic}"
+        asked = 2 + int(wait / 0.3)  # how it ended is asked for each 0.3 s, by a connection of its own
+        return f"{said(text)}; {traffic.went_over_rdma(n, asked) if wait else traffic}"
     return run
 
 
@@ -72,7 +73,7 @@ def late_reader(client, server, piece):
         to = lab.server(server)
         with lab.traffic() as traffic:
             text = lab.client(client, to, "behind", 120_000, piece, PATIENCE=40).done(45)
-        return f"{said(text)}; {traffic}{all_smcr(text, client)}"
+        return f"{said(text)}; {traffic.went_over_rdma(payload(text))}{all_smcr(text, client)}"
     return run
 
 

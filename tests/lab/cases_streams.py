@@ -90,7 +90,8 @@ def after_silence(client, server):
 
 
 def larger_there(server, there, piece=5000, size=1 << 20, **ours):
-    """The reader's ring is so much larger than the sender's that all that can wait is little of it: the sender hears of each read."""
+    """The reader's ring is so much larger than the sender's that all that can wait is little of it: a libsmcr hears of
+    each read, and towards a kernel nothing of what was written waits."""
     def run(lab):
         setting = "net.smc.rmem"
         before = lab.a.run(f"sysctl -n {setting}").strip()

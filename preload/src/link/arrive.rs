@@ -217,8 +217,8 @@ impl State {
         } else if cdc::peek_token(message).is_err() {
             group.handle_llc(&self.devices, link, now, message);
             self.look_at_group(place);
-            if let Ok((_, Message::TestLink(TestLink { response: true, user_data: [a, b, c, d, e, f, g, h, ..] }))) = Message::parse(message) {
-                self.answered(place, link, u64::from_be_bytes([a, b, c, d, e, f, g, h]));
+            if let Ok((_, Message::TestLink(TestLink { response: true, user_data }))) = Message::parse(message) {
+                self.answered(place, link, u128::from_be_bytes(user_data));
             }
         }
     }

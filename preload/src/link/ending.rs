@@ -11,7 +11,6 @@
 use super::lock::{call_by, mark, now};
 use super::slot::Slot;
 use super::state::State;
-use super::wake;
 use crate::layout::fin;
 use smcr_proto::smc::Time;
 use std::sync::atomic::Ordering::*;
@@ -27,21 +26,21 @@ pub enum Late {
     /// It has.
     Held,
     /// It is shown with this answer, if no more has been received by then.
-    Asked { number: u64, received: u64 },
+    Asked { number: u128, received: u64 },
 }
 
 /// The Test Links of a link.
 #[derive(Default)]
 pub struct Questions {
     /// The last one.
-    number: u64,
+    number: u128,
     /// By when its answer is to come.
     due: Option<Time>,
 }
 
 impl Questions {
     /// Another one; None while one is on its way.
-    pub fn next(&mut self, now: Time) -> Option<u64> {
+    pub fn next(&mut self, now: Time) -> Option<u128> {
         if self.due.is_some() {
             return None;
         }
@@ -51,7 +50,7 @@ impl Questions {
     }
 
     /// The answer; false: it is not to the last one.
-    fn answered(&mut self, number: u64) -> bool {
+    fn answered(&mut self, number: u128) -> bool {
         self.number == number && self.due.take().is_some()
     }
 
@@ -60,7 +59,7 @@ impl Questions {
         self.due
     }
 
-    fn overdue(&self, now: Time) -> Option<u64> {
+    fn overdue(&self, now: Time) -> Option<u128> {
         self.due.filter(|due| *due <= now).map(|_| self.number)
     }
 }
@@ -68,10 +67,12 @@ impl Questions {
 impl Slot {
     /// The end has come; true: it is not to be shown yet.
     pub(super) fn holds_end(&mut self) -> bool {
-        if !self.ours && self.active && self.late == Late::No {
+        let is_shown = self.rx_dir().fin.load(Relaxed) & fin::WRITE != 0;
+        let holds = !self.ours && self.active && !is_shown;
+        if holds && self.late == Late::No {
             self.late = Late::Held;
         }
-        !self.ours && self.active
+        holds
     }
 
     /// Whether it is time to ask.
@@ -82,12 +83,10 @@ impl Slot {
 
     fn show_end(&mut self) {
         self.late = Late::No;
-        self.rx_dir().fin.fetch_or(fin::WRITE, Release);
-        wake::reader(self.rx_dir(), self.sock());
-        wake::writer(self.tx_dir());
+        self.mark_end(fin::WRITE);
     }
 
-    /// The link is down before the end was shown; true: bytes are known to be lost.
+    /// The link is down before the end was shown; true: bytes may be lost.
     pub(super) fn ends_without_answer(&mut self) -> bool {
         if self.late == Late::No {
             return false;
@@ -116,7 +115,7 @@ impl State {
     }
 
     /// An answer has come by a link.
-    pub(super) fn answered(&mut self, place: usize, link: usize, number: u64) {
+    pub(super) fn answered(&mut self, place: usize, link: usize, number: u128) {
         let Some(Some(group)) = self.groups.get_mut(place) else { return };
         if !group.links.get_mut(link).is_some_and(|l| l.questions.answered(number)) {
             return;

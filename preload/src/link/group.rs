@@ -19,7 +19,7 @@ use smcr_proto::smc::id::{Gid, PeerId, Rkey, RmbeSize};
 use smcr_proto::smc::immediate;
 use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event, LINKS, OwnKey};
-use smcr_proto::smc::llc::{AddLink, Family, Message, TestLink};
+use smcr_proto::smc::llc::{AddLink, Family};
 use std::collections::VecDeque;
 
 /// A link group.
@@ -365,27 +365,26 @@ impl Group {
     /// Asks for a sign of life by a link; the queue pair fails if there is nobody to take it. Once, however many connections
     /// have a reason to ask.
     pub fn probe(&mut self, link: usize) {
-        let Some((_, family)) = self.peer.filter(|_| self.is_ready && self.over.is_none()) else { return };
         let process = self.ours;
-        if let Some(l) = self.links.get_mut(link).filter(|l| !l.is_down)
+        if let Some((family, l)) = self.in_use(link)
             && l.note_probe(process)
         {
-            let test = TestLink { response: false, user_data: [0; 16] };
-            l.say(Message::TestLink(test).emit(family));
-            l.flush();
+            l.test(family, [0; 16]);
         }
     }
 
     /// Asks a kernel by a link for an answer behind what it has to send. Its number; None: one is on its way already.
-    pub fn ask(&mut self, link: usize) -> Option<u64> {
-        let (_, family) = self.peer.filter(|_| self.is_ready && self.over.is_none())?;
-        let l = self.links.get_mut(link).filter(|l| !l.is_down)?;
+    pub fn ask(&mut self, link: usize) -> Option<u128> {
+        let (family, l) = self.in_use(link)?;
         let number = l.questions.next(lock::now())?;
-        let mut user_data = [0; 16];
-        user_data[..8].copy_from_slice(&number.to_be_bytes());
-        l.say(Message::TestLink(TestLink { response: false, user_data }).emit(family));
-        l.flush();
+        l.test(family, number.to_be_bytes());
         Some(number)
+    }
+
+    /// A link that carries messages, and how they are written.
+    fn in_use(&mut self, link: usize) -> Option<(Family, &mut Link)> {
+        let (_, family) = self.peer.filter(|_| self.is_ready && self.over.is_none())?;
+        Some((family, self.links.get_mut(link).filter(|l| !l.is_down)?))
     }
 
     /// Sends LLC messages that waited for a slot.

@@ -69,17 +69,16 @@ impl Slot {
         if conn.is_eof() {
             self.note_end();
         }
-        wake::reader(self.rx_dir(), self.sock());
-        wake::writer(self.tx_dir());
+        self.wake();
     }
 
     /// Shows the program what the peer's flags say.
     fn note_end(&mut self) {
         let Some(conn) = &mut self.conn else { return };
         let aborted = conn.take_error().is_some();
+        let is_closed = conn.write(0, false) == Err(smcr_proto::smc::conn::WriteError::Reset);
         let mut marks = if !aborted && self.holds_end() { 0 } else { fin::WRITE };
-        let Some(conn) = &mut self.conn else { return };
-        if conn.write(0, false) == Err(smcr_proto::smc::conn::WriteError::Reset) {
+        if is_closed {
             marks |= fin::CLOSED;
         }
         if aborted {
@@ -100,7 +99,17 @@ impl Slot {
             }
             s.rx.end.store(ENDED, Relaxed);
         }
-        self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
+        self.mark_end(fin::WRITE | fin::CLOSED | fin::RESET);
+    }
+
+    /// Marks how the peer's direction has ended, and wakes whoever waits for either.
+    pub(super) fn mark_end(&self, marks: u32) {
+        self.rx_dir().fin.fetch_or(marks, Release);
+        self.wake();
+    }
+
+    /// Wakes who waits for the connection, whatever for.
+    pub(super) fn wake(&self) {
         wake::reader(self.rx_dir(), self.sock());
         wake::writer(self.tx_dir());
     }
@@ -127,9 +136,7 @@ impl Slot {
         // what has come so far look whole.
         let head = self.tx_dir().head.load(Relaxed);
         if sent == read && head == sent && !self.tcp_reset {
-            self.rx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED, Release);
-            wake::reader(self.rx_dir(), self.sock());
-            wake::writer(self.tx_dir());
+            self.mark_end(fin::WRITE | fin::CLOSED);
         } else {
             self.broken(None);
         }

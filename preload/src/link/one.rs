@@ -15,7 +15,7 @@ use crate::verbs::port::Port;
 use crate::verbs::qp::{QueuePair, Remote, Room, Write};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::id::{Gid, Mac, Psn, Qpn};
-use smcr_proto::smc::llc::Frame;
+use smcr_proto::smc::llc::{Family, Frame, Message, TestLink};
 use std::collections::VecDeque;
 
 /// Messages that may be on their way: a kernel peer has 48 receives.
@@ -220,6 +220,12 @@ impl Link {
     pub fn note_probe(&mut self, process: bool) -> bool {
         self.doubted = true;
         self.probed.replace(now() + if process { PATIENCE_PROBED } else { PATIENCE }).is_none()
+    }
+
+    /// Asks the peer for an answer, which repeats the data.
+    pub fn test(&mut self, family: Family, user_data: [u8; 16]) {
+        self.say(Message::TestLink(TestLink { response: false, user_data }).emit(family));
+        self.flush();
     }
 
     /// Sends LLC messages that waited for a slot.

@@ -9,7 +9,6 @@ use super::lock::{SLOTS, STALLED, USED, mark, now};
 use super::one::Link;
 use super::pool::{Element, Headers, Pool};
 use super::slot::{Closing, Slot, token};
-use super::wake;
 use crate::family::sock::Sock;
 use crate::layout::RegionHeader;
 use crate::sys::{Errno, Res, proc};
@@ -308,8 +307,7 @@ impl State {
     /// Wakes who waits for a connection, whatever for.
     pub fn wake_slot(&mut self, index: u32) {
         if let Some(slot) = self.slot(index) {
-            wake::reader(slot.rx_dir(), slot.sock());
-            wake::writer(slot.tx_dir());
+            slot.wake();
         }
     }
 
