@@ -9,7 +9,7 @@
 pub enum Speed {
     /// As fast as from its own cache.
     Fast,
-    /// Below 12 GB/s.
+    /// Below 16 GB/s.
     Slow,
     /// Below 4 GB/s.
     Crawl,
@@ -19,7 +19,7 @@ impl Speed {
     /// Of `bytes` in `ticks`, of which a millisecond has `per_ms`.
     #[inline]
     pub fn of(bytes: usize, ticks: u64, per_ms: u64) -> Speed {
-        const SLOW: u64 = 12_000_000; // bytes per ms
+        const SLOW: u64 = 16_000_000; // bytes per ms
         const CRAWL: u64 = 4_000_000;
         let done = bytes as u64 * per_ms;
         match ticks {

@@ -268,6 +268,9 @@ pub fn fetch_next(s: &Sock) {
     let size = (s.tx.size.load(Relaxed) as usize).max(1);
     let off = cursor::offset(s.tx.cursor.load(Relaxed), s.tx.base.load(Relaxed), size);
     mem::fetch_to_write(s.tx.ring.load(Relaxed).wrapping_add(off));
+    if let Some(dir) = s.tx.dir() {
+        mem::fetch_to_write(std::ptr::from_ref(dir).cast::<u8>().cast_mut());
+    }
 }
 
 /// Reads the consumer's cursor, for `want` bytes; an empty ring starts at its beginning again and may grow. None: the

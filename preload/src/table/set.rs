@@ -249,6 +249,7 @@ impl Set {
     }
 
     /// Takes the lock.
+    #[inline(always)]
     pub fn lock<'a>(&'a self, marker: &'a Marker) -> Result<Locked<'a>, Reentered> {
         let held = self.lock.take_by(marker, thread::is_only())?;
         // SAFETY: the lock is held for as long as the reference lives.
