@@ -184,6 +184,17 @@ if [ "${1:-all}" = lab ] || [ "${1:-all}" = all ]; then
         dpkg-query -W -f '${Status}' $package 2>/dev/null | grep -q ' installed' || missing="$missing $package"
     done
 fi
+# Rust as Cargo.toml asks for it: Debian 12's is too old, and rustup's is not Debian's to install.
+need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+found=$("${CARGO:-cargo}" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/')
+if [ "$(printf '%s\n' "$need" "${found:-0}" | sort -V | head -n 1)" != "$need" ]; then
+    if have rustup; then
+        rustup toolchain install "$need" --profile minimal && rustup override set "$need"
+    else
+        echo "Rust $need or later is needed, and ${found:-none} is here: https://rustup.rs installs it (Debian 12's packages are older)" >&2
+        exit 1
+    fi
+fi
 # A compiler without the C library's headers is not enough.
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
@@ -211,9 +222,4 @@ if [ -n "$missing" ]; then
     $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null ||
         { $root apt-get -qq update >/dev/null &&
           $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null; }
-fi
-
-if ! have cargo; then
-    echo "cargo is missing: install Rust 1.95 or later from https://rustup.rs" >&2
-    exit 1
 fi

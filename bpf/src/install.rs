@@ -254,6 +254,10 @@ impl Pins {
 
     fn remove(&self) -> Result<bool, Error> {
         let links = LINKS.iter().rev().map(|(name, _)| *name);
+        for name in links.clone() {
+            // One that is not there, or is no link, has nothing to end.
+            let _ = link::detach(&self.0.join(name));
+        }
         for name in links.chain([COUNTS, ABOUT]) {
             let path = self.0.join(name);
             match fs::remove_file(&path) {

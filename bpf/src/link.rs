@@ -1,4 +1,4 @@
-//! A program's link to a cgroup, by the two bpf(2) calls that make it last.
+//! A program's link to a cgroup, by the bpf(2) calls that make it last and end it.
 //!
 //! aya 0.14 attaches cgroup sockopt programs, but keeps their links to itself, so that they end with the
 //! loader.
@@ -19,7 +19,9 @@ pub(crate) enum Hook {
 }
 
 const OBJ_PIN: libc::c_int = 6;
+const OBJ_GET: libc::c_int = 7;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_DETACH: libc::c_int = 34;
 
 /// `struct { ... } link_create` of `union bpf_attr`.
 #[repr(C)]
@@ -30,12 +32,18 @@ struct LinkCreate {
     flags: u32,
 }
 
-/// The members of `union bpf_attr` for BPF_OBJ_PIN.
+/// The members of `union bpf_attr` for BPF_OBJ_PIN and BPF_OBJ_GET.
 #[repr(C)]
 struct ObjPin {
     path: u64,
     object: u32,
     flags: u32,
+}
+
+/// `struct { ... } link_detach` of `union bpf_attr`.
+#[repr(C)]
+struct LinkDetach {
+    link: u32,
 }
 
 /// Attaches beside whatever else is attached there (a link always is one of several).
@@ -66,6 +74,25 @@ pub(crate) fn pin(link: OwnedFd, path: &Path) -> io::Result<()> {
         flags: 0,
     };
     bpf(OBJ_PIN, &attr).map(drop)
+}
+
+/// Ends what the link of that name does, now: when only its name is removed the kernel lets go of it some time later.
+pub(crate) fn detach(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let fd = bpf(
+        OBJ_GET,
+        &ObjPin {
+            path: path.as_ptr() as u64,
+            object: 0,
+            flags: 0,
+        },
+    )?;
+    // SAFETY: BPF_OBJ_GET returns a new descriptor, which nobody else knows.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let attr = LinkDetach {
+        link: link.as_raw_fd() as u32,
+    };
+    bpf(LINK_DETACH, &attr).map(drop)
 }
 
 fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
