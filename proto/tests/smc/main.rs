@@ -11,6 +11,7 @@ mod connections_urgent;
 mod connections_window;
 mod golden;
 mod handshakes;
+mod handshakes_out_of_turn;
 mod handshakes_refused;
 mod keys;
 mod links;
