@@ -193,6 +193,35 @@ fn under_the_units_restrictions() -> Result<()> {
     })
 }
 
+/// As a user finds it: no setting, no privilege at either end, an address of loopback and two of a network.
+#[test]
+fn as_a_user_finds_it() -> Result<()> {
+    const UNSET: [&str; 5] = ["env", "-u", "SMCR_SWITCH_OPS", "-u", "SMCR_SWITCH_BYTES"];
+    const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let is_root = nix::unistd::geteuid().is_root();
+    let before = if is_root { [&NOBODY[..], &UNSET].concat() } else { UNSET.to_vec() };
+    for address in ["127.0.0.1", "10.9.8.7", "fd09::7"] {
+        lo_share(address, |net, load| {
+            for added in ["10.9.8.7/24", "fd09::7/64"] {
+                Program::new(net, Load::Native, "ip").args(["address", "add", added, "dev", "lo"]).run_ok()?;
+            }
+            let redis = Redis::start_with(net, load, &before)?;
+            redis.cli(&["config", "set", "bind", "127.0.0.1 10.9.8.7 fd09::7"])?;
+            let payload = redis.payload()?;
+            let ended = Program::new(net, load, before[0])
+                .args(&before[1..])
+                .args(["redis-benchmark", "-h", address, "-p", &PORT.to_string(), "--csv"])
+                .args(["-c", "10", "-n", "60000", "-d", "200", "-t", "set,get"])
+                .run_ok()?;
+            ensure!(ended.lines().count() >= 2, "no results: {ended}");
+            let payload = redis.payload()? - payload;
+            redis.stop()?;
+            Ok(payload)
+        })?;
+    }
+    Ok(())
+}
+
 /// The library on one end only: everything works, and all of it is TCP.
 #[test]
 fn one_end_only() -> Result<()> {
