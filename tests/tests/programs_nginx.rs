@@ -168,6 +168,37 @@ fn upgrade_under_load() -> Result<()> {
     Ok(())
 }
 
+/// The same where the configuration keeps the library for the new master: what both masters' workers serve leaves TCP.
+#[test]
+fn upgrade_that_keeps_the_library() -> Result<()> {
+    lo_share("nginx, upgrade under load", |net, load| {
+        let nginx = Nginx::start(net, load, 1, "on")?;
+        let file = nginx.dir.path().join("nginx.conf");
+        let kept = ["LD_PRELOAD", "SMCR_SWITCH_OPS", "SMCR_SWITCH_BYTES", "SMCR_STRICT", "SMCR_FLIP"];
+        let kept: String = kept.iter().map(|name| format!("env {name};\n")).collect();
+        std::fs::write(&file, kept + &std::fs::read_to_string(&file)?)?;
+        nginx.command(&["-s", "reload"])?;
+        let traffic = Program::new(net, load, which("wrk")?)
+            .args(["-t", "1", "-c", "16", "-d", "5s"])
+            .args([format!("http://127.0.0.1:{PORT}/64k")])
+            .start()?;
+        nginx.fetch("20m")?;
+        let old = nginx.master()?;
+        signal(old, Signal::SIGUSR2)?;
+        let new = || nginx.master().ok().filter(|new| *new != old);
+        eventually("a new master", || Ok(new().is_some()))?;
+        signal(old, Signal::SIGQUIT)?;
+        eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))?;
+        let new = new().context("the new master's number")?;
+        let maps = std::fs::read_to_string(format!("/proc/{new}/maps"))?;
+        ensure!(maps.contains("libsmcr") == (load == Load::Library), "the new master has lost the library");
+        let ended = traffic.wait(LONG)?;
+        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+        nginx.stop()?;
+        Ok(wrk_bytes(&ended.out)?)
+    })
+}
+
 #[test]
 fn one_end_only() -> Result<()> {
     for (server, client) in [(Load::Library, Load::Native), (Load::Native, Load::Library)] {
