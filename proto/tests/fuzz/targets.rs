@@ -102,7 +102,8 @@ pub fn cdc(data: &[u8]) {
 
 /// Both ends of the CLC handshake come to an end, whatever they are told.
 pub fn handshake(data: &[u8]) {
-    parts::handshake_ends(messages(data));
+    let all: Vec<_> = messages(data).collect();
+    parts::handshake_ends(all.into_iter());
 }
 
 /// A link group takes any messages by either link; the first byte says which end and version it is, and whether it has a
@@ -150,6 +151,8 @@ pub fn connection(data: &[u8]) {
     let Ok(()) = conn.activate(&parts::endpoint(2, 9, size)) else {
         unreachable!("a fresh connection")
     };
+    // Towards a libsmcr other rules hold; the first byte says what the peer is.
+    conn.set_libsmcr(data.first().is_some_and(|b| b % 2 == 1));
     for bytes in messages(data) {
         if let Ok(message) = Cdc::parse(bytes) {
             let _ = conn.handle_cdc(&message);

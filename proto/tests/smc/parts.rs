@@ -121,12 +121,22 @@ pub fn second_link(who: u8) -> NewLink {
     }
 }
 
-/// Both ends of the CLC handshake are told these bytes, then the time passes: they must come to an end.
-pub fn handshake_ends<'a>(told: impl Iterator<Item = &'a [u8]>) {
-    let proposal = proposal(true, Some(Release::V20));
-    let mut client = Client::new(Time::ZERO, proposal, host());
-    let offer = Ok(offer(true, Some(limits(1))));
-    let mut server = Server::new(Time::ZERO, peer_id(1), offer, host());
+/// Both ends of the CLC handshake are told these bytes, then the time passes: they must come to an end. So must the ends that
+/// went on in another process, and one that has nothing to offer.
+pub fn handshake_ends<'a>(told: impl Iterator<Item = &'a [u8]> + Clone) {
+    for release in [Release::V20, Release::V21(limits(1))] {
+        let client = Client::new(Time::ZERO, proposal(true, Some(release)), host());
+        let server = Server::new(Time::ZERO, peer_id(1), Ok(offer(true, Some(limits(1)))), host());
+        come_to_an_end(client, server, told.clone());
+    }
+    let (until, code) = (Time::from_secs(5), Diagnosis::MEMORY);
+    let client = Client::proposed(until, peer_id(2), code, host());
+    come_to_an_end(client, Server::greeted(until, peer_id(1), code, host()), told.clone());
+    let client = Client::refusing(peer_id(2), code, host());
+    come_to_an_end(client, Server::new(Time::ZERO, peer_id(1), Err(code), host()), told);
+}
+
+fn come_to_an_end<'a>(mut client: Client, mut server: Server, told: impl Iterator<Item = &'a [u8]>) {
     for bytes in told {
         client.handle_bytes(bytes);
         server.handle_bytes(bytes);
