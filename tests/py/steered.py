@@ -14,13 +14,17 @@
       end NAME                shuts its sending side down
       fetch NAME SIZE         reads the echo of that, and the end if there was one
       close NAME
+      do NAME ACTION          something that keeps a connection on TCP, or takes it back (ACTIONS)
 Each command is answered by one line: "ok ..." or the name of the error."""
+import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -153,6 +157,70 @@ def name_of(e):
     return errno.errorcode.get(getattr(e, "errno", None), type(e).__name__)
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+KEPT = []  # what has to stay as long as the program
+
+
+def die_with_parent():
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def share(_):
+    if os.fork() == 0:
+        die_with_parent()
+        signal.pause()
+
+
+def passed(s):
+    pair = socket.socketpair()
+    socket.send_fds(pair[0], [b"x"], [s.fileno()])
+    KEPT.append(pair)
+
+
+def zero_copy(s):
+    s.setsockopt(socket.SOL_SOCKET, 60, 1)  # SO_ZEROCOPY
+    s.send(b"", 0x4000000)
+
+
+def restrict(s):
+    class Filter(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32)]
+
+    class Program(ctypes.Structure):
+        _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(Filter))]
+
+    allow = Filter(0x06, 0, 0, 0x7FFF0000)  # returns SECCOMP_RET_ALLOW
+    program = Program(1, ctypes.pointer(allow))
+    LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    if LIBC.prctl(22, 2, ctypes.byref(program), 0, 0) != 0:  # PR_SET_SECCOMP, by filter
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def until_full(s):
+    s.setblocking(False)
+    try:
+        while True:
+            s.send(bytes(1 << 16))
+    except BlockingIOError:
+        s.setblocking(True)
+
+
+ACTIONS = {
+    "fdopen": lambda s: LIBC.fdopen(s.fileno(), b"r+"),
+    "urgent": lambda s: s.send(b"!", socket.MSG_OOB),
+    "zerocopy": zero_copy,
+    "o-async": lambda s: fcntl.fcntl(s, fcntl.F_SETFL, fcntl.fcntl(s, fcntl.F_GETFL) | os.O_ASYNC),
+    "pacing": lambda s: s.setsockopt(socket.SOL_SOCKET, 47, 10**9),  # SO_MAX_PACING_RATE
+    "fork": share,
+    "pass": passed,
+    "exec": lambda s: KEPT.append(subprocess.Popen(["sleep", "1000"], pass_fds=[s.fileno()], preexec_fn=die_with_parent)),
+    "io-uring": lambda s: LIBC.syscall(425, 1, ctypes.create_string_buffer(256)),
+    "seccomp": restrict,
+    "full": until_full,
+    "end": lambda s: s.shutdown(socket.SHUT_WR),
+}
+
+
 def client():
     control = socket.socket(fileno=3).makefile("rw")
     socks, talkers = {}, {}
@@ -191,6 +259,8 @@ def client():
                     answer = "DIFFERENT"
                 elif len(numbers) > 1 and socks[name].recv(1):
                     answer = "NO END"
+            elif word == "do":
+                ACTIONS[rest[0]](socks[name])
             elif word == "close":
                 socks.pop(name).close()
         except (OSError, EOFError) as e:

@@ -5,6 +5,7 @@ mod bed;
 mod counters;
 mod drain;
 mod others;
+mod reasons;
 mod settings;
 mod strict;
 mod worth;
