@@ -180,8 +180,9 @@ impl State {
             return self.refused(place, link, c);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
-        group.links[link].messages[1] += 1;
-        group.handle_arrival(link, now());
+        let now = now();
+        group.links[link].heard(now);
+        group.handle_arrival(link, now);
         let immediate = Immediate::parse(value);
         let index = u32::from(immediate.number()).wrapping_sub(1) & 0xfff;
         self.take_or_hold(Arrival { place, link, index, what: What::Write(c.len, immediate) });
@@ -209,15 +210,16 @@ impl State {
         let now = now();
         let message = &message[..n];
         let Some(group) = &mut self.groups[place] else { return };
-        group.links[link].messages[1] += 1;
+        group.links[link].heard(now);
         if let Ok(cdc) = Cdc::parse(message) {
             group.handle_arrival(link, now);
             let index = (cdc.token.value() & 0xffff).wrapping_sub(1);
             self.take_or_hold(Arrival { place, link, index, what: What::Message(cdc) });
         } else if cdc::peek_token(message).is_err() {
-            group.handle_llc(&self.devices, link, now, message);
+            let llc = Message::parse(message).ok();
+            group.handle_llc(&self.devices, link, now, llc);
             self.look_at_group(place);
-            if let Ok((_, Message::TestLink(TestLink { response: true, user_data }))) = Message::parse(message) {
+            if let Some((_, Message::TestLink(TestLink { response: true, user_data }))) = llc {
                 self.answered(place, link, u128::from_be_bytes(user_data));
             }
         }

@@ -9,7 +9,7 @@
 //! - [`lock`]: the one lock of all of it; `kick` to send;
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time; `awake`: whether this process stood still;
 //! - [`cover`]: who listens to the completion channel;
-//! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
+//! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
 //! - [`slot`]: a connection, [`pieces`] what it writes where, [`heard`] what it hears; [`ending`]: when a kernel's end is shown; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
@@ -29,6 +29,7 @@ mod heard;
 pub mod leave;
 pub mod lock;
 pub mod one;
+mod patience;
 mod pieces;
 pub mod pool;
 mod second;
