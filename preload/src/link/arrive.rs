@@ -59,7 +59,8 @@ impl State {
         let link = &mut group.links[slot.link];
         let fine = slot.pump(link, immediate);
         let (is, at) = (slot.stalled, (slot.group, slot.link));
-        match slot.look_at_room() {
+        let waits = slot.look_at_room();
+        match waits {
             (false, true) => cover::rest::room_is_waited_for(),
             (true, false) => cover::rest::room_is_not_waited_for(),
             _ => {}
@@ -82,6 +83,9 @@ impl State {
         } else if finished {
             self.release(index);
         } else {
+            if waits.1 {
+                self.note_wait(index);
+            }
             self.ask_behind_end(index);
         }
     }
@@ -229,7 +233,7 @@ impl State {
     pub fn tick(&mut self) -> Option<Time> {
         self.second_links();
         let now = now();
-        let mut next = self.look_at_unseen();
+        let mut next = [self.look_at_unseen(), self.nudge(now)].into_iter().flatten().min();
         let count_from = self.awake.look(now);
         for place in 0..self.groups.len() {
             if count_from <= now && let Some(group) = &mut self.groups[place] {
