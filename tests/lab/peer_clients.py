@@ -51,6 +51,23 @@ def wrap(address, port, total, seed):
     return f"{len(lengths)} messages, {2 * sum_} bytes, seed {seed}"
 
 
+def lost(address, port, n, mark):
+    """See `lost` of the server; 20 connections take the 16 slots."""
+    n = int(n)
+    jams = [connect(address, port, {"op": "jam"}) for _ in range(20)]
+    sock = connect(address, port, {"op": "lost", "n": n, "mark": mark})
+    for each in (sock, *jams):
+        if each.recv(1) != b"r":
+            raise EOFError("no answer")
+    print("up", flush=True)
+    put(sock, n)
+    first, held, took = line(sock)
+    for jam in jams:
+        if jam.recv(1) != b"j":
+            raise EOFError("a byte is lost")
+    return f"{n} bytes; {first} read at once, held {held} s by a signal, all read after {took} s"
+
+
 def slow(address, port, n, piece=5000):
     """The reader sleeps, then takes little at a time."""
     n = int(n)

@@ -1,5 +1,7 @@
 """What a server of `peer.py` does: on each connection what the client's first line says."""
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -69,11 +71,38 @@ def serve_one(sock):
     elif op == "left":                   # n bytes that the client does not read; how that ends for this end
         put(sock, n)
         ENDS[r["name"]] = until_end(sock)
+    elif op == "jam":                    # a byte, when `lost` says so
+        sock.sendall(b"r")
+        JAM.wait()
+        sock.sendall(b"j")
+        until_end(sock)
+    elif op == "lost":
+        lost(sock, n, r["mark"])
     elif op == "hold":                   # stays open until the client ends it
         sock.sendall(b"r")
         until_end(sock)
     sock.close()
 
+
+def lost(sock, n, mark):
+    """Reads all that has come in one call, while others take each send slot of the link (the path is cut once there is the file `mark`), and a
+    signal ends its wait for one: a kernel tells nothing of that read. Then the rest of n bytes."""
+    sock.sendall(b"r")
+    while not os.path.exists(mark):
+        time.sleep(0.05)
+    JAM.set()
+    time.sleep(1)
+    threading.Timer(1.5, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1)).start()
+    began = time.monotonic()
+    data = sock.recv(1 << 20)
+    held = time.monotonic() - began
+    if data != pattern(0, len(data)):
+        raise ValueError("wrong bytes")
+    take(sock, n - len(data), len(data))
+    sock.sendall(json.dumps([len(data), round(held, 1), round(time.monotonic() - began, 1)]).encode() + b"\n")
+
+
+JAM = threading.Event()
 # How connections have ended, by the names that clients gave them.
 ENDS = {}
 
@@ -83,6 +112,7 @@ def serve(address, port, asleep=0):
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     named("bind", listener, address, int(port))
     listener.listen(256)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     print("serving", flush=True)
     time.sleep(float(asleep))
 

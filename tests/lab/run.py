@@ -33,6 +33,7 @@ import cases_again  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 import cases_families  # noqa: E402, F401
 import cases_still  # noqa: E402, F401
+import cases_lost  # noqa: E402, F401
 import cases_hostile  # noqa: E402, F401
 
 

@@ -59,7 +59,8 @@ impl State {
         let link = &mut group.links[slot.link];
         let fine = slot.pump(link, immediate);
         let (is, at) = (slot.stalled, (slot.group, slot.link));
-        match slot.look_at_room() {
+        let waits = slot.look_at_room();
+        match waits {
             (false, true) => cover::rest::room_is_waited_for(),
             (true, false) => cover::rest::room_is_not_waited_for(),
             _ => {}
@@ -82,6 +83,9 @@ impl State {
         } else if finished {
             self.release(index);
         } else {
+            if waits.1 {
+                self.note_wait(index);
+            }
             self.ask_behind_end(index);
         }
     }
@@ -180,8 +184,9 @@ impl State {
             return self.refused(place, link, c);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
-        group.links[link].messages[1] += 1;
-        group.handle_arrival(link, now());
+        let now = now();
+        group.links[link].heard(now);
+        group.handle_arrival(link, now);
         let immediate = Immediate::parse(value);
         let index = u32::from(immediate.number()).wrapping_sub(1) & 0xfff;
         self.take_or_hold(Arrival { place, link, index, what: What::Write(c.len, immediate) });
@@ -209,15 +214,16 @@ impl State {
         let now = now();
         let message = &message[..n];
         let Some(group) = &mut self.groups[place] else { return };
-        group.links[link].messages[1] += 1;
+        group.links[link].heard(now);
         if let Ok(cdc) = Cdc::parse(message) {
             group.handle_arrival(link, now);
             let index = (cdc.token.value() & 0xffff).wrapping_sub(1);
             self.take_or_hold(Arrival { place, link, index, what: What::Message(cdc) });
         } else if cdc::peek_token(message).is_err() {
-            group.handle_llc(&self.devices, link, now, message);
+            let llc = Message::parse(message).ok();
+            group.handle_llc(&self.devices, link, now, llc);
             self.look_at_group(place);
-            if let Ok((_, Message::TestLink(TestLink { response: true, user_data }))) = Message::parse(message) {
+            if let Some((_, Message::TestLink(TestLink { response: true, user_data }))) = llc {
                 self.answered(place, link, u128::from_be_bytes(user_data));
             }
         }
@@ -227,7 +233,7 @@ impl State {
     pub fn tick(&mut self) -> Option<Time> {
         self.second_links();
         let now = now();
-        let mut next = self.look_at_unseen();
+        let mut next = [self.look_at_unseen(), self.nudge(now)].into_iter().flatten().min();
         let count_from = self.awake.look(now);
         for place in 0..self.groups.len() {
             if count_from <= now && let Some(group) = &mut self.groups[place] {

@@ -46,9 +46,9 @@ impl Group {
     }
 
     /// An LLC message came: perhaps that.
-    pub(super) fn hear_farewell(&mut self, bytes: &[u8], now: Time) {
+    pub(super) fn hear_farewell(&mut self, message: Option<&Message>, now: Time) {
         if let Farewell::Awaited(times) = self.farewell
-            && let Ok((_, Message::DeleteLink(m))) = Message::parse(bytes)
+            && let Some(Message::DeleteLink(m)) = message
             && m.all
         {
             self.farewell = if times > 1 { Farewell::Awaited(times - 1) } else { Farewell::Said(now) };

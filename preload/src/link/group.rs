@@ -19,7 +19,7 @@ use smcr_proto::smc::id::{Gid, PeerId, Rkey, RmbeSize};
 use smcr_proto::smc::immediate;
 use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event, LINKS, OwnKey};
-use smcr_proto::smc::llc::{AddLink, Family};
+use smcr_proto::smc::llc::{AddLink, Family, Message};
 use std::collections::VecDeque;
 
 /// A link group.
@@ -185,11 +185,11 @@ impl Group {
         }
     }
 
-    /// An LLC message came by a link.
-    pub fn handle_llc(&mut self, devices: &[Device], link: usize, now: Time, bytes: &[u8]) {
-        self.hear_farewell(bytes, now);
+    /// An LLC message came by a link; None: one that cannot be read.
+    pub fn handle_llc(&mut self, devices: &[Device], link: usize, now: Time, message: Option<(Family, Message)>) {
+        self.hear_farewell(message.as_ref().map(|(_, m)| m), now);
         if let Some(m) = &mut self.machine {
-            let _ = m.handle_llc(now, link, bytes);
+            let _ = m.handle_message(now, link, message);
         }
         self.run(devices, now);
     }

@@ -9,9 +9,10 @@
 //! - [`lock`]: the one lock of all of it; `kick` to send;
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time; `awake`: whether this process stood still;
 //! - [`cover`]: who listens to the completion channel;
-//! - [`group`]: a link group: its links ([`one`]: a queue pair), LLC machine, rings; [`second`]: its second link; [`failover`]:
+//! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
-//! - [`slot`]: a connection, [`pieces`] what it writes where, [`heard`] what it hears; [`ending`]: when a kernel's end is shown; [`leave`]: how it leaves for TCP;
+//! - [`slot`]: a connection, [`pieces`] what it writes where, [`nudge`] what a kernel is given to read, [`heard`] what it hears; [`ending`]: when a kernel's
+//!   end is shown; [`leave`]: how it leaves for TCP;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, for tests alone.
@@ -29,6 +30,8 @@ mod heard;
 pub mod leave;
 pub mod lock;
 pub mod one;
+mod nudge;
+mod patience;
 mod pieces;
 pub mod pool;
 mod second;

@@ -4,9 +4,9 @@
 //! ([`super::slot`]). A link that is down keeps its queue pair, in error, to the end of the group: what had arrived by it
 //! is still told from what belongs to nobody.
 
-use super::awake::STEP;
 use super::ending::Questions;
 use super::lock::{self, now};
+use super::patience::Patience;
 use super::pool::Pool;
 use crate::sys::{Errno, Res};
 use crate::verbs::device::Device;
@@ -31,15 +31,6 @@ pub(super) const FORGED: u64 = 33;
 
 /// LLC messages that may wait for a slot: who asks more while it takes nothing is no peer.
 const BACKLOG: usize = 64;
-
-/// How long a message may be on its way before the link counts as dead; the second once a TCP connection
-/// below has ended, or the peer has spoken there: a process that ends takes its links along, a kernel does not. (The card's
-/// own retries may have no end.)
-const PATIENCE: Time = Time::from_secs(5);
-const PATIENCE_PROBED: Time = Time::from_secs(2);
-/// The same towards a kernel, from where there is no way back to TCP: as long as Linux waits for a free slot
-/// (SMC_WR_TX_WAIT_FREE_SLOT_TIME). While there are slots its Test Link decides, and ours.
-const PATIENCE_KERNEL: Time = Time::from_secs(10);
 
 /// The peer's end of a link.
 #[derive(Clone, Copy)]
@@ -79,14 +70,8 @@ pub struct Link {
     /// Messages sent and received.
     pub messages: [u64; 2],
     backlog: VecDeque<Frame>,
-    /// Messages posted and not completed.
-    outstanding: u32,
-    /// When one was completed last, or the first of them was posted.
-    progress: Time,
-    /// By when a sign of life is to come, which was asked for because of what TCP has shown.
-    probed: Option<Time>,
-    /// It has been asked for: TCP has ended below a connection. What completed after that may have done so in the peer's last moment.
-    doubted: bool,
+    /// Completions that are awaited.
+    patience: Patience,
     /// Place of the message that was posted last.
     last: Option<u32>,
     /// Free places of the room for messages that are not inline, one bit each.
@@ -115,10 +100,7 @@ impl Link {
             bytes: [0; 2],
             messages: [0; 2],
             backlog: VecDeque::new(),
-            outstanding: 0,
-            progress: Time::ZERO,
-            probed: None,
-            doubted: false,
+            patience: Patience::NEW,
             last: None,
             rooms: u32::MAX,
             room: domain.room(),
@@ -151,13 +133,17 @@ impl Link {
 
     /// A message was sent; true: the link is ready by that.
     pub fn completed(&mut self, room: u32) -> bool {
-        self.outstanding = self.outstanding.saturating_sub(1);
-        self.progress = now();
-        self.probed = None;
+        self.patience.completed(now());
         if room < 32 {
             self.rooms |= 1 << room;
         }
         self.confirming == Some(room)
+    }
+
+    /// A message has arrived.
+    pub fn heard(&mut self, now: Time) {
+        self.messages[1] += 1;
+        self.patience.lives(now);
     }
 
     /// It was confirmed.
@@ -188,23 +174,17 @@ impl Link {
 
     /// When what is on its way has been so for too long; `process`: the peer is libsmcr.
     pub fn stuck_at(&self, process: bool) -> Option<Time> {
-        let patience = match process {
-            true => Some(PATIENCE),
-            false if self.doubted => Some(PATIENCE),
-            false => (self.outstanding >= SLOTS).then_some(PATIENCE_KERNEL),
-        };
-        let at = patience.map(|p| self.progress + p).into_iter().chain(self.probed).min();
-        at.filter(|_| self.awaits())
+        self.patience.ends_at(process, self.patience.outstanding() >= SLOTS).filter(|_| !self.is_down)
     }
 
     /// Whether a completion is awaited.
     pub fn awaits(&self) -> bool {
-        self.outstanding > 0 && !self.is_down
+        self.patience.outstanding() > 0 && !self.is_down
     }
 
-    /// Whether a message was posted or completed within the last [`STEP`].
+    /// Whether a message was posted or completed a moment ago.
     pub fn is_busy(&self, now: Time) -> bool {
-        !self.is_down && now < self.progress + STEP
+        !self.is_down && self.patience.is_busy(now)
     }
 
     /// Puts an LLC message behind those that wait for a slot.
@@ -212,14 +192,13 @@ impl Link {
         if self.backlog.len() < BACKLOG {
             self.backlog.push_back(frame);
         } else {
-            self.probed = Some(Time::ZERO); // long ago: see `stuck_at`
+            self.patience.give_up();
         }
     }
 
     /// A sign of life is asked for: who does not answer is dead sooner, if it is a process. False: it is on its way already.
     pub fn note_probe(&mut self, process: bool) -> bool {
-        self.doubted = true;
-        self.probed.replace(now() + if process { PATIENCE_PROBED } else { PATIENCE }).is_none()
+        self.patience.probe(process, now())
     }
 
     /// Asks the peer for an answer, which repeats the data.
@@ -230,7 +209,7 @@ impl Link {
 
     /// Sends LLC messages that waited for a slot.
     pub fn flush(&mut self) {
-        while self.outstanding < SLOTS_LLC
+        while self.patience.outstanding() < SLOTS_LLC
             && let Some(frame) = self.backlog.pop_front()
         {
             if !self.post(&[], &frame, u32::MAX) {
@@ -241,7 +220,7 @@ impl Link {
 
     /// Whether a connection may send a message now.
     pub fn has_slot(&self) -> bool {
-        self.outstanding < SLOTS && self.is_usable()
+        self.patience.outstanding() < SLOTS && self.is_usable()
     }
 
     /// Posts writes and a message; `slot` is the number of the connection, for the completion. False:
@@ -305,20 +284,17 @@ impl Link {
     }
 
     fn posted(&mut self, writes: &[Write]) {
-        let first = self.outstanding == 0;
         self.messages[0] += 1;
         self.bytes[0] += writes.iter().map(|w| u64::from(w.len)).sum::<u64>();
-        self.outstanding += 1;
-        if first {
-            self.progress = now();
-            // Nobody else may look when it does not arrive.
-            lock::call_by(self.progress + STEP);
+        // Nobody else may look when it does not arrive.
+        if let Some(by) = self.patience.posted(now) {
+            lock::call_by(by);
         }
     }
 
     /// Whether LLC messages or completions are still on their way.
     pub fn is_quiet(&self) -> bool {
-        self.backlog.is_empty() && self.outstanding == 0
+        self.backlog.is_empty() && self.patience.outstanding() == 0
     }
 
     /// Destroys the queue pair: nothing of the peer's arrives any more.

@@ -7,6 +7,7 @@
 
 use super::ending::Late;
 use super::leave::Leaving;
+use super::nudge::{Nudge, RESERVE};
 use super::one::Link;
 use super::pieces::take_bytes;
 use super::pool::Element;
@@ -75,6 +76,8 @@ pub struct Slot {
     pub stalled: bool,
     /// Bytes of it wait for room at the peer.
     pub waits_for_room: bool,
+    /// When the peer is given something to read, while they do.
+    pub(super) nudge: Nudge,
     /// Positions behind urgent bytes that are still to be sent.
     pub urgent: Option<u64>,
     /// The TCP connection below has ended.
@@ -120,6 +123,7 @@ impl Slot {
             answered: false,
             stalled: false,
             waits_for_room: false,
+            nudge: Nudge::NEW,
             urgent: None,
             tcp_ended: false,
             tcp_reset: false,
@@ -225,6 +229,7 @@ impl Slot {
         let window = self.window();
         let Some(conn) = &mut self.conn else { return true };
         conn.set_window(window);
+        conn.set_reserve(if self.ours { 0 } else { RESERVE });
         // Acquire: the program has copied the bytes out (`engine::rx`).
         // SAFETY: as in `rx_dir`.
         let (out, back) = unsafe { (&(&*self.header).dirs[0], &(&*self.header).dirs[1]) };

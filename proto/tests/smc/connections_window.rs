@@ -163,3 +163,115 @@ fn between_two_libsmcr_the_peer_is_told_by_halves_of_the_ring() {
     conn.consume(1);
     assert!(polled(&mut conn).is_some());
 }
+
+/// The receiving end of Linux 6.12, as far as it tells of reads (`smc_cdc_msg_recv_action`, `smc_tx_consumer_update`).
+struct Linux {
+    size: u32,
+    /// Bytes received, read, and those whose reading was told.
+    produced: u64,
+    read: u64,
+    told: u64,
+    blocked: bool,
+    sequence: u16,
+}
+
+impl Linux {
+    fn new(size: u32) -> Linux {
+        Linux { size, produced: 0, read: 0, told: 0, blocked: false, sequence: 0 }
+    }
+
+    /// A message has come; nothing that it says is answered.
+    fn receive(&mut self, cdc: &Cdc) {
+        let at = |bytes| Cursor::at(bytes, self.size);
+        let free = self.size - (self.produced - self.told) as u32;
+        self.produced += (0..=u64::from(free)).find(|n| at(self.produced + n) == cdc.producer).expect("no more than is free");
+        self.blocked = cdc.producer_flags.contains(ProducerFlags::WRITE_BLOCKED);
+    }
+
+    /// The program reads; `slot`: there is one for the message.
+    fn read(&mut self, bytes: u32, slot: bool) -> Option<Cdc> {
+        let bytes = u64::from(bytes).min(self.produced - self.read);
+        if bytes == 0 {
+            return None; // recv waits
+        }
+        self.read += bytes;
+        let free = self.size - (self.produced - self.told) as u32;
+        let due = (self.read - self.told) as u32 > self.size / 10 && (free <= self.size / 2 || self.blocked);
+        if due && !slot {
+            return None; // what is tried after 1 s sends nothing: there is no payload
+        }
+        if self.blocked && self.read == self.produced {
+            self.blocked = false;
+        }
+        due.then(|| {
+            self.told = self.read;
+            self.sequence += 1;
+            let (producer, consumer) = (Cursor::ZERO, Cursor::at(self.read, self.size));
+            let (producer_flags, conn_flags) = (ProducerFlags::empty(), ConnFlags::empty());
+            Cdc { sequence: self.sequence, token: Token::new(1).unwrap(), producer, consumer, producer_flags, conn_flags }
+        })
+    }
+}
+
+/// Sends of `len` bytes what there is room for, and worth it. How many.
+fn send(from: &mut Conn, to: &mut Linux, len: u32) -> u32 {
+    let mut sent = 0;
+    while sent < len && from.is_worth_it(len - sent) {
+        let taken: u32 = from.write(len - sent, false).unwrap().iter().map(|p| p.len).sum();
+        if taken == 0 {
+            break;
+        }
+        to.receive(&polled(from).unwrap());
+        sent += taken;
+    }
+    sent
+}
+
+#[test]
+fn what_linux_loses_of_a_read_comes_with_the_next_one() {
+    const RESERVE: u32 = 16;
+    let quarter = SIZE / 4;
+    // What is known to be free, when what was read behind it is lost.
+    for known in [0, SIZE / 6, quarter - 1] {
+        let (mut from, mut to) = (conn(), Linux::new(SIZE));
+        from.set_reserve(RESERVE);
+        assert_eq!(send(&mut from, &mut to, 10 * SIZE), SIZE - RESERVE);
+        if known > 0 {
+            let told = to.read(known, true).unwrap();
+            from.handle_cdc(&told).unwrap();
+            assert_eq!(send(&mut from, &mut to, SIZE), 0, "less than a quarter");
+        }
+        assert_eq!(to.read(SIZE, false), None, "lost");
+        assert_eq!(to.read(SIZE, true), None, "and no read follows");
+        assert!(send(&mut from, &mut to, 10 * SIZE) == 0 && polled(&mut from).is_none(), "both wait");
+
+        from.nudge();
+        assert_eq!(send(&mut from, &mut to, 10 * SIZE), known.max(1), "{known}");
+        let told = to.read(SIZE, true).expect("it tells of all");
+        from.handle_cdc(&told).unwrap();
+        assert_eq!(from.writable(), SIZE - RESERVE);
+        assert_eq!(send(&mut from, &mut to, 10 * SIZE), SIZE - RESERVE, "on as before");
+    }
+}
+
+#[test]
+fn nudges_end_with_the_reserve_and_never_write_to_what_is_unread() {
+    let (mut from, mut to) = (conn(), Linux::new(SIZE));
+    from.set_reserve(16);
+    assert_eq!(send(&mut from, &mut to, SIZE), SIZE - 16);
+    for n in 0..20 {
+        from.nudge();
+        assert_eq!(send(&mut from, &mut to, 100), u32::from(n < 16), "{n}");
+    }
+    // Each is there once more when the reader has told of something.
+    from.handle_cdc(&to.read(3000, true).unwrap()).unwrap();
+    assert_eq!((from.writable(), send(&mut from, &mut to, SIZE)), (3000 - 16, 0), "a nudge that was due is not any more");
+}
+
+#[test]
+fn who_keeps_no_reserve_fills_the_ring() {
+    let (mut from, mut to) = (conn(), Linux::new(SIZE));
+    assert_eq!(send(&mut from, &mut to, SIZE), SIZE);
+    from.nudge();
+    assert_eq!(send(&mut from, &mut to, 1), 0);
+}

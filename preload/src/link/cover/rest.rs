@@ -48,6 +48,11 @@ pub fn room_is_not_waited_for() {
     WAITING.fetch_sub(1, Relaxed);
 }
 
+/// Whether bytes of a connection do.
+pub fn is_room_waited_for() -> bool {
+    WAITING.load(Relaxed) != 0
+}
+
 /// Whether the service thread rests, or is about to.
 pub fn is_on() -> bool {
     RESTS.load(Relaxed) != 0

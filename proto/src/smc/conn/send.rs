@@ -28,6 +28,9 @@ pub(super) struct Sender {
     /// The peer does as it is asked; and the last message asked for an update at each read.
     heeds: bool,
     asked: bool,
+    /// Bytes of the peer's ring that only a nudge writes to; and one is due.
+    reserve: u32,
+    nudge: bool,
 }
 
 /// Where an urgent byte is on its way.
@@ -57,7 +60,19 @@ impl Sender {
             window: u32::MAX,
             heeds: false,
             asked: false,
+            reserve: 0,
+            nudge: false,
         }
+    }
+
+    /// See [`super::Conn::set_reserve`].
+    pub fn set_reserve(&mut self, bytes: u32) {
+        self.reserve = bytes.min(self.size / 4);
+    }
+
+    /// See [`super::Conn::nudge`].
+    pub fn nudge(&mut self) {
+        self.nudge = true;
     }
 
     /// See [`super::Conn::set_window`]. True: the peer does not know that it is waited for.
@@ -88,14 +103,20 @@ impl Sender {
     pub fn space(&self) -> u32 {
         match self.urgent {
             Urgent::Marked | Urgent::Waiting => 0,
-            Urgent::None | Urgent::Pending => self.size - self.in_flight(),
+            Urgent::None | Urgent::Pending => {
+                let room = self.size - self.in_flight();
+                let space = room.saturating_sub(self.reserve);
+                // A nudge of the reserve is one byte: it may be in vain, and others have to follow.
+                if self.nudge { space.max(room.min(1)) } else { space }
+            }
         }
     }
 
     /// Whether it is worth it to write some of `len` bytes now: all of them, or a quarter of the ring. A peer that is left less
-    /// free has bytes to read, and says so when it has read half of its ring.
+    /// free has bytes to read, and says so when it has read half of its ring. A nudge is worth it.
     pub fn is_worth_it(&self, len: u32) -> bool {
-        self.space() >= len.min(self.size / 4)
+        let space = self.space();
+        space >= len.min(self.size / 4) || self.nudge && space > 0
     }
 
     /// Bytes that the peer has not read.
@@ -129,6 +150,7 @@ impl Sender {
         self.blocked = len >= space;
         let out = segments(self.produced, taken, self.size);
         self.produced += taken as u64;
+        self.nudge = false;
         if urgent && taken == len {
             self.urgent = Urgent::Marked;
         }
@@ -147,6 +169,7 @@ impl Sender {
     /// The peer has read so many bytes more.
     pub fn advance(&mut self, bytes: u32) {
         self.consumed += bytes as u64;
+        self.nudge &= bytes == 0;
         // After a rewind: what the peer has read by now need not be repeated.
         self.produced = self.produced.max(self.consumed);
         if self.urgent == Urgent::Waiting && self.in_flight() == 0 {

@@ -7,6 +7,9 @@
 //! ever. Towards it a sender does as Linux's own does, and keeps nothing that has been written ([`Conn::forget_written`]): then the
 //! peer's ring is what fills, and that the peer tells of. The rules are in [`super::receive`] and [`super::send`].
 //!
+//! Linux may also lose what it was to tell (docs/wire.md, "An update that Linux loses"). No message without bytes brings it back: it is told
+//! with the next read, and who has read everything reads nothing. So towards it a few bytes of its ring are kept, for [`Conn::nudge`].
+//!
 //! [`ProducerFlags::UPDATE_REQUESTED`]: crate::smc::cdc::ProducerFlags::UPDATE_REQUESTED
 
 use super::Conn;
@@ -24,6 +27,22 @@ impl Conn {
     pub fn set_window(&mut self, bytes: u32) {
         if let Some(peer) = &mut self.peer {
             self.cdc_due |= peer.tx.set_window(bytes, self.by_cursor);
+        }
+    }
+
+    /// So many bytes of the peer's ring are written to by nothing but [`Conn::nudge`]: for a peer that may lose what it was to tell.
+    pub fn set_reserve(&mut self, bytes: u32) {
+        if let Some(peer) = &mut self.peer {
+            peer.tx.set_reserve(bytes);
+        }
+    }
+
+    /// The peer has not told for long of anything that it has read, while bytes wait for room. The next write takes what there is
+    /// room for, however little, or where there is none one byte of the reserve: whoever has read everything reads that as well,
+    /// and then tells of all.
+    pub fn nudge(&mut self) {
+        if let Some(peer) = &mut self.peer {
+            peer.tx.nudge();
         }
     }
 

@@ -31,8 +31,8 @@ use super::handshake::Role;
 use super::id::Rkey;
 use super::list::List;
 use super::llc::{
-    AddLink, ConfirmRkey, DeleteLink, DeleteRkey, Frame, LinkReason, MAX_DELETE_KEYS, Message,
-    RkeyOnLink, TestLink,
+    AddLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, Frame, LinkReason, MAX_DELETE_KEYS,
+    Message, RkeyOnLink, TestLink,
 };
 
 pub use self::config::{Config, MAX_CONNECTIONS};
@@ -141,6 +141,11 @@ impl Group {
 
     /// Takes an LLC message that came by this link. Unknown and unreadable ones are ignored, as in Linux.
     pub fn handle_llc(&mut self, now: Time, link: usize, bytes: &[u8]) -> Result<(), GroupError> {
+        self.handle_message(now, link, Message::parse(bytes).ok())
+    }
+
+    /// The same for one that the driver has parsed; None: it could not be.
+    pub fn handle_message(&mut self, now: Time, link: usize, message: Option<(Family, Message)>) -> Result<(), GroupError> {
         // What one message brings about at most: two of each.
         if self.transmit.len() + 2 > QUEUE || self.events.len() + 2 > QUEUE {
             return Err(GroupError::Backlog);
@@ -150,9 +155,8 @@ impl Group {
         }
         self.clock = now;
         self.handle_arrival(now, link);
-        match Message::parse(bytes) {
-            Ok((family, message)) if family == self.config.family => self.answer(now, link, message),
-            _ => {}
+        if let Some((_, message)) = message.filter(|(family, _)| *family == self.config.family) {
+            self.answer(now, link, message);
         }
         Ok(())
     }
