@@ -64,6 +64,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_gone",
     "polling",
     "rawwait",
+    "rawblock",
     "dead_peers",
     "uring",
     "aio",

@@ -202,8 +202,8 @@ fn take_before_payload(s: &Sock, dir: &Dir, sock: i32) {
     }
 }
 
-/// After a read, while payload of ours may be on its way through TCP: as [`before_payload`]. A reader that waits in
-/// blocking calls arms before it sleeps, so nobody needs a doorbell until then.
+/// After a read, and where sending leaves memory, while payload of ours may be on its way through TCP: as [`before_payload`]. A
+/// reader that waits in blocking calls arms before it sleeps, so nobody needs a doorbell until then.
 #[cold]
 pub fn leave_no_bell(s: &Sock, sock: i32) {
     let (Some(dir), Some(out)) = (s.rx.dir(), s.tx.dir()) else { return };
@@ -215,13 +215,13 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
         return s.clear(flag::BEHIND);
     }
     let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker).filter(|_| !s.is_public()) else { return };
+    let Some(_held) = s.rx.lock.try_take(&marker) else { return };
+    // One that we never see, or have not seen wait yet, has to find what it leaves here.
+    if s.is_public() || !s.has(flag::SEEN | flag::BLOCKS) || s.rx.waiter.load(Relaxed) == bell::EACH {
+        return settle(s, dir, sock);
+    }
     // Who may sleep on it is counted with the lock held (`wait`).
     if s.readers.load(Relaxed) == 0 && s.sets.load(Relaxed) == 0 {
-        // One that has not waited yet may be one that we never see, and has to find what it leaves here.
-        if !s.has(flag::SEEN | flag::BLOCKS) {
-            return settle(s, dir, sock);
-        }
         bell::disarm(dir);
         return bell::drain(s, dir, sock);
     }
@@ -229,7 +229,6 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
         return;
     }
     match s.rx.waiter.load(Relaxed) {
-        bell::EACH => settle(s, dir, sock),
         bell::ARMED => keep_armed(s, dir, sock, bell::arm),
         _ => bell::drain(s, dir, sock), // whoever sleeps is woken by its name
     }
@@ -239,7 +238,7 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
 /// its name (true), if nobody else can wait here; else by the doorbell byte, on which the caller must
 /// sleep as well. It looks at the ring once more before it sleeps.
 pub fn arm_for(s: &Sock, dir: &Dir, sock: i32, me: Option<Waiter>, kind: Kind) -> bool {
-    if !bell::is_sole(s, kind) || !s.rx_in_memory() {
+    if !bell::is_sole(s, kind) || is_unknown(s) || !s.rx_in_memory() {
         settle(s, dir, sock);
         return false;
     }
@@ -290,7 +289,8 @@ pub fn after_read(s: &Sock, dir: &Dir, sock: i32) {
     let before = s.bells_rx.load(Relaxed);
     settle(s, dir, sock);
     // One that is unseen would be called for nothing by a doorbell that is not counted yet.
-    if s.is_public() && s.bells_rx.load(Relaxed) == before && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
+    let is_told = s.is_public() || is_unknown(s);
+    if is_told && s.bells_rx.load(Relaxed) == before && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
         take_stale(s, dir, sock);
     }
 }
@@ -311,6 +311,13 @@ pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
     }
     take_stale(s, dir, sock);
     false
+}
+
+/// Whether a reader in blocking mode has not waited where we see it, so that it may be one that reads when a waiter of its own
+/// tells it to.
+#[inline]
+pub fn is_unknown(s: &Sock) -> bool {
+    !s.has(flag::SEEN | flag::BLOCKS | flag::NONBLOCK | flag::RAW | flag::LINKED)
 }
 
 /// From here on the reader is one that waits in blocking calls: an unread doorbell may lie in the

@@ -33,7 +33,7 @@ pub const FROM_READ: i32 = 1 << 30;
 /// Flag of our own, no bit of Linux's: the caller has polled in vain.
 pub const POLLED: i32 = 1 << 28;
 
-/// Doorbells spent on a reader that would wait and never had to, until it is taken for one that has no
+/// Doorbells spent on a reader that we have seen wait, would wait here and never had to, until it is taken for one that has no
 /// other waiter.
 const NEVER_REFUSED: u32 = 64;
 
@@ -57,6 +57,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let polls = flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS);
     let mut visit = if polls || flags & POLLED != 0 { inside::visit(s, &timer) } else { None };
     let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
+    let (came, mut waits) = (s.rx.kernel.load(Relaxed), 0u32);
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -81,6 +82,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             }
             Step::Moved(n) => {
                 got += n;
+                if waits == 0 && kernel::is_unknown(s) {
+                    wait::was_called_rightly(s);
+                }
                 let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d));
                 if got == bufs.len() || (got >= enough && !more) {
                     return Ok(got);
@@ -117,7 +121,12 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             visit = inside::visit(s, &timer);
         }
         let begun = got > 0;
-        let mut waited = wait::for_data(s, sock, &mut timer, wait::Asks { more: peek && begun, begun, polled });
+        if waits == 0 && kernel::is_unknown(s) {
+            wait::may_have_been_called(s, sock, came);
+        }
+        waits += 1;
+        let asks = wait::Asks { more: peek && begun, begun, polled };
+        let mut waited = wait::for_data(s, sock, &mut timer, asks);
         polled = false;
         if waited.is_ok() && rounds.are_too_fast() {
             waited = wait::a_moment(sock, &mut timer);
@@ -143,6 +152,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     let step = step.unwrap_or(Step::Failed(Errno(libc::EIO)));
     if let Some(dir) = s.rx.dir()
         && (bell::unread(s, dir) != 0 && (s.rx.waiter.load(Relaxed) == bell::EACH || !s.has(flag::SEEN | flag::BLOCKS))
+            || kernel::is_unknown(s)
             || s.is_public())
         && flags & libc::MSG_PEEK == 0
         && matches!(step, Step::Moved(_))
@@ -151,7 +161,8 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
         let again = Marker::new();
         if let Ok(_held) = s.rx.lock.take(&again) {
             let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(flag::NONBLOCK) && !s.is_public();
-            if waits && (s.has(flag::BLOCKS) || s.bells_rx.load(Relaxed) > NEVER_REFUSED) {
+            let has_spent = s.has(flag::SEEN) && s.bells_rx.load(Relaxed) > NEVER_REFUSED;
+            if waits && (s.has(flag::BLOCKS) || has_spent) {
                 kernel::reads_blocking(s, dir);
             } else {
                 kernel::after_read(s, dir, sock);

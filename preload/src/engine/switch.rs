@@ -287,13 +287,8 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     shadow::leave_memory(s, sock);
     // While our own payload may lie in the kernel's queue, an unread doorbell at our end would turn
     // an exit into a reset that destroys it (hazard 8).
-    if let Some(back) = s.rx.dir() {
-        let marker = Marker::new();
-        if s.rx_in_memory()
-            && let Some(_held) = s.rx.lock.try_take(&marker)
-        {
-            bell::drain(s, back, sock);
-        }
+    if s.rx_in_memory() {
+        kernel::leave_no_bell(s, sock);
     }
 }
 

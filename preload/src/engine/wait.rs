@@ -14,7 +14,7 @@ use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{Errno, Res, clock, mem, thread};
+use crate::sys::{Errno, Res, clock, fd, mem, thread};
 use crate::transport::idle;
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
@@ -78,6 +78,36 @@ fn ring_no_more(s: &Sock, dir: &Dir) {
     }
 }
 
+/// What a read of a reader that is not known yet costs if something called it for nothing, where one that found bytes pays one back.
+const CALLED: u32 = 16;
+/// So much is owed by a reader that nothing calls: it reads what it waits for before the doorbell comes.
+const OFTEN: u32 = 256;
+
+/// A reader that is not known yet (`kernel::is_unknown`) is about to wait. Where it came upon a doorbell or a proof, a waiter of its
+/// own may have sent it here, and will do so again; else it waits in blocking calls. `came`: what the kernel's stream had brought
+/// when the call began.
+#[cold]
+pub fn may_have_been_called(s: &Sock, sock: i32, came: u64) {
+    let marker = Marker::new();
+    let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return };
+    if s.rx.kernel.load(Relaxed) != came || fd::unread(sock) != Ok(0) {
+        let owed = s.rx.wants_more.load(Relaxed) + CALLED;
+        s.rx.wants_more.store(owed, Relaxed);
+        if owed < OFTEN {
+            return;
+        }
+    }
+    kernel::reads_blocking(s, dir);
+}
+
+/// A reader that is not known yet has found bytes.
+pub fn was_called_rightly(s: &Sock) {
+    let owed = s.rx.wants_more.load(Relaxed);
+    if owed != 0 {
+        s.rx.wants_more.store(owed - 1, Relaxed);
+    }
+}
+
 /// What a receive wants of a wait.
 #[derive(Clone, Copy)]
 pub struct Asks {
@@ -94,7 +124,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     let Asks { more, begun, polled } = asks;
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
     let mark = if more { dir.head.load(Relaxed) } else { 0 };
-    if !s.has(flag::BLOCKS) && !s.is_public() {
+    if !s.has(flag::BLOCKS) && !s.is_public() && !kernel::is_unknown(s) {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
             kernel::reads_blocking(s, dir);
