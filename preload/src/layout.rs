@@ -146,6 +146,8 @@ pub mod word {
     pub const EACH: u32 = 4;
     /// The other end of this ring is a link of this process (`link`): tell it.
     pub const LINK: u32 = 5;
+    /// Of [`Dir::space`], in what one program has left to the next: there is more than the ring holds (`engine::refill`).
+    pub const MORE: u32 = 6;
 }
 
 /// The header page.

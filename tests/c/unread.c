@@ -8,6 +8,8 @@ enum { AT = 10 }; /* where the next program finds the connection */
 /* Ahead of a reader: it fits into the buffers of TCP, so that its sender waits for the answer when it is asked for it; or it
  * does not, and the sender is in send. */
 enum { SOME = 700 * KIB, MORE = 12 * MIB };
+/* Unread before the connection moves to memory. */
+enum { BEFORE = 300 * KIB };
 
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
@@ -30,8 +32,17 @@ static void executed(void) {
         _exit(0);
     } else if (!strcmp(role, "again")) {
         exec_self("last", environ);
+    } else if (!strcmp(role, "before_again")) {
+        exec_self("before", environ);
     } else if (!strcmp(role, "all")) {
         get_stream(AT, SOME, 5);
+        R(recv(AT, buf, 1, 0));
+        fill(buf, 20000, 0, 6);
+        put(AT, buf, 20000);
+    } else if (!strcmp(role, "before")) {
+        static char big[BEFORE];
+        got(AT, big, sizeof big, 0, 5);
+        got(AT, buf, 10000, 0, 6);
         R(recv(AT, buf, 1, 0));
         fill(buf, 20000, 0, 6);
         put(AT, buf, 20000);
@@ -139,6 +150,44 @@ static void left_b(void) {
     R(recv(fd, buf, 1, 0));
     R(recv(fd, buf, 1, 0));
 }
+/* The most of it has come through TCP, before the connection moved to memory; a part, or nothing, lies in the ring. */
+static int came_before(void) {
+    int fd = conn_cold();
+    trickle(fd);
+    meet_settled();
+    return fd;
+}
+static void before_read_a(void) { go_on(came_before(), "before", environ); }
+static void before_twice_a(void) { go_on(came_before(), "before_again", environ); }
+static void before_inherited_a(void) { inherited(FORK, came_before(), "before"); }
+static void before_vfork_a(void) { inherited(VFORK, came_before(), "before"); }
+static void before_spawn_a(void) { inherited(SPAWN, came_before(), "before"); }
+static void before_left_a(void) { go_on(came_before(), "leave", environ); }
+static void before_left_whole_a(void) { go_on(came_before(), "leave_all", environ); }
+static void before_without_a(void) { go_on(came_before(), "leave_all", without()); }
+static int before_b(size_t in_memory) {
+    static char all[BEFORE];
+    int fd = conn_cold();
+    fill(all, sizeof all, 0, 5);
+    put(fd, all, sizeof all);
+    trickled(fd);
+    fill(buf, in_memory, 0, 6);
+    put(fd, buf, in_memory);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+    return fd;
+}
+static void before_read_b(void) {
+    int fd = before_b(10000);
+    got(fd, buf, 20000, 0, 6);
+    R(recv(fd, buf, 1, 0));
+}
+static void before_left(int fd) {
+    R(recv(fd, buf, 1, 0));
+    R(recv(fd, buf, 1, 0));
+}
+static void before_left_b(void) { before_left(before_b(10000)); }
+static void before_only_b(void) { before_left(before_b(0)); }
 static void last_b(void) {
     int fd = conn();
     fill(buf, 30000, 0, 5);
@@ -222,6 +271,16 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"half_closed_left", left_a, left_b, 0},
                              {"half_closed_left_whole", left_whole_a, left_b, 0},
                              {"half_closed_ahead", last_ahead_a, last_ahead_b, 0},
+                             {"half_closed_before", before_read_a, before_read_b, COLD},
+                             {"half_closed_before_twice", before_twice_a, before_read_b, COLD},
+                             {"half_closed_before_inherited", before_inherited_a, before_read_b, COLD},
+                             {"half_closed_before_vfork", before_vfork_a, before_read_b, COLD},
+                             {"half_closed_before_spawn", before_spawn_a, before_read_b, COLD},
+                             {"half_closed_before_left", before_left_a, before_left_b, COLD},
+                             {"half_closed_before_left_whole", before_left_whole_a, before_left_b, COLD},
+                             {"half_closed_before_only", before_left_whole_a, before_only_b, COLD},
+                             {"half_closed_before_without", before_without_a, before_left_b, COLD},
+                             {"half_closed_before_only_without", before_without_a, before_only_b, COLD},
                              {"half_closed_fails", last_fails_a, last_b, 0},
                              {"mute_with", mute_with_a, mute_b, 0},
                              {"mute_without", mute_without_a, mute_b, 0},

@@ -32,6 +32,7 @@ use smcr_proto::page::Counter;
 use smcr_proto::cursor;
 use std::sync::atomic::{Ordering::*, fence};
 
+use crate::layout::word::MORE;
 pub use crate::layout::word::{ARMED, EACH, LINK, RINGING, RUNG};
 
 /// Bit of `Half::gate`: no doorbell byte may be sent (the stream carries payload).
@@ -182,6 +183,9 @@ pub fn after_consume(s: &Sock, dir: &Dir, size: usize, before: u64, now: u64) {
 fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
     if word == LINK {
         return super::linked::kick(s);
+    }
+    if word == MORE {
+        return super::refill::refill(s, dir);
     }
     let unread = dir.head.load(Relaxed).wrapping_sub(s.rx.cursor.load(Relaxed));
     if unread > (size - cursor::wake_space(size)) as u64 {

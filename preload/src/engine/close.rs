@@ -100,7 +100,8 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
         bell::drain(s, back, sock);
         fault::pass(Fault::EndMarked);
     }
-    if for_good && is_rest_unread(s, back) {
+    // The peer takes either for read, so the kernel tells.
+    if for_good && (is_rest_unread(s, back) || is_taken(s) && !s.is_aside()) {
         reset_on_close(sock);
     }
 }
@@ -118,7 +119,7 @@ pub fn hear_again(s: &Sock) -> bool {
     (s.is_public() || !s.has(flag::SEEN)) && back.head.load(Acquire) != s.rx.cursor.load(Relaxed)
 }
 
-/// Whether what a former program has left to this one (`rendezvous::rest`) lies unread: the peer takes it for read, so the kernel tells.
+/// Whether what a former program has left to this one (`rendezvous::rest`) lies unread.
 fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
     let is_rest = s.region().is_some_and(|r| r.server.load(Relaxed) == setup::REST);
     is_rest && s.rx_in_memory() && leaves_unread(s, back)
@@ -126,7 +127,12 @@ fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
 
 /// Whether the ring holds something that the program could still read.
 fn leaves_unread(s: &Sock, back: &Dir) -> bool {
-    back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD)
+    (back.head.load(Acquire) != s.rx.cursor.load(Relaxed) || is_taken(s)) && !s.has(flag::SHUT_RD)
+}
+
+/// Whether something was taken up to come again (`take_up`), and has not.
+fn is_taken(s: &Sock) -> bool {
+    s.rx.gate.load(Relaxed) != 0
 }
 
 /// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing

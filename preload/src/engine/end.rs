@@ -347,6 +347,10 @@ pub fn reset(s: &Sock, sock: i32) {
     s.set(flag::PINNED | flag::SHUT_WR);
     s.clear(flag::OWES);
     s.set_state(State::Pinned);
+    // Behind a FIN of the peer's the kernel has no reset but for a close with something unread: what follows shows an end alone.
+    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
+        dir.fin.fetch_or(fin::RESET, Release);
+    }
     // Whoever asks where to send must find an answer: the kernel's socket, which says EPIPE.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     s.tx_medium.store(medium::TCP, SeqCst);

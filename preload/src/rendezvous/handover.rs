@@ -3,6 +3,7 @@
 //! What we have not sent we move ourselves; what we have not read only the peer can send again, so
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
+use super::rest;
 use crate::engine::{bell, debt, end, follow, kernel, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -25,7 +26,7 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
     loop {
         if !take_up::take_up(s, sock, until) {
-            return late(s, sock);
+            return if has_ended(s) { leave_rest(s, sock, why) } else { late(s, sock) };
         }
         if !ask_back(s, sock, why) {
             debt::settle(s, sock);
@@ -36,13 +37,22 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
             return true;
         }
         if !s.is_linked() && has_ended(s) {
-            return false; // what is in the ring comes to a next program by `rest` alone
+            return leave_rest(s, sock, why);
         }
         // The peer's own way back and our request have crossed: what that has left in the ring is taken up as well.
         if back == Back::NotYet || s.is_linked() || clock::now_ns() > until {
             return too_late(s, sock, why);
         }
     }
+}
+
+/// Of a peer that has ended, what lies unread comes to a next program by `rest` alone. False.
+fn leave_rest(s: &Sock, sock: i32, why: Reason) -> bool {
+    switch::pin(s, sock, why);
+    if why != Reason::Exec {
+        rest::lose(s, sock);
+    }
+    false
 }
 
 /// Waits for the peer.

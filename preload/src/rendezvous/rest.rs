@@ -1,20 +1,23 @@
-//! What the ring holds of a peer that has said its last word, when the descriptor goes to another program by exec: behind a
+//! What lies unread of a peer that has said its last word, when the descriptor goes to another program by exec: behind a
 //! FIN nothing can be sent again.
 //!
 //! The program that becomes another one leaves these bytes to it in a file of its own, laid out as a region, under a number
-//! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP.
+//! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP. They are
+//! what was taken up to be sent again (`engine::take_up`), and what the ring holds behind that. More than fits into a ring
+//! lies in the annex of the file, from where the ring is filled (`engine::refill`); FIONREAD counts no more than the ring.
 //! Called by `table::forks` and `table::inherit`.
 
 use super::handover::has_ended;
 use super::server;
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, bulk, shadow};
+use crate::engine::{bell, bulk, end, refill, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
-use crate::transport::region::{self, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, setup};
+use crate::transport::annex::{self, Annex};
+use crate::transport::region::{self, Dir, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, ctl, setup};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -31,32 +34,62 @@ const BACK: u32 = 2;
 /// Files that this process has left: a bit for each.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// Leaves what the ring holds, if its peer sends nothing again, to the program that finds the connection under these numbers.
-pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) {
-    if s.is_linked() || !s.rx_in_memory() || !has_ended(s) {
-        return;
+/// Whether anything may be to be left.
+pub fn is_there(s: &Sock) -> bool {
+    s.rx_in_memory() || s.rx.gate.load(Relaxed) != 0
+}
+
+/// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers.
+pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) -> bool {
+    if s.is_linked() || !has_ended(s) {
+        return false;
     }
-    let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return };
-    match write(s, sock, names, FIRST - place as i32) {
+    let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
+    let left = write(s, sock, names, FIRST - place as i32);
+    match left {
         // In a vfork child they are the child's own, and the memory is not.
         Ok(true) if !process::is_vfork_child() => drop(LEFT.fetch_or(1 << place, Relaxed)),
         Ok(_) => {}
         Err(e) => log::warn!(target: "smcr::switch", fd = sock, errno = e.0, "what is unread does not go to the next program"),
+    }
+    left == Ok(true)
+}
+
+/// Nobody gets it. Of the ring the peer sees that itself; what was taken up is past its ring, and past its TCP, so an orderly
+/// end would hide that it is missing.
+pub fn lose(s: &Sock, sock: i32) {
+    let comes = |d: &Dir| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
+    if s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes) {
+        end::reset(s, sock);
     }
 }
 
 fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
-    let Source::Ring(n) = follow::follow(s, sock, dir) else { return Ok(false) };
-    let Some((ring, _)) = bulk::rx_ring(s, dir).filter(|(_, size)| (1..=*size).contains(&n)) else {
-        return Ok(false);
+    let n = match follow::follow(s, sock, dir) {
+        Source::Ring(n) => n,
+        Source::Tcp(u64::MAX) => 0,
+        _ => return Ok(false),
     };
+    let Some((ring, _)) = bulk::rx_ring(s, dir).filter(|(_, size)| n <= *size) else { return Ok(false) };
+    let taken = if s.rx.gate.load(Relaxed) != 0 { dir.annex.load(Relaxed).min(annex::LEN as u64) as usize } else { 0 };
+    let behind = refill::behind_ring(s, dir);
+    let total = taken + n + behind.len();
+    if total == 0 {
+        return Ok(false);
+    }
+    if total > annex::LEN {
+        return Err(Errno(libc::EFBIG));
+    }
+    let mut annex = None;
+    if taken != 0 || !behind.is_empty() {
+        annex = s.region().map(|r| Annex::map(r, dir)).transpose()?;
+    }
     let cookie = net::cookie(sock)?;
     let file = mem::memfd(c"smcr-rest", FILE_LEN)?;
     let put = mem::map_shared(file, LEN, true).and_then(|p| {
         let p = p.cast::<RegionHeader>();
-        let way = direction(s.role.load(Relaxed));
         // SAFETY: a fresh mapping of LEN bytes; all fields are atomics.
         let rest = unsafe { &*p };
         rest.magic.store(MAGIC, Relaxed);
@@ -64,14 +97,21 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         rest.nonce[0].store(cookie, Relaxed);
         rest.nonce[1].store(names.iter().fold(0, |all, name| all << 16 | u64::from(*name)), Relaxed);
         rest.dirs.iter().for_each(|d| d.size.store(RING_MAX as u32, Relaxed));
-        let to = &rest.dirs[way];
-        to.at_ring(BACK).store(n as u64, Relaxed);
-        to.switch.store(BACK, Relaxed);
-        // SAFETY: the ring of a fresh region, which is as large as any.
-        unsafe { ring.get(s.rx.cursor.load(Relaxed), region::ring_of(p, way), n) };
-        to.head.store(n as u64, Release);
+        let way = direction(s.role.load(Relaxed));
+        rest.dirs[way].at_ring(BACK).store(total as u64, Relaxed);
+        rest.dirs[way].switch.store(BACK, Relaxed);
+        let put = refill::put(rest, way, total, |out| {
+            let (first, out) = out.split_at_mut(taken);
+            let (second, third) = out.split_at_mut(n);
+            if let Some(annex) = &mut annex {
+                first.copy_from_slice(&annex.bytes()[..taken]);
+                third.copy_from_slice(&annex.bytes()[behind]);
+            }
+            // SAFETY: room for as many bytes, which the ring holds.
+            unsafe { ring.get(s.rx.cursor.load(Relaxed), second.as_mut_ptr(), n) };
+        });
         mem::unmap(p.cast(), LEN);
-        fd::dup3(file, place, 0)
+        put.and_then(|()| fd::dup3(file, place, 0))
     });
     fd::close(file);
     put?;

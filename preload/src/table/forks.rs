@@ -165,13 +165,14 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
     leave_rests(has_library);
 }
 
-/// What can't be sent again is left to the next program in memory.
+/// What can't be sent again is left to the next program in memory, or lost.
 fn leave_rests(has_library: impl Fn() -> bool) {
-    for (fd, s) in connections().filter(|(fd, s)| s.rx_in_memory() && passing::survives_exec(*fd)) {
+    for (fd, s) in connections().filter(|(fd, s)| rest::is_there(s) && passing::survives_exec(*fd)) {
         let mut names = connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
         let names: [i32; NAMES] = std::array::from_fn(|_| names.next().unwrap_or(-1));
-        if names[0] == fd && has_library() {
-            rest::leave(s, fd, names.map(|fd| u16::try_from(fd).unwrap_or(u16::MAX)));
+        let names_of = || names.map(|fd| u16::try_from(fd).unwrap_or(u16::MAX));
+        if names[0] == fd && !(has_library() && rest::leave(s, fd, names_of())) {
+            rest::lose(s, fd);
         }
     }
 }
