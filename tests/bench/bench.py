@@ -271,7 +271,7 @@ def run(o, rows, sweeps, work, out_dir):
         "sweeps": {},
         "hists": {},
     }
-    results["machine"]["ceiling"] = ceiling(env) if sweeps or any(r.group != "counts" for r in rows) else None
+    results["machine"]["ceiling"] = None if o.quick and o.rows else ceiling(env)
     if lib is None:
         say("no library: TCP against itself")
     begin = time.monotonic()

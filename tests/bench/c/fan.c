@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     for (long i = 0; i < n; i++)
         if (pthread_create(&t[i], NULL, work, &parts[i])) die("thread");
     pthread_barrier_wait(&at_start);
-    uint64_t begin = ticks(), ops = 0;
+    uint64_t begin = ticks(), c0 = cpu_ns(0), ops = 0;
     if (hold) {
         char c;
         printf("settled %llu\n", (unsigned long long)ticks_ns(begin - t0));
@@ -61,13 +61,13 @@ int main(int argc, char **argv) {
         pthread_barrier_wait(&at_start);
     }
     pthread_barrier_wait(&at_end);
-    uint64_t end = ticks();
+    uint64_t end = ticks(), c1 = cpu_ns(0);
     for (long i = 0; i < n; i++) {
         pthread_join(t[i], NULL);
         ops += parts[i].ops;
     }
     if (!hold)
-        printf("{\"ops\":%llu,\"all_ops\":%llu,\"secs\":%.6f}\n", (unsigned long long)ops, (unsigned long long)(ops + (uint64_t)(n * warm)),
-               (double)ticks_ns(end - begin) / 1e9);
+        printf("{\"ops\":%llu,\"all_ops\":%llu,\"secs\":%.6f,\"cpu_ns\":%llu}\n", (unsigned long long)ops,
+               (unsigned long long)(ops + (uint64_t)(n * warm)), (double)ticks_ns(end - begin) / 1e9, (unsigned long long)(c1 - c0));
     return 0;
 }
