@@ -167,7 +167,7 @@ def derived(rows):
     for big, few, many in (("instr_epoll100", "instr_epoll", "200"), ("instr_epoll1000", "instr_epoll", "2,000")):
         if big in by and few in by:
             out.append(against("instructions of epoll_wait, send and recv with %s connections registered, against 2" % many, by[big], by[few],
-                               "at most 1.05", lambda v: v <= 1.05))
+                               "at most 1.1", lambda v: v <= 1.1))
     return out
 
 

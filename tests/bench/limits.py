@@ -13,7 +13,7 @@ ADDED = {
     "instr_epoll_wait": 500,  # ~ 408 to 475
     "instr_sendrecv": 442,  # ~ 408 to 421
     "instr_epoll": 878,  # ~ 797 to 836
-    "instr_epoll100": 846,  # ~ 781 to 805
+    "instr_epoll100": 903,  # ~ 781 to 860
     "instr_epoll1000": 883,  # ~ 834 to 841
     "instr_64k": 25780,  # 24,550: the copies, 16 bytes at a time
     "instr_duplex": 25780,  # 24,550

@@ -242,7 +242,7 @@ def growth_tables(run):
             out.append("| %s | %s | %s |" % ("{:,}".format(p["x"]), " | ".join(cells), "%.1f %%" % (share * 100) if share is not None else "-"))
         out.append("")
     if run["growth"]:
-        out += ["### Nothing worse than linear", "", "What one costs at the top of a series against the middle; where TCP's own cost rises, the limit rises with it.", "",
+        out += ["### Nothing worse than linear", "", "What one costs at the top of a series against the middle. Where TCP's own time rises, the limit of times rises with it.", "",
                 "| measure | TCP | smcr | goal | |", "|---|---|---|---|---|"]
         for d in run["growth"]:
             out.append("| %s | %s | %s | %s | %s |" % (d["title"], num(d["tcp"]), num(d["smcr"]), d["goal"], "met" if d["met"] else "**missed**"))
