@@ -1,12 +1,11 @@
 """The series behind the plots and the tables of growth: throughput over message size, and what a connection, a thread
 and a process cost as their number doubles."""
 
-import os
 import time
 
 from row import from_hist, sleep
 from rows_core import bulk
-from rows_never import activity, idle, memory_kib
+from rows_never import idle, memory_kib
 from stats import median, side_facts
 
 SIZES = [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576]
@@ -24,17 +23,23 @@ def by_size(x):
     return run
 
 
-def with_cpu(r, srv):
-    """CPU time per request: the clients' in the counted part, the server's over all that it served."""
-    r["cpu_us"] = r["cpu_us_op"] + activity(srv.pid)[0] * 1e6 / os.sysconf("SC_CLK_TCK") / r["_all"]
-    return r
+def requests(results, on_tcp):
+    """A sample of so many clients, of which one told the server's CPU time as well. `on_tcp`: so many of the operations are warm-up."""
+    ops = sum(r["_ops"] for r in results)
+    out = {k: sum(r[k] for r in results) for k in ("ops_s", "_all")}
+    out["cpu_us"] = sum(r["cpu_us_op"] * r["_ops"] for r in results) / ops
+    for k in ("p50_us", "p99_us"):
+        if k in results[0]:
+            out[k] = max(r[k] for r in results)
+    out["_on_tcp"] = on_tcp
+    return out
 
 
 def by_conns(x):
     def run(c):
         srv, port = c.server("mode=epoll")
-        args = ["port=%d" % port, "conns=%d" % x, "active=%d" % x, "size=64", "secs=%g" % c.secs]
-        return with_cpu(from_hist(c.start(["many", *args]).json()), srv)
+        args = ["port=%d" % port, "srvpid=%d" % srv.pid, "conns=%d" % x, "active=%d" % x, "size=64", "secs=%g" % c.secs]
+        return requests([from_hist(c.start(["many", *args]).json())], 20 * x)
 
     return run
 
@@ -44,12 +49,9 @@ def by_procs(x):
 
     def run(c):
         srv, port = c.server("mode=epoll")
-        clients = [c.start(["pingpong", "port=%d" % port, "secs=%g" % c.secs, "warm=1000"]) for _ in range(x)]
-        results = [from_hist(p.json()) for p in clients]
-        out = {k: sum(r[k] for r in results) for k in ("ops_s", "_all", "_ops")}
-        out["p99_us"] = max(r["p99_us"] for r in results)
-        out["cpu_us_op"] = sum(r["cpu_us_op"] * r["_ops"] for r in results) / out["_ops"]
-        return with_cpu(out, srv)
+        args = ["pingpong", "port=%d" % port, "secs=%g" % c.secs, "warm=1000"]
+        clients = [c.start(args + (["srvpid=%d" % srv.pid] if i == 0 else [])) for i in range(x)]
+        return requests([from_hist(p.json()) for p in clients], 20 * x)
 
     return run
 
@@ -59,7 +61,8 @@ def by_threads(x):
 
     def run(c):
         srv, port = c.server("mode=epoll")
-        return with_cpu(from_hist(c.start(["fan", "port=%d" % port, "threads=%d" % x, "secs=%g" % c.secs, "warm=1000"]).json()), srv)
+        args = ["port=%d" % port, "srvpid=%d" % srv.pid, "threads=%d" % x, "secs=%g" % c.secs, "warm=1000"]
+        return requests([from_hist(c.start(["fan", *args]).json())], 20 * x)
 
     return run
 
@@ -130,6 +133,8 @@ WHAT = {"cpu_us": "CPU time per request, us", "setup_us": "set-up time of each, 
 def point_of(x, samples, failed, keys):
     """One x of a series: medians of either side, the share off TCP, what failed."""
     out = {"x": x, "failed": failed, "share_off_tcp": side_facts(samples)["share_off_tcp"]}
+    # In a short run over many connections much of the payload is what comes before the switch.
+    out["early"] = median([s.get("_on_tcp", 0) / s["_all"] for s in samples["smcr"]]) or 0.0
     for side in SIDES:
         out[side] = {k: median([s[k] for s in samples[side] if s.get(k) is not None]) for k in keys}
     return out
@@ -162,8 +167,9 @@ def growth(name, points):
         d["met"] = d["smcr"] is not None and d["smcr"] <= limit
         out.append(d)
     if least:
-        shares = [p["share_off_tcp"] for p in points if p["smcr"][keys[0]] is not None]
-        low = None if not shares or None in shares else min(shares)
-        out.append({"title": "payload off TCP, %s, the least of the series" % title, "goal": "at least %g %%" % (least * 100),
-                    "tcp": None, "smcr": low and low * 100, "met": low is not None and low >= least})
+        there = [p for p in points if p["smcr"][keys[0]] is not None]
+        off = [p for p in there if p["share_off_tcp"] is None or p["share_off_tcp"] < least * (1 - p["early"])]
+        low = min((p["share_off_tcp"] or 0.0 for p in there), default=None)
+        out.append({"title": "payload off TCP, %s, the least of the series" % title, "goal": "at least %g %%, less what warms up" % (least * 100),
+                    "tcp": None, "smcr": low and low * 100, "met": bool(there) and not off})
     return out

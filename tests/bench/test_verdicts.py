@@ -18,7 +18,7 @@ def of_pairs(*gains):
 def series(*points):
     """Points of sweep_idle as (PSS, set-up time, share off TCP)."""
     one = {"rss_kib": 1.0, "pss_kib": 1.0, "setup_us": 1.0}
-    return [{"x": 625 << i, "failed": [], "share_off_tcp": share, "tcp": one, "smcr": dict(one, pss_kib=pss, setup_us=setup)}
+    return [{"x": 625 << i, "failed": [], "early": 0.0, "share_off_tcp": share, "tcp": one, "smcr": dict(one, pss_kib=pss, setup_us=setup)}
             for i, (pss, setup, share) in enumerate(points)]
 
 

@@ -1,5 +1,6 @@
 /* So many threads of one process, each with a connection of its own, blocking request and answer.
  *   threads=8 size=64 secs=1.0 warm=100 (rounds of each thread, not counted)
+ *   srvpid=P (its CPU time is in that reported)
  *   hold=1: after the warm-up print `settled` and the ns that took, stay idle until stdin ends */
 #include "common.h"
 
@@ -51,7 +52,8 @@ int main(int argc, char **argv) {
     for (long i = 0; i < n; i++)
         if (pthread_create(&t[i], NULL, work, &parts[i])) die("thread");
     pthread_barrier_wait(&at_start);
-    uint64_t begin = ticks(), c0 = cpu_ns(0), ops = 0;
+    pid_t srv = (pid_t)argn("srvpid", -1);
+    uint64_t begin = ticks(), c0 = cpu_ns(0) + cpu_ns(srv), ops = 0;
     if (hold) {
         char c;
         printf("settled %llu\n", (unsigned long long)ticks_ns(begin - t0));
@@ -61,7 +63,7 @@ int main(int argc, char **argv) {
         pthread_barrier_wait(&at_start);
     }
     pthread_barrier_wait(&at_end);
-    uint64_t end = ticks(), c1 = cpu_ns(0);
+    uint64_t end = ticks(), c1 = cpu_ns(0) + cpu_ns(srv);
     for (long i = 0; i < n; i++) {
         pthread_join(t[i], NULL);
         ops += parts[i].ops;
