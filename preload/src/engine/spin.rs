@@ -19,11 +19,10 @@
 //!   more than 128 ms without polling and 1 s without yielding, or one long absence would turn a thread to
 //!   sleeping for good. Beyond the caps (6.4 ms and 50 ms lost) others had the processor, not this thread.
 //!
-//! A limit of processor time (a cgroup's cpu.max, a quota of the host) is not read anywhere: it may belong to any
-//! level above the process, and change. It is noticed by what it does: a thread that used up the quota while it polled
-//! finds itself absent for the rest of the period, most often some tens of ms of 100, and does not poll in the next
-//! 128 ms, a whole period at least. What it polls is bounded by the budget anyway, and by its absence
-//! once in a period: see the rows `quota_*` of docs/performance.md.
+//! A limit of processor time (a cgroup's cpu.max, a quota of the host) is not read anywhere: it may be set
+//! at any level above the process, and change. It is noticed by what it does: a thread that polls while the
+//! quota ends is absent for the rest of the period, most often tens of ms of 100, and does not poll in the
+//! 128 ms that follow, which is longer than a period (docs/performance.md, "in a cgroup with 20 %").
 //!
 //! So an idle connection costs one budget and then nothing, and a wasted budget at most 1/20 of a
 //! TCP wake's cost each time until it reaches 0.
@@ -195,7 +194,7 @@ fn asked(t: &Thread, now: u64, they_do: bool) -> u64 {
     now + gap
 }
 
-/// From one question whether others want the processor to the next: doubled by each no, none after a yes.
+/// From one question whether others want the processor to the next: each no doubles it, a yes ends it.
 fn next_gap(gap: u64, they_do: bool, least: u64, most: u64) -> u64 {
     if they_do { 0 } else { (gap * 2).clamp(least, most) }
 }
@@ -407,7 +406,7 @@ mod tests {
         assert_eq!(rest(LIMIT / 20, LIMIT), LIMIT);
         assert_eq!(rest(LIMIT, LIMIT), LIMIT);
         assert_eq!(rest(u64::MAX, LIMIT), LIMIT);
-        // A clock that jumped (a virtual machine that was moved) does not stop the polling for longer than the cap.
+        // A clock that jumped (a virtual machine that was moved) stops it for no longer than that.
         let until = Cell::new(0);
         back_off(&until, 1000, u64::MAX / 2, REST_POLL_US);
         assert_eq!(until.get(), 1000 + clock::ticks_of_us(128_000));
