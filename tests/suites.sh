@@ -39,7 +39,10 @@ run() {
     if [ -n "${SMCR_FLIP:-}" ] && [ -n "$(steady "$1")" ]; then return 78; fi
     case $1 in
         arrows) timeout "$(deadline "$1")" tests/check-arrows.sh ;;
-        units) timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin -p smcr-preload -p smcr-bpf --no-fail-fast ;;
+        units)
+            timeout "$(deadline "$1")" "$CARGO" test -p smcr-proto -p smcr-admin -p smcr-preload -p smcr-bpf --no-fail-fast &&
+                PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 tests/bench/test_verdicts.py
+            ;;
         # Between two emulated hosts: what needs root and QEMU is left out where they cannot be had, and says so.
         lab)
             if ! timeout 600 tests/lab/prepare.sh >/dev/null; then return 77; fi

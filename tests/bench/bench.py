@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ import rows_programs  # noqa: F401
 import stats
 from proc import Env, Failed, Proc, own_cpu
 from row import ROWS, Ctx
-from sweeps import SWEEPS
+from sweeps import SWEEPS, growth, point_of
 
 SIDES = ("tcp", "smcr")
 MAX_REPS = {"counts": 1, "idle": 3}
@@ -90,12 +91,16 @@ def calm_sample(env, fn, side, secs, o):
     return best
 
 
-def measure(env, fn, reps, o, secs, say):
+def measure(env, fn, reps, o, secs, say, scale=1):
     samples, failed = {s: [] for s in SIDES}, []
     for i in range(reps):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
             try:
-                samples[side].append(calm_sample(env, fn, side, secs, o))
+                got = calm_sample(env, fn, side, secs, o)
+                got["_pair"] = i
+                if got.get("_all") and got.get("_cpu_s") is not None:
+                    got["_cpu_us"] = got["_cpu_s"] / got["_all"] * scale * 1e6
+                samples[side].append(got)
             except (Failed, OSError, ValueError, KeyError, ArithmeticError) as e:
                 failed.append("%s: %s" % (side, str(e) or type(e).__name__))
                 say("  failed, " + failed[-1])
@@ -106,7 +111,8 @@ def measure(env, fn, reps, o, secs, say):
 
 def one_row(env, r, o, say):
     reps = min(o.reps, MAX_REPS.get(r.group, o.reps)) * r.pairs
-    samples, failed = measure(env, r.run, reps, o, o.secs, say)
+    per_kib = report.counts_bytes(r.metrics)
+    samples, failed = measure(env, r.run, reps, o, o.secs, say, 1024 if per_kib else 1)
     out = {
         "name": r.name,
         "title": r.title,
@@ -118,6 +124,11 @@ def one_row(env, r, o, say):
         "detail": {s: samples[s][0].get("_detail") for s in SIDES if samples[s]},
         "samples": {s: [{k: v for k, v in x.items() if k not in ("_hist", "_detail")} for x in samples[s]] for s in SIDES},
     }
+    cpu = stats.cpu_metric(out["metrics"], out["facts"], per_kib) if r.group != "counts" else None
+    if cpu:
+        out["metrics"].append(stats.summarise(cpu, samples))
+    if env.lib and r.off_tcp and samples["smcr"]:
+        out["metrics"].append(stats.verdict_of_share(out["facts"]["share_off_tcp"], r.off_tcp))
     share = report.off_tcp(out).strip("*")
     for m in out["metrics"]:
         say("  %-26s tcp %-24s smcr %-24s %8s  goal %-14s %-7s %s" % (
@@ -128,16 +139,23 @@ def one_row(env, r, o, say):
 
 
 def one_sweep(env, name, o, say):
-    _title, _xlabel, xs, make, keys = SWEEPS[name]
+    _title, _xlabel, xs, make, keys, _least = SWEEPS[name]
     data = []
     for x in xs:
-        samples, _failed = measure(env, make(x), max(1, min(3, o.reps // 2)), o, min(o.secs, 0.6), say)
-        point = {"x": x}
-        for side in SIDES:
-            point[side] = {k: stats.median([s[k] for s in samples[side] if s.get(k) is not None]) for k in keys}
+        samples, failed = measure(env, make(x), max(1, min(3, o.reps // 2)), o, min(o.secs, 0.6), say)
+        point = point_of(x, samples, failed, keys)
         data.append(point)
         say("  %8d  " % x + "  ".join("%s %s" % (s, " ".join("%s %s" % (k, report.num(point[s][k])) for k in keys)) for s in SIDES))
     return data
+
+
+def against(title, a, b, goal, good):
+    d = {"title": title, "goal": goal}
+    for side in SIDES:
+        x, y = a["metrics"][0][side], b["metrics"][0][side]
+        d[side] = x["median"] / y["median"] if x and y and y["median"] else None
+    d["met"] = d["smcr"] is not None and good(d["smcr"])
+    return d
 
 
 def derived(rows):
@@ -145,12 +163,11 @@ def derived(rows):
     by = {r["name"]: r for r in rows}
     out = []
     if "many4000" in by and "many32" in by:
-        d = {"title": "rate with 32 of 4,000 connections active, against 32 in all", "goal": "at least 0.75"}
-        for side in SIDES:
-            a, b = by["many4000"]["metrics"][0][side], by["many32"]["metrics"][0][side]
-            d[side] = a["median"] / b["median"] if a and b else None
-        d["met"] = d["smcr"] is not None and d["smcr"] >= 0.75
-        out.append(d)
+        out.append(against("rate with 32 of 4,000 connections active, against 32 in all", by["many4000"], by["many32"], "at least 0.75", lambda v: v >= 0.75))
+    for big, few, many in (("instr_epoll100", "instr_epoll", "200"), ("instr_epoll1000", "instr_epoll", "2,000")):
+        if big in by and few in by:
+            out.append(against("instructions of epoll_wait, send and recv with %s connections registered, against 2" % many, by[big], by[few],
+                               "at most 1.1", lambda v: v <= 1.1))
     return out
 
 
@@ -205,6 +222,19 @@ def ceiling(env):
     return {"p50_us": [min(p50), max(p50)], "gb_s": [min(r["gb_s"] for r in runs), max(r["gb_s"] for r in runs)]}
 
 
+def commit():
+    """The commit of the tree that the bench lies in, "+changes" if it differs; None without git."""
+    def git(*args):
+        r = subprocess.run(["git", "-C", os.path.dirname(os.path.abspath(__file__)), *args], capture_output=True, text=True)
+        return r.stdout.strip() if r.returncode == 0 else None
+
+    try:
+        name = git("rev-parse", "--short", "HEAD")
+        return name and name + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except OSError:
+        return None
+
+
 def raise_limits():
     """10,000 connections need as many files at each end."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -235,12 +265,13 @@ def run(o, rows, sweeps, work, out_dir):
         "secs": o.secs,
         "retries": o.retries,
         "library": digest,
+        "commit": commit(),
         "rows": [],
         "skipped": [],
         "sweeps": {},
         "hists": {},
     }
-    results["machine"]["ceiling"] = ceiling(env)
+    results["machine"]["ceiling"] = None if o.quick and o.rows else ceiling(env)
     if lib is None:
         say("no library: TCP against itself")
     begin = time.monotonic()
@@ -260,6 +291,7 @@ def run(o, rows, sweeps, work, out_dir):
     except KeyboardInterrupt:
         say("interrupted: the report has the rows so far")
     results["derived"] = derived(results["rows"])
+    results["growth"] = [v for name, points in results["sweeps"].items() if points for v in growth(name, points)] if lib else []
     results["minutes"] = round((time.monotonic() - begin) / 60, 1)
 
     md = os.path.abspath(o.markdown) if o.markdown else os.path.join(out_dir, "bench.md")
@@ -272,7 +304,7 @@ def run(o, rows, sweeps, work, out_dir):
     met, missed, near = report.tally(results)
     say("%d goals met, %d missed, %d missed within the spread, %.1f minutes; %s, %s" % (
         met, missed, near, results["minutes"], os.path.relpath(md), os.path.relpath(js)))
-    if any(r["failed"] for r in results["rows"]):
+    if any(r["failed"] for r in results["rows"]) or any(p["failed"] for points in results["sweeps"].values() for p in points):
         return 1
     return 2 if missed and o.check else 0
 

@@ -5,6 +5,7 @@ import os
 
 import plots
 from stats import merge
+from sweeps import SWEEPS, WHAT
 
 GROUPS = (
     ("core", "Our own load programs"),
@@ -55,11 +56,16 @@ def verdict(m):
 
 
 def tally(run):
-    """(met, missed, missed within the spread) over all goals, those that compare rows included."""
-    ms = [m for r in run["rows"] for m in r["metrics"] if m["met"] is not None] + run["derived"]
+    """(met, missed, missed within the spread) over all goals, those that compare rows and the growth included."""
+    ms = [m for r in run["rows"] for m in r["metrics"] if m["met"] is not None] + run["derived"] + run["growth"]
     near = sum(1 for m in ms if m.get("near"))
     met = sum(1 for m in ms if m["met"])
     return met, len(ms) - met - near, near
+
+
+def counts_bytes(metrics):
+    """Whether the operations of a row are bytes; what a result says of its metrics, or the metrics themselves."""
+    return any((m["unit"] if isinstance(m, dict) else m.unit) in ("GB/s", "Gbit/s") for m in metrics)
 
 
 def off_tcp(r):
@@ -97,7 +103,7 @@ def detail(r):
     if not f["tcp"].get("lo_packets_per_op") and not f["smcr"].get("lo_packets_per_op"):
         return None
     others = max(f["tcp"].get("outside_cpu_share", 0), f["smcr"].get("outside_cpu_share", 0))
-    unit = "KiB" if any(m["unit"] in ("GB/s", "Gbit/s") for m in r["metrics"]) else "op"
+    unit = "KiB" if counts_bytes(r["metrics"]) else "op"
     k = 1024.0 if unit == "KiB" else 1.0
     cells = (r["name"], unit, pair("lo_packets_per_op", k), pair("lo_bytes_per_op", k), pair("sleeps_per_op", k),
              pair("cpu_us_per_op", k), "%.0f %%" % (others * 100))
@@ -116,7 +122,9 @@ Rows of short connections and of one end without the library, whose ratio is clo
 Cells are the median and, in brackets, the smallest and the largest value. The ratio is the gain of the medians (more than 1x is better than TCP), in brackets that of the pairs of runs.
 In smcr runs both ends have the library preloaded. Nothing else differs: the same programs, the same arguments, placed by the scheduler unless the row says otherwise.
 %(netns)s
-*Off TCP* is the share of payload that does not pass through `lo`: TCP payload bytes on `lo` per operation (everything before the switch, doorbells and warm-up included) against the TCP runs. A row that fell back shows it there (bold: less than 95 %%, or than 30 %% where connections carry only 20 rounds).
+*Off TCP* is the share of payload that does not pass through `lo`: TCP payload bytes on `lo` per operation (everything before the switch, doorbells and warm-up included) against the TCP runs. A row that fell back shows it there (bold) and counts as a goal missed: less than 95 %%, or than 20 %% where connections carry only 20 rounds.
+*CPU per op* is that of all processes of the sample, start and warm-up included. The goal is general: less than TCP's where the row is faster, at most 1.3 times TCP's where it isn't.
+*Missed, within the spread*: a goal that a quarter of the pairs of runs and more meet, though their median does not. All other misses count.
 Warm-up is not counted where the load program is ours; wrk, redis-benchmark and pgbench count from the first byte. The quantiles of the think time rows are taken over all repetitions together.
 A sample during which other programs took more than a tenth of the processors is taken again, at most %(retries)d times, on either side alike; the calmest counts.
 """ % {
@@ -140,6 +148,8 @@ def markdown(run, images=None):
         % (m["cpu"], m["cores"], " of a virtual machine" if m["virtual"] else "", m["memory_mib"], m["os"], m["kernel"], m["arch"],
            m["libc"], m["clocksource"], m["congestion_control"], m["load_average_at_start"])
     )
+    if run["library"]:
+        out.append("Commit %s; library sha256 `%s`.\n" % (run["commit"] or "unknown", run["library"][:16]))
     if m.get("ceiling"):
         out.append(
             "What two threads on two processors reach here through shared memory without any protocol, the limit for the rows below, in five runs: 64 B there"
@@ -148,24 +158,37 @@ def markdown(run, images=None):
         )
     out += ["## Method", "", method(run)]
     rows = run["rows"]
-    missed = [(r, x) for r in rows for x in r["metrics"] if x["met"] is False]
+    missed = [(r, x) for r in rows for x in r["metrics"] if x["met"] is False and x["metric"] != "share_off_tcp"]
     out += ["## Result", "", "%d goals met, %d missed, %d missed by less than the runs differ." % tally(run), ""]
     for r, x in missed:
         want = x["goal"]
         if not x["smcr"]:
             out.append("- %s, %s: no run of smcr worked (goal %s)" % (r["title"], x["title"], want))
             continue
-        got = gain(x["gain"]) if x["gain"] is not None and not want.startswith(("+", "at most", "no more")) else num(x["smcr"]["median"])
+        got = gain(x["gain"]) if x["gain"] is not None and want[0].isdigit() else num(x["smcr"]["median"])
+        if x["metric"] in ("cpu_us_op", "_cpu_us") and x["gain"]:
+            got = "%.2f times TCP's" % (1 / x["gain"])
+        elif want.startswith("+") and x["tcp"]:
+            got = "+" + num(x["smcr"]["median"] - x["tcp"]["median"])
         out.append("- %s, %s: %s (goal %s)%s" % (r["title"], x["title"], got, want, ", within the spread" if x["near"] else ""))
-    slower = [(r, x) for r in rows for x in r["metrics"] if x["gain"] is not None and x["gain"] < 0.95 and r["group"] not in ("counts", "idle")]
+    for d in run["derived"] + run["growth"]:
+        if not d["met"]:
+            out.append("- %s: %s (goal %s)" % (d["title"], num(d["smcr"]), d["goal"]))
+    slower = [(r, x) for r in rows for x in r["metrics"]
+              if x["gain"] is not None and x["gain"] < 0.95 and r["group"] != "counts" and x["unit"] not in ("", "KiB", "ticks") and "CPU" not in x["title"]]
     if slower:
         out += ["", "Slower than TCP, goal or not:", ""]
         out += ["- %s, %s: %s" % (r["title"], x["title"], gain(x["gain"])) for r, x in slower]
+    dearer = [(r, x) for r in rows for x in r["metrics"] if x["gain"] and x["gain"] < 0.95 and x["metric"] in ("cpu_us_op", "_cpu_us")]
+    if dearer:
+        out += ["", "More CPU time than TCP, goal or not:", ""]
+        out += ["- %s: %.2f times" % (r["title"], 1 / x["gain"]) for r, x in dearer]
     back = [r for r in rows if (r["facts"].get("share_off_tcp") or 0) < r["off_tcp_expected"] and not r["failed"]]
     if back and run["library"]:
         out += ["", "Payload that stayed on TCP where it should not:", ""]
         out += ["- %s: %s off TCP" % (r["title"], off_tcp(r).strip("*")) for r in back]
     failed = [r for r in rows if r["failed"]]
+    failed += [{"title": "%s, %d" % (SWEEPS[name][0], p["x"]), "failed": p["failed"]} for name, points in run["sweeps"].items() for p in points if p["failed"]]
     if failed:
         out += ["", "Samples that failed:", ""]
         out += ["- %s: %s" % (r["title"], "; ".join(sorted(set(r["failed"])))) for r in failed]
@@ -178,13 +201,15 @@ def markdown(run, images=None):
             continue
         out += ["### " + title, "", HEAD]
         for r in mine:
-            out += [line(r, x, i == 0) for i, x in enumerate(r["metrics"])]
+            shown = [x for x in r["metrics"] if x["metric"] != "share_off_tcp"]
+            out += [line(r, x, i == 0) for i, x in enumerate(shown)]
         out.append("")
     if run["derived"]:
         out += ["### Derived", "", "| measure | TCP | smcr | goal | |", "|---|---|---|---|---|"]
         for d in run["derived"]:
             out.append("| %s | %s | %s | %s | %s |" % (d["title"], num(d["tcp"]), num(d["smcr"]), d["goal"], "met" if d["met"] else "**missed**"))
         out.append("")
+    out += growth_tables(run)
     details = [x for x in (detail(r) for r in rows) if x]
     if details:
         out += ["## Traffic, sleeps and CPU time", "", "Per operation (per KiB for bulk), TCP / smcr, both ends and the start of the programs together."
@@ -200,6 +225,29 @@ def markdown(run, images=None):
     if images:
         out += ["## Plots", ""] + ["![%s](%s)\n" % (t, p) for t, p in images]
     return "\n".join(out).rstrip() + "\n"
+
+
+def growth_tables(run):
+    """What one more connection, thread and process costs as they double, TCP / smcr."""
+    out = []
+    for name, points in run["sweeps"].items():
+        title, unit, _xs, _make, keys, _least = SWEEPS[name]
+        if not points:
+            continue
+        out += ["### " + title[0].upper() + title[1:], "", "TCP / smcr.", ""]
+        out += ["| %s | %s | off TCP |" % (unit, " | ".join(WHAT[k] for k in keys)), "|---" * (len(keys) + 2) + "|"]
+        for p in points:
+            share = p["share_off_tcp"]
+            cells = ["%s / %s" % (num(p["tcp"][k]), num(p["smcr"][k])) for k in keys]
+            out.append("| %s | %s | %s |" % ("{:,}".format(p["x"]), " | ".join(cells), "%.1f %%" % (share * 100) if share is not None else "-"))
+        out.append("")
+    if run["growth"]:
+        out += ["### Nothing worse than linear", "", "What one costs at the top of a series against the middle. Where TCP's own time rises, the limit of times rises with it.", "",
+                "| measure | TCP | smcr | goal | |", "|---|---|---|---|---|"]
+        for d in run["growth"]:
+            out.append("| %s | %s | %s | %s | %s |" % (d["title"], num(d["tcp"]), num(d["smcr"]), d["goal"], "met" if d["met"] else "**missed**"))
+        out.append("")
+    return ["## Growth", ""] + out if out else []
 
 
 def draw(run, directory, relative):
@@ -230,12 +278,13 @@ def draw(run, directory, relative):
         add("latency-load.svg", t, plots.sweep(f, t, "requests/s", "us", d, ["p50_us", "p99_us"], x_of="ops_s"))
     for key, name, title, ylabel, value in (
         ("sweep_procs", "throughput-processes.svg", "Throughput over client processes", "requests/s", "ops_s"),
+        ("sweep_threads", "throughput-threads.svg", "Throughput over client threads", "requests/s", "ops_s"),
         ("sweep_idle", "memory-connections.svg", "Resident memory of both ends per connection", "KiB", "rss_kib"),
         ("sweep_idle", "setup-connections.svg", "Set-up and 20 rounds, per connection", "us", "setup_us"),
     ):
         if key in s:
             path = os.path.join(directory, name)
-            add(name, title, plots.sweep(path, title, key.split("_")[1].replace("procs", "processes").replace("idle", "connections"), ylabel, s[key], [value]))
+            add(name, title, plots.sweep(path, title, SWEEPS[key][1], ylabel, s[key], [value]))
     return images
 
 

@@ -1,4 +1,5 @@
-//! How long to poll before sleeping: the spin policy (docs/performance.md has the measurements).
+//! How long to poll before sleeping: the spin policy. docs/decisions/10 (two ends that poll) and 11 (more
+//! threads than processors) have the measurements and what else was tried; used by every wait of the engine.
 //!
 //! A wake across processors costs 17-25 us, an exchange between two that poll 0.2 us, so a wait polls
 //! first. What bounds it:
@@ -12,9 +13,16 @@
 //!   sleep and be woken. A yield that comes straight back says that nobody does: the next one is twice as
 //!   long off, up to 10 ms, until a preemption says otherwise. And where a yield takes long (a tracer makes
 //!   10 us of it) the first one waits longer than that, or each end's yields would be the other's cause;
-//! - two looks at the clock more than 250 us apart mean that this thread was preempted: processors
-//!   are scarce (busy neighbours, a CPU quota), so sleep instead;
-//! - "instead" lasts 20 times as long as what was lost: an attempt that fails costs at most 5 %.
+//! - two looks at the clock more than 250 us apart (five limits, where the limit is larger) mean that this
+//!   thread was preempted: processors are scarce, so sleep instead;
+//! - "instead" lasts 20 times as long as what was lost, so an attempt that fails costs at most 5 %; but no
+//!   more than 128 ms without polling and 1 s without yielding, or one long absence would turn a thread to
+//!   sleeping for good. Beyond the caps (6.4 ms and 50 ms lost) others had the processor, not this thread.
+//!
+//! A limit of processor time (a cgroup's cpu.max, a quota of the host) is not read anywhere: it may be set
+//! at any level above the process, and change. It is noticed by what it does: a thread that polls while the
+//! quota ends is absent for the rest of the period, most often tens of ms of 100, and does not poll in the
+//! 128 ms that follow, which is longer than a period (docs/performance.md, "in a cgroup with 20 %").
 //!
 //! So an idle connection costs one budget and then nothing, and a wasted budget at most 1/20 of a
 //! TCP wake's cost each time until it reaches 0.
@@ -37,6 +45,10 @@ const ALONE_US: u64 = 4;
 const ASK_US: (u64, u64) = (10, 10_000);
 /// Two looks at the clock this far apart: somebody else had the processor.
 const ABSENT_US: u64 = 50;
+/// "Instead" in multiples of what was lost, and the most of it without polling and without yielding.
+const REST: u64 = 20;
+const REST_POLL_US: u64 = 128_000;
+const REST_YIELD_US: u64 = 1_000_000;
 
 /// Waits ended by polling are counted in the thread's block and handed over in such lots.
 const LOT: u32 = 256;
@@ -84,9 +96,15 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
         return false;
     }
     if budget < limit {
-        set_budget(word, (budget * 2).min(limit));
+        set_budget(word, paid(budget, limit));
     }
     true
+}
+
+/// The budget after a poll that paid.
+#[inline(always)]
+fn paid(budget: u64, limit: u64) -> u64 {
+    (budget * 2).min(limit)
 }
 
 #[cold]
@@ -138,7 +156,7 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
             let took = back.wrapping_sub(now);
             if took > clock::ticks_of_us(100) {
                 note(t, start, now);
-                back_off(&t.no_yield_until, back, took, 1_000_000);
+                back_off(&t.no_yield_until, back, took, REST_YIELD_US);
                 return ready();
             }
             // The time of others is no polling, what the change to them and back costs is.
@@ -155,7 +173,7 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
         }
         if now.wrapping_sub(last) > limit.max(clock::ticks_of_us(50)) * 5 {
             note(t, start, last);
-            back_off(&t.no_spin_until, now, now.wrapping_sub(last), 128_000);
+            back_off(&t.no_spin_until, now, now.wrapping_sub(last), REST_POLL_US);
             return ready();
         }
         if now.wrapping_sub(start) > budget {
@@ -170,10 +188,15 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
 #[cold]
 fn asked(t: &Thread, now: u64, they_do: bool) -> u64 {
     let (least, most) = (clock::ticks_of_us(ASK_US.0), clock::ticks_of_us(ASK_US.1));
-    let gap = if they_do { 0 } else { (t.ask_gap.get() * 2).clamp(least, most) };
+    let gap = next_gap(t.ask_gap.get(), they_do, least, most);
     t.ask_gap.set(gap);
     t.ask_at.set(now + gap);
     now + gap
+}
+
+/// From one question whether others want the processor to the next: each no doubles it, a yes ends it.
+fn next_gap(gap: u64, they_do: bool, least: u64, most: u64) -> u64 {
+    if they_do { 0 } else { (gap * 2).clamp(least, most) }
 }
 
 /// Time spent polling, as far as the clock was read for other reasons.
@@ -196,7 +219,7 @@ fn yielding(t: &Thread, start: u64, budget: u64, ready: &mut impl FnMut() -> boo
         proc::yield_now();
         let now = clock::ticks();
         if now.wrapping_sub(last) > long {
-            back_off(&t.no_yield_until, now, now.wrapping_sub(last), 1_000_000);
+            back_off(&t.no_yield_until, now, now.wrapping_sub(last), REST_YIELD_US);
             return ready();
         }
         if ready() {
@@ -208,14 +231,18 @@ fn yielding(t: &Thread, start: u64, budget: u64, ready: &mut impl FnMut() -> boo
         last = now;
     }
     // The scheduler gave the processor to somebody else, or straight back.
-    back_off(&t.no_yield_until, last, last.wrapping_sub(start), 1_000_000);
+    back_off(&t.no_yield_until, last, last.wrapping_sub(start), REST_YIELD_US);
     false
 }
 
 /// No polling (or yielding) for a time that outweighs what was lost.
 #[cold]
 fn back_off(until: &Cell<u64>, now: u64, lost: u64, most_us: u64) {
-    until.set(now + lost.saturating_mul(20).min(clock::ticks_of_us(most_us)));
+    until.set(now + rest(lost, clock::ticks_of_us(most_us)));
+}
+
+fn rest(lost: u64, most: u64) -> u64 {
+    lost.saturating_mul(REST).min(most)
 }
 
 /// After a sleep that began when polling had failed: a short one says that a little more polling
@@ -224,13 +251,17 @@ pub fn slept(word: &AtomicU32, since: u64) {
     thread::with(renew_cpu);
     let limit = clock::ticks_of_us(u64::from(config::spin_us()));
     let took = clock::ticks().wrapping_sub(since);
-    let budget = budget_of(word, limit);
+    set_budget(word, after_sleep(budget_of(word, limit), limit, took));
+}
+
+/// The budget after a sleep that took so long.
+fn after_sleep(budget: u64, limit: u64, took: u64) -> u64 {
     if took < limit + limit / 2 {
-        set_budget(word, (budget * 2).clamp(limit / 16, limit));
+        (budget * 2).clamp(limit / 16, limit)
     } else if budget < limit / 32 {
-        set_budget(word, 0);
+        0
     } else {
-        set_budget(word, budget / 2);
+        budget / 2
     }
 }
 
@@ -300,5 +331,117 @@ pub fn is_single_cpu() -> bool {
             n == 1
         }
         n => n == 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ticks; 50 us at 2 GHz.
+    const LIMIT: u64 = 100_000;
+    const LONG: u64 = LIMIT * 100;
+
+    #[test]
+    fn a_fresh_record_has_the_whole_limit_and_none_exceeds_it() {
+        let word = AtomicU32::new(0);
+        assert_eq!(budget_of(&word, LIMIT), LIMIT);
+        for ticks in [0, 1, LIMIT - 1, LIMIT] {
+            set_budget(&word, ticks);
+            assert_eq!(budget_of(&word, LIMIT), ticks);
+        }
+        // A limit that was lowered meanwhile holds, and what does not fit is the most that does.
+        assert_eq!(budget_of(&word, LIMIT / 4), LIMIT / 4);
+        set_budget(&word, u64::MAX);
+        assert_eq!(budget_of(&word, u64::MAX), u64::from(u32::MAX - 1));
+    }
+
+    #[test]
+    fn what_pays_doubles_up_to_the_limit() {
+        let (mut budget, mut times) = (LIMIT / 16, 0);
+        while budget < LIMIT {
+            let next = paid(budget, LIMIT);
+            assert_eq!(next, (budget * 2).min(LIMIT));
+            (budget, times) = (next, times + 1);
+        }
+        assert_eq!((budget, times), (LIMIT, 4));
+        assert_eq!(paid(LIMIT, LIMIT), LIMIT);
+    }
+
+    #[test]
+    fn long_sleeps_halve_it_to_nothing() {
+        let (mut budget, mut polled, mut times) = (LIMIT, 0, 0);
+        while budget > 0 {
+            let next = after_sleep(budget, LIMIT, LONG);
+            assert_eq!(next, if budget < LIMIT / 32 { 0 } else { budget / 2 });
+            polled += budget;
+            (budget, times) = (next, times + 1);
+        }
+        // Whatever a connection waits for, it polls less than two limits for nothing before it stops.
+        assert!(times == 7 && polled < 2 * LIMIT, "{times} {polled}");
+        assert_eq!(after_sleep(0, LIMIT, LONG), 0);
+    }
+
+    #[test]
+    fn a_short_sleep_brings_it_back() {
+        assert_eq!(after_sleep(0, LIMIT, LIMIT / 2), LIMIT / 16);
+        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT / 2), LIMIT / 2);
+        assert_eq!(after_sleep(LIMIT, LIMIT, LIMIT / 2), LIMIT);
+        // Short is less than 1.5 limits.
+        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT + LIMIT / 2 - 1), LIMIT / 2);
+        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT + LIMIT / 2), LIMIT / 8);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_stays_nothing() {
+        for took in [0, 1, LONG] {
+            assert_eq!(after_sleep(0, 0, took), 0);
+        }
+        assert_eq!(paid(0, 0), 0);
+    }
+
+    #[test]
+    fn rests_twenty_times_what_was_lost_within_the_caps() {
+        assert_eq!(rest(1, LIMIT), 20);
+        assert_eq!(rest(LIMIT / 20, LIMIT), LIMIT);
+        assert_eq!(rest(LIMIT, LIMIT), LIMIT);
+        assert_eq!(rest(u64::MAX, LIMIT), LIMIT);
+        // A clock that jumped (a virtual machine that was moved) stops it for no longer than that.
+        let until = Cell::new(0);
+        back_off(&until, 1000, u64::MAX / 2, REST_POLL_US);
+        assert_eq!(until.get(), 1000 + clock::ticks_of_us(128_000));
+        back_off(&until, 1000, u64::MAX / 2, REST_YIELD_US);
+        assert_eq!(until.get(), 1000 + clock::ticks_of_us(1_000_000));
+    }
+
+    #[test]
+    fn a_no_doubles_the_time_to_the_next_question_and_a_yes_ends_it() {
+        let (least, most) = (ASK_US.0 * 2000, ASK_US.1 * 2000);
+        let (mut gap, mut times) = (next_gap(0, false, least, most), 1);
+        assert_eq!(gap, least);
+        while gap < most {
+            let next = next_gap(gap, false, least, most);
+            assert_eq!(next, (gap * 2).min(most));
+            (gap, times) = (next, times + 1);
+        }
+        assert_eq!((gap, times), (most, 11));
+        assert_eq!(next_gap(most, false, least, most), most);
+        assert_eq!(next_gap(most, true, least, most), 0);
+    }
+
+    #[test]
+    fn polling_that_finds_nothing_ends_and_leaves_the_budget_to_the_sleep() {
+        let word = AtomicU32::new(0);
+        let elsewhere = cpu().wrapping_add(1);
+        assert!(!spin(&word, elsewhere, || false));
+        assert_eq!(word.load(Relaxed), 0);
+        // None left: not even looked at.
+        set_budget(&word, 0);
+        let mut looks = 0;
+        assert!(!spin(&word, elsewhere, || {
+            looks += 1;
+            true
+        }));
+        assert_eq!(looks, 0);
     }
 }

@@ -4,7 +4,7 @@
  *   workers=N   N processes forked after listen(), each with its own epoll set
  *   maxconn=N   a worker stops accepting after N connections (an even spread)
  *   closer=server  close after the first answer, else wait for the client's end
- *   serve=N     mode=block: exit after N connections */
+ *   serve=N     exit after N connections (mode=epoll: after N of them have ended) */
 #include "common.h"
 
 static int g_closer;
@@ -40,7 +40,7 @@ static int echo_ready(int fd) {
 
 static void serve_epoll(int lfd) {
     int ep = epoll_create1(0);
-    long accepted = 0;
+    long accepted = 0, ended = 0, serve = argn("serve", 0);
     struct epoll_event ev = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = lfd}, evs[64];
     if (ep < 0 || epoll_ctl(ep, EPOLL_CTL_ADD, lfd, &ev)) die("epoll_ctl");
     for (;;) {
@@ -49,7 +49,9 @@ static void serve_epoll(int lfd) {
         for (int i = 0; i < n; i++) {
             int fd = evs[i].data.fd;
             if (fd != lfd) {
-                if (echo_ready(fd)) close(fd);
+                if (!echo_ready(fd)) continue;
+                close(fd);
+                if (++ended == serve) exit(0);
                 continue;
             }
             while ((fd = accept4(lfd, NULL, NULL, SOCK_NONBLOCK)) >= 0) {

@@ -1,10 +1,12 @@
 /* Bulk. role=recv listens and measures, role=send connects and writes.
  *   size=65536 (per write) rsize=65536 (per read) secs=1.0 warm=0.3 nodelay=1
+ *   n=0 (so many writes instead of secs: for counts)
  *   both=1: each end has a thread that sends and one that receives on the same connection */
 #include "common.h"
 
 static size_t size, rsize;
 static double secs, warm;
+static long g_writes;
 static int g_fd;
 
 static void *sender(void *unused) {
@@ -12,7 +14,7 @@ static void *sender(void *unused) {
     char *b = malloc(size);
     memset(b, 'x', size);
     uint64_t end = ticks() + (uint64_t)((warm + secs) * 1e9 / g_ns_per_tick);
-    while (ticks() < end)
+    for (long i = 0; g_writes ? i < g_writes : ticks() < end; i++)
         if (send_all(g_fd, b, size)) die("send");
     shutdown(g_fd, SHUT_WR);
     return NULL;
@@ -47,6 +49,7 @@ int main(int argc, char **argv) {
     size = (size_t)argn("size", 65536);
     rsize = (size_t)argn("rsize", 65536);
     secs = argf("secs", 1.0);
+    g_writes = argn("n", 0);
     warm = argf("warm", 0.3);
     int recv_role = !strcmp(arg("role", "recv"), "recv"), both = (int)argn("both", 0);
     struct got g = {0, 0, 0};

@@ -1,9 +1,11 @@
 /* Many threads on one socket: `threads` writers at one end, as many readers at the other.
- *   role=recv listens, role=send connects; size=64 secs=1.0 warm=0.2 */
+ *   role=recv listens, role=send connects; size=64 secs=1.0 warm=0.2 threads=4
+ *   n=0 (so many writes of each thread instead of secs: for counts) */
 #include "common.h"
 
 static int g_fd;
 static size_t size;
+static long g_writes;
 static uint64_t g_end, g_count_from;
 struct part {
     uint64_t bytes, all;
@@ -13,7 +15,7 @@ struct part {
 static void *writer(void *unused) {
     (void)unused;
     char *b = calloc(1, size);
-    while (ticks() < g_end)
+    for (long i = 0; g_writes ? i < g_writes : ticks() < g_end; i++)
         if (send_all(g_fd, b, size)) die("send");
     return NULL;
 }
@@ -37,6 +39,7 @@ int main(int argc, char **argv) {
     ticks_calibrate();
     size = (size_t)argn("size", 64);
     long n = argn("threads", 4);
+    g_writes = argn("n", 0);
     double secs = argf("secs", 1.0), warm = argf("warm", 0.2);
     if (n > 64) n = 64;
     int recv_role = !strcmp(arg("role", "recv"), "recv");
