@@ -328,12 +328,17 @@ impl<'a> Mill<'a> {
         Ok(())
     }
 
+    /// Nobody sends any more, and all lines end by and by.
+    pub fn stop(&self) -> Result<()> {
+        self.put(1, 1)
+    }
+
     /// Both ends finish in order; everything that was sent must have been got.
     pub fn end(&mut self) -> Result<()> {
         self.until("all lines are open", |m| {
             Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l.iter().all(|s| s.phase > 0)))
         })?;
-        self.put(1, 1)?;
+        self.stop()?;
         self.await_closed(Who::Client)?;
         self.await_closed(Who::Server)?;
         for (i, [c, s]) in self.lines()?.iter().enumerate() {
