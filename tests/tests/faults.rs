@@ -340,7 +340,9 @@ fn death_at_each_step() -> Result<()> {
             let (ends, ..) = way_to(step);
             let one = [*dice.pick(ends)];
             for who in if rounds() > 3 { ends } else { &one[..] } {
-                let (later, nth) = (dice.roll(2) == 0, 2 + dice.roll(29));
+                // Those of the handshake are passed once for each line.
+                let nth = 2 + dice.roll(if step < 8 { LINES as u64 - 3 } else { 29 });
+                let later = dice.roll(2) == 0 && STEPS[step] != "EndMarked";
                 // A later pass may not come.
                 if later && dies(dice, step, *who, nth, Duration::from_millis(300))? {
                     died.push(format!("{} later", STEPS[step]));
