@@ -303,15 +303,24 @@ impl Case {
     pub fn check_flipping(&self, flip: &str) -> Result<()> {
         let native = self.run(Ends::Neither).context("natively")?;
         self.ensure_sound(&native)?;
-        let got = self.run_with(Ends::Both, &|program| program.env("SMCR_FLIP", flip)).context("flipping")?;
-        ensure!(
-            got.transcript == native.transcript,
-            "flipping: another transcript\n{}{}",
-            differences(&native.transcript, &got.transcript),
-            got.notes
-        );
-        println!("{}: {:?} flips", self.name, got.flips);
-        ensure_flipped(&got)
+        // Where they hardly get to memory on a busy machine, they get another chance; other bytes never do.
+        let mut flips = Vec::new();
+        for _ in 0..5 {
+            let got = self.run_with(Ends::Both, &|program| program.env("SMCR_FLIP", flip)).context("flipping")?;
+            ensure!(
+                got.transcript == native.transcript,
+                "flipping: another transcript\n{}{}",
+                differences(&native.transcript, &got.transcript),
+                got.notes
+            );
+            flips.push(got.flips);
+            // The cold ones have few bytes, which are enough for one.
+            if self.cold && got.flips > Some(0) || ensure_flipped(&got).is_ok() {
+                println!("{}: {flips:?} flips", self.name);
+                return Ok(());
+            }
+        }
+        bail!("hardly any flips: {flips:?}")
     }
 
     /// Whether this is the name, PROGRAM::CASE.
