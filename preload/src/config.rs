@@ -185,6 +185,8 @@ impl Found {
                 "FORGE" => return crate::fault::plan_forgery(value),
                 #[cfg(feature = "faults")]
                 "STRANGERS" => return crate::fault::make_strangers(value),
+                #[cfg(feature = "faults")]
+                "FAULT_COUNTS" => return path("SMCR_FAULT_COUNTS=").map_or((), crate::fault::count_in),
                 "LOG" => &mut self.log,
                 "LOG_FILE" => {
                     self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));

@@ -6,6 +6,8 @@
 //! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_HOLD=STEP,MS`: each pass of STEP takes so long, for what
 //! happens when something else comes in between. `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
 //! With `SMCR_STRANGERS=1` every peer is taken for one of another user (`transport::wakes`).
+//! `SMCR_FAULT_COUNTS=FILE`: for each step, how often it was passed and what was done there, by all processes that name this
+//! file (`tests/src/fired.rs` reads it, also when they are dead): u64 of `Event`, in its order.
 
 /// Where something can happen. The numbers are the order here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,9 @@ pub enum Step {
     Byte,
     /// Epoll: a member was looked at, and it is not noted yet what was found.
     Looked,
+    /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
+    #[cfg(feature = "faults")]
+    Stranger,
 }
 
 #[cfg(not(feature = "faults"))]
@@ -90,9 +95,44 @@ mod faults {
 #[cfg(feature = "faults")]
 mod faults {
     use super::Step;
-    use crate::sys::{clock, fd, proc};
+    use crate::sys::{self, Sysno, clock, fd, mem, proc};
+    use std::ffi::CStr;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+    /// What can happen at a step.
+    #[derive(Clone, Copy)]
+    enum Event {
+        Passed,
+        Held,
+        Late,
+        Failed,
+        Died,
+    }
+
+    /// Steps and events that there is room for in the file of counts.
+    type Counts = [[AtomicU64; 8]; 64];
+    static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(std::ptr::null_mut());
+
+    /// Reads `SMCR_FAULT_COUNTS`: the file has the size of [`Counts`].
+    pub fn count_in(path: &CStr) {
+        let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, (libc::O_RDWR | libc::O_CLOEXEC) as usize, 0, 0, 0];
+        // SAFETY: the path is NUL-terminated.
+        let Ok(file) = (unsafe { sys::call(Sysno::openat, args) }) else { return };
+        if fd::stat(file as i32).is_ok_and(|st| st.st_size as usize >= size_of::<Counts>())
+            && let Ok(p) = mem::map_shared(file as i32, size_of::<Counts>(), true)
+        {
+            COUNTS.store(p.cast(), Release);
+        }
+        fd::close(file as i32);
+    }
+
+    fn count(step: Step, event: Event) {
+        // SAFETY: null, or a mapping of that size, which is never unmapped; all of it are atomics. Acquire: pairs with the Release above.
+        if let Some(counts) = unsafe { COUNTS.load(Acquire).as_ref() } {
+            counts[step as usize][event as usize].fetch_add(1, Relaxed);
+        }
+    }
 
     static SEED: AtomicU64 = AtomicU64::new(1);
     static DELAY: AtomicU32 = AtomicU32::new(0);
@@ -133,7 +173,11 @@ mod faults {
 
     /// Whether every peer is taken for one of another user.
     pub fn has_strangers_only() -> bool {
-        STRANGERS.load(Relaxed) != 0
+        let all = STRANGERS.load(Relaxed) != 0;
+        if all {
+            count(Step::Stranger, Event::Passed);
+        }
+        all
     }
 
     static FORGERY: Mutex<Option<&'static str>> = Mutex::new(None);
@@ -159,13 +203,17 @@ mod faults {
 
     /// A step is done: the process may die here, or be late.
     pub fn pass(step: Step) {
+        count(step, Event::Passed);
         if DEADLY.load(Relaxed) == step as u32 && LEFT.fetch_sub(1, Relaxed) == 1 {
+            count(step, Event::Died);
             proc::kill_self();
         }
         if HELD.load(Relaxed) == step as u32 {
+            count(step, Event::Held);
             let _ = fd::poll(&mut [], HOLD_MS.load(Relaxed) as i32);
         }
         if chance(DELAY.load(Relaxed)) {
+            count(step, Event::Late);
             match clock::mix(&SEED) % 16 {
                 0 => drop(fd::poll(&mut [], 30 + (clock::mix(&SEED) % 300) as i32)), // stuck
                 1..4 => drop(fd::poll(&mut [], 1 + (clock::mix(&SEED) % 3) as i32)),
@@ -177,10 +225,14 @@ mod faults {
     /// Whether it fails this time.
     pub fn fails(step: Step) -> bool {
         pass(step);
-        chance(FAIL.load(Relaxed))
+        let fails = chance(FAIL.load(Relaxed));
+        if fails {
+            count(step, Event::Failed);
+        }
+        fails
     }
 }
 
 #[cfg(feature = "faults")]
-pub use faults::{forgery, hold, make_strangers, plan_forgery, start};
+pub use faults::{count_in, forgery, hold, make_strangers, plan_forgery, start};
 pub use faults::{fails, has_strangers_only, pass};

@@ -2,7 +2,7 @@
  *   PROGRAM list            the cases, one a line: name and flags
  *   PROGRAM CASE a|b        one end of a case; descriptor 3 is a Unix socket to the other end
  * The transcript goes to standard output. Lines on standard error that begin with '#' are for the
- * harness: "#warm PAYLOAD LO" and "#payload BYTES". */
+ * harness: "#warm PAYLOAD LO", "#payload BYTES" and, with SMCR_FLIP, "#flips N". */
 #include "case.h"
 
 int is_a;
@@ -302,6 +302,34 @@ void tick(int ms, int every_ms) {
 
 void payload(uint64_t bytes) { dprintf(complaints, "#payload %llu\n", (unsigned long long)bytes); }
 
+/* "#flips N": sending directions that SMCR_FLIP has moved back to TCP, of this process and its relatives. The place of the
+ * counters is that of proto/src/page.rs. */
+static void tell_flips(void) {
+    enum { PROC_OFF = 12, PROC_SIZE = 16, PROC_HIGH = 52, COUNTERS = 64, TO_TCP = COUNTERS + 4 * 8, SPILLS = COUNTERS + 18 * 8 };
+    uint64_t sum = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    if (!dir)
+        return;
+    for (struct dirent *e; (e = readdir(dir));) {
+        char path[300], to[128];
+        uint32_t head[16];
+        snprintf(path, sizeof path, "/proc/self/fd/%s", e->d_name);
+        ssize_t len = readlink(path, to, sizeof to - 1);
+        to[len > 0 ? len : 0] = 0;
+        int f = strstr(to, "smcr-family") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+        if (f < 0 || pread(f, head, sizeof head, 0) != sizeof head)
+            continue;
+        for (uint32_t i = 0; i < head[PROC_HIGH / 4]; i++) {
+            uint64_t back = 0, spills = 0, at = head[PROC_OFF / 4] + (uint64_t)i * head[PROC_SIZE / 4];
+            if (pread(f, &back, 8, at + TO_TCP) == 8 && pread(f, &spills, 8, at + SPILLS) == 8 && back > spills)
+                sum += back - spills;
+        }
+        close(f);
+    }
+    closedir(dir);
+    dprintf(complaints, "#flips %llu\n", (unsigned long long)sum);
+}
+
 int main(int argc, char **argv) {
     const char *fds = getenv("CASE_FDS");
     if (fds && sscanf(fds, "%d %d", &out, &complaints) != 2)
@@ -319,6 +347,8 @@ int main(int argc, char **argv) {
         if (!strcmp(t->name, argv[1])) {
             (is_a ? t->a : t->b)();
             say("done");
+            if (getenv("SMCR_FLIP"))
+                tell_flips();
             return 0;
         }
     return 98;

@@ -9,6 +9,7 @@
 //! - [`apps`]: redis, nginx and the others, started in a namespace;
 //! - [`mill`]: streams on several connections, whose ends are killed; [`census`]: what is left then;
 //! - [`page`]: what a process showed of itself, also after its death;
+//! - [`fired`]: the faults that fired in the library's build with faults;
 //! - [`dice`]: random numbers that a seed repeats.
 //!
 //! A test never asserts a time, and where acceleration is expected it asserts the share of the
@@ -18,6 +19,7 @@ pub mod apps;
 pub mod census;
 pub mod dice;
 pub mod dump;
+pub mod fired;
 pub mod library;
 pub mod mill;
 pub mod net;

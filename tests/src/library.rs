@@ -40,6 +40,11 @@ fn find() -> Result<PathBuf> {
     Ok(copy)
 }
 
+/// The command line of the administrator: `SMCR_CTL`, or built.
+pub fn smcrctl() -> Result<PathBuf> {
+    std::env::var_os("SMCR_CTL").map_or_else(|| build("smcr-admin", "smcrctl"), |path| Ok(path.into()))
+}
+
 /// Builds a package in release mode and says where the file of that name is.
 pub fn build(package: &str, file: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

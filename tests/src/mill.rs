@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::apps::PORT;
 use crate::dump;
 use crate::net::Net;
-use crate::page::{Page, Record};
+use crate::page::{Page, Record, Totals};
 use crate::process::{Load, Program, Running};
 use crate::twice::compile_with;
 
@@ -131,6 +131,8 @@ pub struct Mill<'a> {
     client: Option<Running<'a>>,
     server: Option<Running<'a>>,
     round: u32,
+    /// Bytes that the client had moved through memory when the round began.
+    before: u64,
 }
 
 impl<'a> Mill<'a> {
@@ -139,7 +141,7 @@ impl<'a> Mill<'a> {
         let path = dir.path().join("board");
         std::fs::write(&path, vec![0u8; 16384])?;
         let board = File::options().read(true).write(true).open(&path)?;
-        Ok(Mill { net, plan, dir, board, client: None, server: None, round: 0 })
+        Ok(Mill { net, plan, dir, board, client: None, server: None, round: 0, before: 0 })
     }
 
     fn word(&self, index: u64) -> Result<u32> {
@@ -222,6 +224,7 @@ impl<'a> Mill<'a> {
         self.board.write_all_at(&lines, HEADER)?;
         self.put(1, 0)?;
         self.round += 1;
+        self.before = self.totals(Who::Client)?.memory;
         self.put(0, self.round)
     }
 
@@ -325,12 +328,17 @@ impl<'a> Mill<'a> {
         Ok(())
     }
 
+    /// Nobody sends any more, and all lines end by and by.
+    pub fn stop(&self) -> Result<()> {
+        self.put(1, 1)
+    }
+
     /// Both ends finish in order; everything that was sent must have been got.
     pub fn end(&mut self) -> Result<()> {
         self.until("all lines are open", |m| {
             Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l.iter().all(|s| s.phase > 0)))
         })?;
-        self.put(1, 1)?;
+        self.stop()?;
         self.await_closed(Who::Client)?;
         self.await_closed(Who::Server)?;
         for (i, [c, s]) in self.lines()?.iter().enumerate() {
@@ -346,6 +354,30 @@ impl<'a> Mill<'a> {
         let pages = self.pages(Who::Client);
         let show = |(page, who): (_, Who)| format!("{who:?} {:?}\n", record(page, who, port));
         pages.iter().zip([Who::Client, Who::Server]).map(show).collect()
+    }
+
+    /// What the page of this end shows of all connections that it has had.
+    pub fn totals(&self, who: Who) -> Result<Totals> {
+        Totals::of(self.pid(who)?)
+    }
+
+    /// Waits until so many bytes of this round have gone through memory; natively not.
+    pub fn await_in_memory(&self, bytes: u64) -> Result<()> {
+        if !self.is_native() {
+            self.until("bytes go through memory", |m| Ok(m.totals(Who::Client)?.memory >= m.before + bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Of the lines that this end, which has lived all the time, has had until now, some were in memory; natively none.
+    pub fn ensure_in_memory(&self, who: Who, few: u64, bytes: u64) -> Result<()> {
+        let totals = self.totals(who)?;
+        let what = format!("{} calls {}", self.plan.client.1, self.plan.server.1);
+        if self.is_native() { totals.ensure_on_tcp(&what) } else { totals.ensure_in_memory(&what, few, bytes) }
+    }
+
+    fn is_native(&self) -> bool {
+        [self.plan.client.0, self.plan.server.0].contains(&Load::Native)
     }
 
     fn await_closed(&self, who: Who) -> Result<()> {

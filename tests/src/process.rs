@@ -54,6 +54,12 @@ pub fn flipping() -> bool {
     std::env::var_os("SMCR_FLIP").is_some()
 }
 
+/// The bytes between two flips, on average; None where connections stay where they are.
+pub fn flip_mean() -> Option<u64> {
+    let text = std::env::var("SMCR_FLIP").ok()?;
+    text.split(',').next()?.parse().ok().filter(|mean| *mean > 0)
+}
+
 /// A program to be started in a namespace.
 pub struct Program<'a> {
     net: &'a Net,

@@ -12,6 +12,8 @@ use smcr_tests::net::Net;
 use smcr_tests::process::Load;
 
 const LINES: usize = 8;
+/// So many bytes are to go through memory before the first death and before the last.
+const IN_MEMORY: u64 = 500_000;
 
 /// Rounds of each test: a few seconds.
 fn rounds() -> u64 {
@@ -45,6 +47,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     let alone = |mill: &mut Mill| -> Result<Census> {
         mill.begin()?;
         mill.await_moved(2_000_000)?;
+        mill.await_in_memory(IN_MEMORY)?;
         mill.end()?;
         mill.die(victim, Death::Kill)?;
         Census::of(mill.pid(survivor)?)
@@ -55,6 +58,9 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
         mill.begin()?;
         if dice.roll(3) > 0 {
             mill.await_moved(dice.roll(2_000_000))?;
+            if dice.roll(2) == 0 {
+                mill.await_in_memory(1 + dice.roll(500_000))?;
+            }
             if dice.roll(4) == 0 {
                 mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(20)))?;
             }
@@ -80,6 +86,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
         "{victim:?} dies, {client} and {server}: {died} times, {bytes} bytes; resets for an unread proof so far: {}",
         proofs_unread()
     );
+    mill.ensure_in_memory(survivor, 4, IN_MEMORY)?;
     ensure!(leaks.is_empty(), "the survivor leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
     drop(mill);
     census::await_no_names(&net)?;

@@ -10,6 +10,7 @@ use smcr_tests::apps::{LONG, benchmark_ends, Nginx, PORT, Redis, info, noise, si
 use smcr_tests::census::{Census, await_no_names};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::net::Net;
+use smcr_tests::page::{Page, Pages, Totals};
 use smcr_tests::process::{Load, Program, Running, eventually, which};
 
 fn rounds() -> u64 {
@@ -71,6 +72,7 @@ fn redis_clients_die() -> Result<()> {
         }
         alone()?;
         let after = Census::of(redis.pid())?;
+        Totals::of(redis.pid())?.ensure_in_memory("clients of redis", rounds(), 1_000_000)?;
         // Its own memory depends on what was in it.
         let leaks = after.leaked_since(&before, 4, 200_000);
         ensure!(leaks.is_empty(), "redis-server leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
@@ -83,7 +85,7 @@ fn redis_clients_die() -> Result<()> {
 #[test]
 fn redis_servers_die() -> Result<()> {
     seeded(|dice| {
-        let mut circles = [0; 2];
+        let (mut circles, mut totals) = ([0; 2], Totals::default());
         for round in 0..2 * rounds() {
             let load = Load::BOTH[round as usize % 2];
             let net = Net::new()?;
@@ -96,13 +98,20 @@ fn redis_servers_die() -> Result<()> {
                 Ok(info(&redis.cli(&["info", "clients"])?, "blocked_clients")? == 1)
             })?;
             a_while(dice);
+            let page = Page::of(redis.pid())?;
             signal(redis.pid(), Signal::SIGKILL)?;
             circles[round as usize % 2] += u32::from(benchmark_ends(traffic)?);
             let ended = blocked.wait(LONG).context("redis-cli")?;
+            if let Some(page) = page {
+                let one = page.totals()?;
+                ensure!(load == Load::Library, "a page natively");
+                totals += one;
+            }
             ensure!(ended.err.contains("closed") || ended.out.contains("closed"), "{ended}");
             drop(redis);
             await_no_names(&net)?;
         }
+        totals.ensure_in_memory("clients of redis-servers", rounds(), 1)?;
         println!("{} deaths each; redis-benchmark ran in circles natively and here: {circles:?}", rounds());
         Ok(())
     })
@@ -116,7 +125,7 @@ fn nginx_workers_die() -> Result<()> {
         let nginx = Nginx::start(&net, Load::Library, 2, "on")?;
         let master = nginx.master()?;
         eventually("two workers", || Ok(workers(master)?.len() == 2))?;
-        let before = Census::of(master)?;
+        let (before, mut pages) = (Census::of(master)?, Pages::default());
         for _ in 0..rounds() {
             let file = *dice.pick(&["1k", "64k", "20m"]);
             let wrk = Program::new(&net, Load::Library, which("wrk")?)
@@ -126,6 +135,7 @@ fn nginx_workers_die() -> Result<()> {
             for _ in 0..3 {
                 a_while(dice);
                 let all = workers(master)?;
+                all.iter().try_for_each(|pid| pages.keep(*pid))?;
                 if !all.is_empty() {
                     // It may have ended by itself in between.
                     let _ = signal(*dice.pick(&all), Signal::SIGKILL);
@@ -135,8 +145,10 @@ fn nginx_workers_die() -> Result<()> {
             ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
             eventually("two workers", || Ok(workers(master)?.len() == 2))?;
             nginx.fetch("20m")?;
+            workers(master)?.iter().try_for_each(|pid| pages.keep(*pid))?;
         }
         let after = Census::of(master)?;
+        pages.totals()?.ensure_in_memory("clients of nginx", rounds(), 1_000_000)?;
         let leaks = after.leaked_since(&before, 3, 8192);
         ensure!(leaks.is_empty(), "the master leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
         nginx.stop()?;
@@ -162,7 +174,12 @@ fn nginx_clients_die() -> Result<()> {
             kill(wrk, dice)?;
             nginx.fetch("64k")?;
         }
-        nginx.fetch("20m")?;
+        // Where the worker is not let run meanwhile, all of one goes through TCP.
+        eventually("a file goes through memory", || {
+            nginx.fetch("20m")?;
+            Ok(Totals::of(worker)?.memory > 1_000_000)
+        })?;
+        Totals::of(worker)?.ensure_in_memory("clients of nginx", 1, 1_000_000)?;
         eventually("the worker has let go", || {
             Ok(Census::of(worker)?.leaked_since(&before, 4, 20_000).is_empty())
         })

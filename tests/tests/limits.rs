@@ -10,6 +10,7 @@ use smcr_tests::apps::PORT;
 use smcr_tests::census::{Census, await_no_names};
 use smcr_tests::dice;
 use smcr_tests::net::Net;
+use smcr_tests::page::Totals;
 use smcr_tests::process::{Load, Program, eventually};
 use smcr_tests::twice::{self, Case, Ends, compile_with};
 
@@ -196,7 +197,9 @@ fn churn(load: Load, connections: u32, secs: u32) -> Result<()> {
     // Once for all that is made when it is first needed, and the memory that such a crowd takes.
     call(connections, 2.max(secs / 8))?;
     let before = Census::of(server.pid())?;
+    let moved = Totals::of(server.pid())?;
     let said = call(connections, secs)?;
+    let moved = Totals::of(server.pid())?.since(moved);
     let mut leaks = Vec::new();
     for _ in 0..10 {
         call(4, 1)?;
@@ -206,6 +209,10 @@ fn churn(load: Load, connections: u32, secs: u32) -> Result<()> {
         }
     }
     println!("{load:?}, {connections} connections, {secs} s, seed {seed}: {}", said.trim());
+    match load {
+        Load::Native => moved.ensure_on_tcp("natively")?,
+        Load::Library => moved.ensure_in_memory("clients that come and go", u64::from(connections) / 20, 100_000)?,
+    }
     println!("server before {before:?}\nserver after  {:?}", Census::of(server.pid())?);
     ensure!(leaks.is_empty(), "the server leaks: {leaks:?}");
     drop(server);

@@ -13,6 +13,7 @@ use smcr_tests::dice::{self, Dice};
 use smcr_tests::library;
 use smcr_tests::mill::{Death, MODES, Mill, Plan, Who, proofs_unread};
 use smcr_tests::net::Net;
+use smcr_tests::page::{Page, Pages, Totals};
 use smcr_tests::process::{Load, Program, eventually, which};
 use tempfile::TempDir;
 
@@ -28,6 +29,9 @@ struct Figures {
     bytes: u64,
     benchmarks: u64,
     fetches: u64,
+    /// What survivors of streams, and servers of redis that died, had in memory.
+    streams: Totals,
+    servers: Totals,
     leaks: Vec<String>,
 }
 
@@ -43,11 +47,7 @@ impl Control {
         for name in ["run", "home"] {
             std::fs::create_dir(dir.path().join(name))?;
         }
-        let smcrctl = match std::env::var_os("SMCR_CTL") {
-            Some(path) => path.into(),
-            None => library::build("smcr-admin", "smcrctl")?,
-        };
-        Ok(Control { dir, smcrctl })
+        Ok(Control { dir, smcrctl: library::smcrctl()? })
     }
 
     fn env(&self) -> [(String, String); 3] {
@@ -105,6 +105,7 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
     let alone = |mill: &mut Mill| -> Result<Census> {
         mill.begin()?;
         mill.await_moved(1_000_000)?;
+        mill.await_in_memory(200_000)?;
         mill.end()?;
         mill.die(victim, Death::Kill)?;
         Census::of(mill.pid(survivor)?)
@@ -144,6 +145,8 @@ fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<
             break;
         }
     }
+    mill.ensure_in_memory(survivor, 4, 200_000).with_context(|| what.clone())?;
+    figures.streams += mill.totals(survivor)?;
     figures.leaks.extend(leaks.iter().map(|l| format!("{what}: {l}")));
     drop(mill);
     census::await_no_names(&net)
@@ -178,15 +181,17 @@ fn redis_server(dice: &mut Dice, figures: &mut Figures) -> Result<()> {
     let clients = (1 + dice.roll(50)).to_string();
     let traffic = server.benchmark(&["-c", &clients, "-n", "100000000", "-t", "set,get"])?;
     std::thread::sleep(Duration::from_millis(dice.roll(300)));
+    let page = Page::of(server.pid())?;
     signal(server.pid(), Signal::SIGKILL)?;
     blocked.wait(LONG).context("a client of a server that died")?;
     benchmark_ends(traffic)?;
     figures.deaths[2] += 1;
+    figures.servers += page.map_or(Ok(Totals::default()), |page| page.totals())?;
     drop(server);
     census::await_no_names(&net)
 }
 
-fn nginx(nginx: &Nginx, control: &Control, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
+fn nginx(nginx: &Nginx, pages: &mut Pages, control: &Control, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
     let traffic = Program::new(nginx.net, Load::Library, which("wrk")?)
         .args(["-t", "1", "-c", "16", "-d", "2s"])
         .args([format!("http://127.0.0.1:{PORT}/{}", dice.pick(&["1k", "64k", "20m"]))])
@@ -195,6 +200,7 @@ fn nginx(nginx: &Nginx, control: &Control, dice: &mut Dice, figures: &mut Figure
         std::thread::sleep(Duration::from_millis(dice.roll(400)));
         control.disturb(nginx.net, dice, figures)?;
         let all = workers(nginx.master()?)?;
+        all.iter().try_for_each(|pid| pages.keep(*pid))?;
         // It may have ended by itself in between.
         if !all.is_empty() && signal(*dice.pick(&all), Signal::SIGKILL).is_ok() {
             figures.deaths[3] += 1;
@@ -209,6 +215,7 @@ fn nginx(nginx: &Nginx, control: &Control, dice: &mut Dice, figures: &mut Figure
         figures.fetches += 1;
         figures.bytes += *size as u64;
     }
+    workers(nginx.master()?)?.iter().try_for_each(|pid| pages.keep(*pid))?;
     Ok(())
 }
 
@@ -217,6 +224,8 @@ struct Sample {
     redis: Census,
     master: Census,
     workers: usize,
+    /// What redis-server and nginx have had in memory until now.
+    moved: [Totals; 2],
     names: [usize; 2],
     /// Allocated in redis-server, but not by redis (bytes).
     foreign: u64,
@@ -225,7 +234,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(server: &Redis, web: &Nginx) -> Result<Sample> {
+    fn take(server: &Redis, web: &Nginx, pages: &Pages) -> Result<Sample> {
         let master = web.master()?;
         let memory = server.cli(&["info", "memory"])?;
         let redis = Census::of(server.pid())?;
@@ -239,6 +248,7 @@ impl Sample {
             redis,
             master: Census::of(master)?,
             workers: held,
+            moved: [Totals::of(server.pid())?, pages.totals()?],
             names: [census::names(server.net)?, census::names(web.net)?],
         })
     }
@@ -246,7 +256,7 @@ impl Sample {
     fn show(&self) -> String {
         format!(
             "redis-server: {} KiB ({} B not of redis, {} KiB outside its allocator), {} descriptors, {} regions; \
-             nginx: master {} KiB, {} descriptors, {} regions, workers {} descriptors; names {:?}; \
+             nginx: master {} KiB, {} descriptors, {} regions, workers {} descriptors; {:?}; names {:?}; \
              files {}, pinned {}",
             self.redis.anonymous,
             self.foreign,
@@ -257,6 +267,7 @@ impl Sample {
             self.master.descriptors(),
             self.master.regions,
             self.workers,
+            self.moved,
             self.names,
             census::files().len(),
             census::pinned().len(),
@@ -312,18 +323,18 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     let value = noise(seed, 300_000);
     server.set("value", &value)?;
     let web = Nginx::start(&net_n, Load::Library, 2, "on")?;
-    let mut samples = Vec::new();
+    let (mut samples, mut pages) = (Vec::new(), Pages::default());
     while begin.elapsed() < time {
         match dice.roll(8) {
             0 | 1 => redis(&server, &value, &control, &mut dice, figures).context("redis")?,
             2 => redis_server(&mut dice, figures).context("redis-server")?,
-            3 => nginx(&web, &control, &mut dice, figures).context("nginx")?,
+            3 => nginx(&web, &mut pages, &control, &mut dice, figures).context("nginx")?,
             _ => streams(&mut dice, &control, figures).context("streams")?,
         }
         // Once both have warmed up.
         let due = begin.elapsed().as_secs() / 30 > samples.len() as u64;
         if due && figures.benchmarks >= 3 && figures.fetches >= 3 {
-            let sample = Sample::take(&server, &web)?;
+            let sample = Sample::take(&server, &web, &pages)?;
             println!("{} s: {figures:?}\n    {}", begin.elapsed().as_secs(), sample.show());
             samples.push(sample);
         }
@@ -331,6 +342,11 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     if !samples.is_empty() {
         figures.leaks.extend(grown(&samples));
     }
+    // Each benchmark has a connection at least. A short run may have had none.
+    let (of_redis, of_nginx) = (Totals::of(server.pid())?, pages.totals()?);
+    of_redis.ensure_in_memory("clients of redis", figures.benchmarks / 2, 10_000 * (figures.benchmarks / 2))?;
+    of_nginx.ensure_in_memory("clients of nginx", figures.fetches / 4, 10_000 * (figures.fetches / 4))?;
+    figures.servers.ensure_in_memory("clients of redis-servers that died", figures.deaths[2] / 2, figures.deaths[2] / 2)?;
     server.stop()?;
     web.stop()?;
     for net in [&net_r, &net_n] {

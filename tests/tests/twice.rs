@@ -25,6 +25,13 @@ const FLIPPING: &[(&str, &str)] = &[
     ("leaving::cancelled", "4096,99"),
     ("limits::alt_stack", "4096,99"),
     ("epoll_odd::edges_unread", "16,3"),
+    ("streams::records", "4096,99"),
+    ("streams::wander_cork", "4096,99"),
+    ("flags::waitall", "4096,99"),
+    ("flags::more_and_cork", "4096,99"),
+    ("amounts::low_water", "4096,99"),
+    ("close::half_close_100mb_back", "65536,99"),
+    ("threads::reader_before_the_switch", "4096,99"),
 ];
 
 /// Sources in `c/`, one subject each.
