@@ -7,10 +7,15 @@
 # between memory and TCP at random bytes. Then a case does not ask how much left TCP (`process::flipping` in tests/src), and a suite
 # with no other subject is left out (`steady` below).
 #
+# Random tests have other seeds each time, which are printed; SMCR_TEST_SEED (programs) and SMCR_FUZZ_SEED (parsers) repeat a run.
+#
 # Called by `make test` and its relatives. Exit status 0: all passed. Needs bash, cargo and timeout.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 CARGO=${CARGO:-cargo}
+export SMCR_TEST_SEED=${SMCR_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+export SMCR_FUZZ_SEED=${SMCR_FUZZ_SEED:-$((RANDOM * 32768 + RANDOM))}
+seeds="SMCR_TEST_SEED=$SMCR_TEST_SEED SMCR_FUZZ_SEED=$SMCR_FUZZ_SEED"
 
 # Seconds after which a suite is stopped: several times what it takes on two processors.
 deadline() {
@@ -85,6 +90,7 @@ status=0
 summary=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+echo "== seeds: $seeds"
 if [ -n "${SMCR_FLIP:-}" ]; then echo "== connections flip: SMCR_FLIP=$SMCR_FLIP"; fi
 for suite in "$@"; do
     printf '\n== %s\n' "$suite"
@@ -102,6 +108,6 @@ for suite in "$@"; do
     esac
     summary+=("$(printf '%-18s %4d s  %s' "$suite" $((SECONDS - begin)) "$word")")
 done
-printf '\n== summary (%d s)%s\n' "$SECONDS" "${SMCR_FLIP:+, SMCR_FLIP=$SMCR_FLIP}"
+printf '\n== summary (%d s), %s%s\n' "$SECONDS" "$seeds" "${SMCR_FLIP:+, SMCR_FLIP=$SMCR_FLIP}"
 printf '%s\n' "${summary[@]}"
 exit $status
