@@ -142,12 +142,14 @@ fn one_switch(to: SocketAddr, name: &str) -> Result<()> {
     const BYTES: [u8; 100] = [0x5c; 100];
     let mut link = establish(to)?;
     link.in_memory = true;
-    let (end, mut unseen) = (Instant::now() + PATIENCE, 0u32);
+    let (end, mut unseen) = (Instant::now() + PATIENCE * 2, 0usize);
     loop {
         let passed = link.region.d32(0, at::SWITCH).load(Relaxed);
         let next = passed + 1;
-        link.ring(&BYTES);
-        // While the server wakes, reads, or has read all of it.
+        let begin = link.region.d64(0, at::HEAD).load(Relaxed);
+        // While the server wakes, reads and answers, or has read all of it.
+        let messages = 1 + unseen % 100;
+        (0..messages).for_each(|_| link.ring(&BYTES));
         (0..unseen % 64 * 500).for_each(|_| std::hint::spin_loop());
         let r = &link.region;
         let head = r.d64(0, at::HEAD).load(Relaxed);
@@ -155,7 +157,7 @@ fn one_switch(to: SocketAddr, name: &str) -> Result<()> {
             // Marks that are possible, and a number that is not.
             "switch-far" => (next + 7, head, link.sent),
             "switch-back" => (0, head, link.sent),
-            "ring-mark-back" => (next, head - BYTES.len() as u64 - 5, link.sent),
+            "ring-mark-back" => (next, begin - 5, link.sent),
             "kernel-mark-back" => (next, head, 1),
             _ => bail!("unknown field {name}"),
         };
@@ -172,7 +174,7 @@ fn one_switch(to: SocketAddr, name: &str) -> Result<()> {
         }
         link.region.d32(0, at::SWITCH).store(passed, SeqCst);
         link.wake();
-        if let Err(e) = link.expect(&BYTES) {
+        if let Err(e) = link.expect(&BYTES.repeat(messages)) {
             ensure!(link.is_over(), "a mark that was taken away: {e:#}");
             println!("{name}: reset, after {unseen} that were not looked at");
             return Ok(());
