@@ -147,11 +147,15 @@ fn one_switch(to: SocketAddr, name: &str) -> Result<()> {
         let passed = link.region.d32(0, at::SWITCH).load(Relaxed);
         let next = passed + 1;
         let begin = link.region.d64(0, at::HEAD).load(Relaxed);
-        // While the server wakes, reads and answers, or has read all of it.
+        let answered = link.region.d64(1, at::HEAD).load(Relaxed);
         let messages = 1 + unseen % 100;
         (0..messages).for_each(|_| link.ring(&BYTES));
-        (0..unseen % 64 * 500).for_each(|_| std::hint::spin_loop());
         let r = &link.region;
+        // When it has begun to read or to answer, and looks for more behind that; or at any time.
+        let rests = || r.d64(0, at::TAIL).load(Relaxed) == begin && r.d64(1, at::HEAD).load(Relaxed) == answered;
+        let (patience, late) = (Instant::now() + Duration::from_millis(2), unseen % 2 * (unseen % 64) * 500);
+        while late == 0 && rests() && Instant::now() < patience {}
+        (0..late).for_each(|_| std::hint::spin_loop());
         let head = r.d64(0, at::HEAD).load(Relaxed);
         let (switch, at_ring, at_kernel) = match name {
             // Marks that are possible, and a number that is not.
