@@ -58,6 +58,8 @@ run() {
         programs_*) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
         # The same for Python's sockets, selectors and asyncio.
         strict) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- echo:: ;;
+        # Random values in the shared memory while it is read and written.
+        hostile_random) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test hostile -- random_values ;;
         # Its cases wait for most of their time.
         twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=3 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
@@ -77,6 +79,7 @@ again() {
     if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 3 ]; then return 1; fi
     case $1 in
         arrows | models | lab | conformance) return 1 ;;
+        hostile_random) packages=(-p smcr-tests --test hostile) ;;
         twice) return 1 ;; # has attempts of its own
         programs_*) strict=(env SMCR_STRICT=1) ;;
         units) packages=(-p smcr-proto -p smcr-admin -p smcr-preload) ;;
