@@ -32,7 +32,7 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults memcheck hostile_wakes limits control models forks handovers conformance lab
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults memcheck hostile_random hostile_wakes hostile_closes hostile_relatives idle limits control models forks handovers conformance lab
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build

@@ -7,10 +7,15 @@
 # between memory and TCP at random bytes. Then a case does not ask how much left TCP (`process::flipping` in tests/src), and a suite
 # with no other subject is left out (`steady` below).
 #
+# Random tests have other seeds each time, which are printed; SMCR_TEST_SEED (programs) and SMCR_FUZZ_SEED (parsers) repeat a run.
+#
 # Called by `make test` and its relatives. Exit status 0: all passed. Needs bash, cargo and timeout.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 CARGO=${CARGO:-cargo}
+export SMCR_TEST_SEED=${SMCR_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+export SMCR_FUZZ_SEED=${SMCR_FUZZ_SEED:-$((RANDOM * 32768 + RANDOM))}
+seeds="SMCR_TEST_SEED=$SMCR_TEST_SEED SMCR_FUZZ_SEED=$SMCR_FUZZ_SEED"
 
 # Seconds after which a suite is stopped: several times what it takes on two processors.
 deadline() {
@@ -56,6 +61,8 @@ run() {
         programs_*) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" -- --test-threads=1 ;;
         # The same for Python's sockets, selectors and asyncio.
         strict) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- echo:: ;;
+        # Random values in the shared memory while it is read and written.
+        hostile_random) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test hostile -- random_values ;;
         # Its cases wait for most of their time.
         twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=3 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
@@ -75,6 +82,7 @@ again() {
     if [ "${#failed[@]}" -eq 0 ] || [ "${#failed[@]}" -gt 3 ]; then return 1; fi
     case $1 in
         arrows | models | lab | conformance) return 1 ;;
+        hostile_random) packages=(-p smcr-tests --test hostile) ;;
         twice) return 1 ;; # has attempts of its own
         programs_*) strict=(env SMCR_STRICT=1) ;;
         units) packages=(-p smcr-proto -p smcr-admin -p smcr-preload) ;;
@@ -88,6 +96,7 @@ status=0
 summary=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+echo "== seeds: $seeds"
 if [ -n "${SMCR_FLIP:-}" ]; then echo "== connections flip: SMCR_FLIP=$SMCR_FLIP"; fi
 for suite in "$@"; do
     printf '\n== %s\n' "$suite"
@@ -105,6 +114,6 @@ for suite in "$@"; do
     esac
     summary+=("$(printf '%-18s %4d s  %s' "$suite" $((SECONDS - begin)) "$word")")
 done
-printf '\n== summary (%d s)%s\n' "$SECONDS" "${SMCR_FLIP:+, SMCR_FLIP=$SMCR_FLIP}"
+printf '\n== summary (%d s), %s%s\n' "$SECONDS" "$seeds" "${SMCR_FLIP:+, SMCR_FLIP=$SMCR_FLIP}"
 printf '%s\n' "${summary[@]}"
 exit $status

@@ -1,11 +1,16 @@
 //! Loading the library is harmless: where the system lacks what it uses, where limits are odd,
 //! where the program is not one that it can help, everything goes on as without it.
 
+mod hostile_common;
+
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use hostile_common::{Talker, connections, server};
 use smcr_tests::apps::PORT;
+use smcr_tests::census::Census;
+use smcr_tests::library;
 use smcr_tests::net::Net;
 use smcr_tests::process::{DEADLINE, Load, Program, eventually, flipping, which};
 use smcr_tests::share::measure;
@@ -29,53 +34,6 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()>
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
-}
-
-/// RLIMIT_NOFILE at the most that this system permits, up to a container's usual 1,073,741,816:
-/// no table of that size, and everything as usual.
-#[test]
-fn huge_descriptor_limit() -> Result<()> {
-    let most: u64 = std::fs::read_to_string("/proc/sys/fs/nr_open")?
-        .trim()
-        .parse()?;
-    let mut huge = 1_073_741_816.min(most);
-    let net = Net::new()?;
-    let attempt = Program::new(&net, Load::Native, "true")
-        .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
-        .start();
-    if attempt.is_err() {
-        let mut now = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: a plain system call on a local.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut now) };
-        huge = now.rlim_max;
-        println!("no more than {huge} descriptors are permitted here");
-    }
-    case("stdio", "lines")?
-        .check_with(&|p| p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge)))?;
-    // What a program without sockets has mapped: little more than without the library.
-    let mut sizes = Vec::new();
-    for load in Load::BOTH {
-        let status = Program::new(&net, load, "cat")
-            .args(["/proc/self/status"])
-            .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
-            .run_ok()?;
-        let size = |name: &str| -> Result<u64> {
-            let line = status
-                .lines()
-                .find(|l| l.starts_with(name))
-                .context("status")?;
-            Ok(line.split_whitespace().nth(1).context("status")?.parse()?)
-        };
-        sizes.push(size("VmRSS:")?);
-    }
-    ensure!(
-        sizes[1] < sizes[0] + 4096,
-        "resident KiB without and with: {sizes:?}"
-    );
-    Ok(())
 }
 
 /// As many descriptors as connections and 16 more.
@@ -220,8 +178,70 @@ fn setuid_programs() -> Result<()> {
     ];
     let percent = transfer(&plain, &plain, &as_user)?;
     ensure!(percent >= 100, "setuid: {percent} % on lo");
-    // The library from /etc/ld.so.preload would be loaded nevertheless: SMCR must stay inert then.
     Ok(())
+}
+
+/// /etc/ld.so.preload loads the library into setuid programs too (AT_SECURE). There it does nothing: no page, no descriptor, TCP. The
+/// same program without the bit is accelerated.
+#[test]
+fn loaded_into_a_setuid_program() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("left out: needs root");
+        return Ok(());
+    }
+    // Instead of /etc, in a mount namespace of the client's.
+    let etc = tempfile::TempDir::new()?;
+    std::fs::set_permissions(etc.path(), std::fs::Permissions::from_mode(0o755))?;
+    for name in ["ld.so.cache", "passwd", "group"] {
+        let _ = std::fs::copy(format!("/etc/{name}"), etc.path().join(name));
+    }
+    std::fs::write(etc.path().join("ld.so.preload"), format!("{}\n", library::path().display()))?;
+    let etc = etc.path().to_str().context("path")?;
+    let in_etc = ["unshare", "-m", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\"", etc];
+    let as_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
+
+    let net = Net::new()?;
+    let _server = server(&net, Load::Library, "epoll", &[])?;
+    let talker = |name: &str, mode: u32, before: &[&str]| -> Result<Talker> {
+        let program = compile_with("cc", name, &["talker.c"], &["-O1", "-g", "-pthread"])?;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode))?;
+        let port = PORT.to_string();
+        let line = [before, &as_user, &[program.to_str().context("path")?, "127.0.0.1", &port]].concat();
+        Talker::start_line(&net, Load::Native, &line)
+    };
+    let maps = |t: &Talker| std::fs::read_to_string(format!("/proc/{}/maps", t.pid()));
+    // The files that it has by name are those of its output.
+    let held = |t: &Talker| -> Result<Vec<(String, usize)>> {
+        Ok(Census::of(t.pid())?.fds.into_iter().filter(|(kind, _)| !kind.starts_with('/')).collect())
+    };
+    let is_loaded = |maps: &str| maps.contains(&library::path().display().to_string());
+
+    let mut native = talker("talker-setuid", 0o4755, &[])?;
+    native.exchange(1_000_000)?;
+    ensure!(!is_loaded(&maps(&native)?));
+    let expected = held(&native)?;
+
+    let mut usual = talker("talker-usual", 0o755, &in_etc)?;
+    usual.ensure_accelerated()?;
+    ensure!(is_loaded(&maps(&usual)?) && maps(&usual)?.contains("memfd:smcr"));
+
+    let mut inert = talker("talker-setuid", 0o4755, &in_etc)?;
+    inert.exchange(20_000)?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", inert.pid()))?;
+    ensure!(status.contains("Uid:\t12345\t0\t0\t0"), "no setuid program: {status}");
+    let before = net.lo()?;
+    inert.exchange(1_000_000)?;
+    let bytes = (net.lo()? - before).bytes;
+    let maps = maps(&inert)?;
+    ensure!(is_loaded(&maps), "not loaded: {maps}");
+    ensure!(!maps.contains("memfd:smcr"), "{maps}");
+    ensure!(bytes >= 2_000_000, "{bytes} bytes on lo");
+    let fds = held(&inert)?;
+    ensure!(fds == expected, "{fds:?}, natively {expected:?}");
+    ensure!(connections(inert.pid())?.is_empty());
+    inert.end()?;
+    usual.end()?;
+    native.end()
 }
 
 /// Go programs make their own system calls.

@@ -5,65 +5,62 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, attacked, here, hostile, is_root};
+use hostile_common::{Talker, attack, attacked, everybody, here, hostile, hostile_as, is_root, survive};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
+use smcr_tests::dice;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, eventually};
 
 /// The ways a server waits: each has another path into the shared memory.
 const MODES: [&str; 3] = ["epoll", "threads", "raw"];
 
-/// Runs attacks on a server while a client of it talks, before, meanwhile and after.
-fn survive(mode: &str, attacks: &[&[&str]]) -> Result<()> {
-    let net = Net::new()?;
-    let mut server = attacked(&net, mode, &[])?;
-    let port = PORT.to_string();
-    let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
-    let mut native = Talker::start(&net, Load::Native, &["127.0.0.1", &port])?;
-    friend.ensure_accelerated()?;
-    for attack_args in attacks {
-        friend.begin(3_000_000)?;
-        native.begin(1_000_000)?;
-        let mut line = vec![attack_args[0], "ADDRESS"];
-        line.extend(&attack_args[1..]);
-        let here = here();
-        line[1] = &here;
-        let out = attack(&net, &line);
-        ensure!(
-            !server.gone()?,
-            "the server has died: {:?}\n{out:?}",
-            server.so_far()
-        );
-        println!(
-            "{mode}: {}",
-            out.with_context(|| format!("{mode}: {attack_args:?}"))?
-                .trim()
-        );
-        friend
-            .finish()
-            .with_context(|| format!("a friend, {mode}: {attack_args:?}"))?;
-        native
-            .finish()
-            .with_context(|| format!("a native one, {mode}: {attack_args:?}"))?;
-    }
-    let c = friend.connection()?;
-    ensure!(c["state"] == "ACCELERATED", "{c}");
-    friend.end()?;
-    native.end()?;
-    let mut late = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
-    late.ensure_accelerated()?;
-    late.end()
+/// The seed of this run, which is printed.
+fn announced_seed() -> u64 {
+    let seed = dice::seed();
+    println!("SMCR_TEST_SEED={seed}");
+    seed
 }
 
 fn in_all_modes(attacks: &[&[&str]]) -> Result<()> {
-    MODES.iter().try_for_each(|mode| survive(mode, attacks))
+    MODES.iter().try_for_each(|mode| survive(mode, None, attacks))
 }
 
 /// The tool reaches what it is meant to attack.
 #[test]
 fn an_honest_one_is_accelerated() -> Result<()> {
     in_all_modes(&[&["honest"]])
+}
+
+/// What a peer of the server's user may do, another user's may as well, also one that is in a user namespace of its own.
+fn by_others(mode: &str, who: &str) -> Result<()> {
+    let seed = announced_seed().to_string();
+    let attacks: &[&[&str]] = &[
+        &["honest"],
+        &["field", "all"],
+        &["fuzz", &seed, "10"],
+        &["offer", "kinds"],
+        &["offer", "versions"],
+        &["offer", "garbage"],
+        &["offer", "descriptors"],
+        &["offer", "deaths"],
+    ];
+    if is_root() { survive(mode, Some(who), attacks).with_context(|| format!("SMCR_TEST_SEED={seed}")) } else { Ok(()) }
+}
+
+#[test]
+fn by_nobody() -> Result<()> {
+    by_others("epoll", "nobody")
+}
+
+#[test]
+fn by_root_of_a_user_namespace() -> Result<()> {
+    by_others("threads", "namespace")
+}
+
+#[test]
+fn by_nobody_of_a_user_namespace() -> Result<()> {
+    by_others("raw", "unmapped")
 }
 
 /// One value that no honest peer can have written.
@@ -75,11 +72,7 @@ fn one_wrong_value() -> Result<()> {
 /// Random values in random fields while traffic flows. `SMCR_TEST_SEED` repeats a run.
 #[test]
 fn random_values() -> Result<()> {
-    let seed = match std::env::var("SMCR_TEST_SEED") {
-        Ok(text) => text.parse()?,
-        Err(_) => u64::from(std::process::id()) * 1000,
-    };
-    println!("SMCR_TEST_SEED={seed}");
+    let seed = announced_seed();
     in_all_modes(&[&["fuzz", &seed.to_string(), "40"]])
         .with_context(|| format!("SMCR_TEST_SEED={seed}"))
 }
@@ -140,14 +133,15 @@ fn death_at_each_step() -> Result<()> {
 /// A peer that asks for its bytes through TCP and reads none of them.
 #[test]
 fn a_peer_that_reads_nothing() -> Result<()> {
-    for mode in MODES {
+    let by_others = MODES.into_iter().zip(everybody().into_iter().skip(1));
+    for (mode, who) in MODES.map(|mode| (mode, None)).into_iter().chain(by_others) {
         let net = Net::new()?;
         let _server = attacked(&net, mode, &[])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?;
-        let stalled = hostile(&net, &["stall", &here()]).start()?;
+        let stalled = hostile_as(&net, who, &["stall", &here()]).start()?;
         eventually("stalled", || Ok(stalled.so_far().0.contains("stalled")))?;
-        friend.exchange(3_000_000).with_context(|| mode)?;
+        friend.exchange(3_000_000).with_context(|| format!("{mode}, {who:?}"))?;
         friend.end()?;
     }
     Ok(())
@@ -157,18 +151,21 @@ fn a_peer_that_reads_nothing() -> Result<()> {
 /// accelerated again when they are gone.
 #[test]
 fn channels_held_by_a_stranger() -> Result<()> {
-    let net = Net::new()?;
-    let server = attacked(&net, "threads", &[])?;
-    let squatter = hostile(&net, &["squat", &here(), "600"]).start()?;
-    eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
-        .with_context(|| format!("{:?}", squatter.so_far()))?;
-    let port = PORT.to_string();
-    let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
-    t.exchange(2_000_000)?;
-    t.end()?;
-    drop(squatter);
-    await_room(&net)?;
-    server.signal(nix::sys::signal::Signal::SIGTERM)
+    for who in everybody() {
+        let net = Net::new()?;
+        let _server = attacked(&net, "threads", &[])?;
+        let squatter = hostile_as(&net, who, &["squat", &here(), "600"]).start()?;
+        eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
+            .with_context(|| format!("{who:?}: {:?}", squatter.so_far()))?;
+        println!("{who:?}: {}", squatter.so_far().0.trim());
+        let port = PORT.to_string();
+        let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+        t.exchange(2_000_000)?;
+        t.end()?;
+        drop(squatter);
+        await_room(&net).with_context(|| format!("{who:?}"))?;
+    }
+    Ok(())
 }
 
 /// Another uid offers more memory than the server may map, on many connections at once and again where it was refused.

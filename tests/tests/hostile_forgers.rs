@@ -6,7 +6,7 @@ mod hostile_common;
 use std::collections::HashSet;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, connections, here, hostile, is_root, server};
+use hostile_common::{Talker, attack, connections, everybody, here, hostile, hostile_as, is_root, server};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{DEADLINE, Load, Program, Running, eventually};
@@ -21,15 +21,20 @@ fn port() -> String {
 /// A relay shows the server's announcement on its own socket: the cookie is not the server's.
 #[test]
 fn a_relay_that_copies_the_announcement() -> Result<()> {
-    let net = Net::new()?;
-    let _server = server(&net, Load::Library, "threads", &[])?;
-    let relay = hostile(&net, &["relay", &here(), "7100"]).start()?;
-    net.wait_listen(7100)?;
-    let mut client = Talker::start(&net, Load::Library, &[LOCAL, "7100"])?;
-    client
-        .ensure_on_tcp("peer-silent")
-        .with_context(|| format!("{:?}", relay.so_far()))?;
-    client.end()
+    for who in everybody() {
+        let net = Net::new()?;
+        let _server = server(&net, Load::Library, "threads", &[])?;
+        let relay = hostile_as(&net, who, &["relay", &here(), "7100"]).start()?;
+        net.wait_listen(7100)?;
+        let mut client = Talker::start(&net, Load::Library, &[LOCAL, "7100"])?;
+        // The socket of another user's relay is not the user's who has the name.
+        let reason = if who.is_none() { "peer-silent" } else { "uid" };
+        client
+            .ensure_on_tcp(reason)
+            .with_context(|| format!("{who:?}: {:?}", relay.so_far()))?;
+        client.end()?;
+    }
+    Ok(())
 }
 
 /// A server that announces a channel and does not keep to the rules on it.
@@ -67,11 +72,59 @@ fn a_name_held_by_nobody() -> Result<()> {
     }
 }
 
+/// The same for a client in a user namespace, where the server's uid and nobody's look alike: 65534. It asks whoever has the name, and
+/// no byte of the stream goes there without a proof.
+#[test]
+fn a_name_held_by_nobody_seen_from_a_user_namespace() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    for map in [&["-U"][..], &["-U", "-r"]] {
+        for (how, reason) in [("nobody", "peer-silent"), ("nobody-lie", "proof")] {
+            let net = Net::new()?;
+            let forger = hostile(&net, &["silent", &here(), how]).start()?;
+            net.wait_listen(PORT)?;
+            let mut before = vec!["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "unshare"];
+            before.extend(map);
+            let mut client = Talker::start_through(&net, Load::Library, &before, &[LOCAL, &port()])?;
+            client
+                .ensure_on_tcp(reason)
+                .with_context(|| format!("{map:?}, {how}: {:?}", forger.so_far()))?;
+            client.end()?;
+        }
+    }
+    Ok(())
+}
+
+/// Somebody takes the name of a server to another network namespace: nothing is reached from there, and nobody comes there.
+#[test]
+fn a_name_held_in_another_network_namespace() -> Result<()> {
+    for who in everybody() {
+        let net = Net::new()?;
+        let server = server(&net, Load::Library, "epoll", &[])?;
+        let mut elsewhere = hostile_as(&net, who, &["elsewhere", &here()]).start()?;
+        eventually("the name is held", || {
+            ensure!(!elsewhere.gone()?, "{who:?}: {:?}", elsewhere.so_far());
+            Ok(elsewhere.so_far().0.contains("holds the name"))
+        })?;
+        let mut client = Talker::start(&net, Load::Library, &[LOCAL, &port()])?;
+        let c = client.ensure_accelerated().with_context(|| format!("{who:?}"))?;
+        ensure!(c["peer_pid"] == server.pid(), "{who:?}: {c}");
+        client.end()?;
+        ensure!(!elsewhere.gone()?, "{who:?}: {:?}", elsewhere.so_far());
+        let said = elsewhere.so_far().0;
+        ensure!(said == "holds the name\n", "{who:?}: {said}");
+    }
+    Ok(())
+}
+
 /// A requester names somebody else's connection: nothing of it is lost, nothing comes to the
 /// requester, and it goes on with its real peer.
 #[test]
 fn a_foreign_connection_is_named() -> Result<()> {
-    for mode in ["threads", "epoll", "raw"] {
+    let modes = ["threads", "epoll", "raw"];
+    let by_others = modes.into_iter().zip(everybody().into_iter().skip(1));
+    for (mode, who) in modes.map(|mode| (mode, None)).into_iter().chain(by_others) {
         for load in Load::BOTH {
             let net = Net::new()?;
             let mut server = server(&net, Load::Library, mode, &[])?;
@@ -79,7 +132,7 @@ fn a_foreign_connection_is_named() -> Result<()> {
             let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
             let mut victim = Talker::start_through(&net, load, &late, &[LOCAL, &port(), "7200"])?;
             victim.exchange(20)?;
-            let mut thief = hostile(&net, &["foreign", &here(), "127.0.0.1:7200"]).start()?;
+            let mut thief = hostile_as(&net, who, &["foreign", &here(), "127.0.0.1:7200"]).start()?;
             eventually("the thief's offer", || {
                 victim.exchange(40)?;
                 ensure!(!thief.gone()?, "{:?}", thief.so_far());
@@ -88,7 +141,7 @@ fn a_foreign_connection_is_named() -> Result<()> {
             for _ in 0..100 {
                 victim.exchange(20_000)?;
             }
-            println!("{mode}, {load:?}: {}", thief.so_far().0.trim());
+            println!("{mode}, {who:?}, {load:?}: {}", thief.so_far().0.trim());
             victim.end()?;
             let ended = thief.wait(DEADLINE)?;
             ensure!(ended.status.success(), "{ended}");

@@ -6,7 +6,7 @@ mod hostile_common;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attacked, here, hostile};
+use hostile_common::{Talker, attacked, here, hostile, hostile_as, is_root};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, eventually};
@@ -57,14 +57,14 @@ fn ensure_at_rest(pid: i32) -> Result<()> {
     anyhow::bail!("{used} ticks in half a second")
 }
 
-fn nowhere(mode: &str) -> Result<()> {
+fn nowhere(mode: &str, who: Option<&str>) -> Result<()> {
     let net = Net::new()?;
     let server = attacked(&net, mode, &[])?;
     let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
     friend.ensure_accelerated()?;
     let mut stay = Vec::new();
     for name in CLAIMS {
-        let claim = hostile(&net, &["claim", &here(), name]).start()?;
+        let claim = hostile_as(&net, who, &["claim", &here(), name]).start()?;
         eventually("claim", || Ok(claim.so_far().0.contains("claimed")))
             .with_context(|| format!("{mode}, {name}: {:?}", claim.so_far()))?;
         ensure_at_rest(server.pid()).with_context(|| format!("{mode}, {name}"))?;
@@ -79,17 +79,23 @@ fn nowhere(mode: &str) -> Result<()> {
 
 #[test]
 fn in_an_epoll_loop() -> Result<()> {
-    nowhere("epoll")
+    nowhere("epoll", None)
 }
 
 #[test]
 fn in_a_loop_that_is_not_seen() -> Result<()> {
-    nowhere("raw")
+    nowhere("raw", None)
 }
 
 #[test]
 fn in_blocking_threads() -> Result<()> {
-    nowhere("threads")
+    nowhere("threads", None)
+}
+
+/// The claims of another user's.
+#[test]
+fn by_nobody() -> Result<()> {
+    if is_root() { nowhere("epoll", Some("nobody")) } else { Ok(()) }
 }
 
 /// A peer that asks for a ring full of bytes through TCP and reads none of them, where the kernel's

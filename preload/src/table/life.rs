@@ -207,6 +207,8 @@ pub fn on_dup(old: i32, new: i32) {
                 hand_over(s, new, Reason::Stdio);
             }
         }
+        // What is done by a number beyond the table no hook sees.
+        Some(Entry::Sock(s)) => hand_over(s, old, Reason::FdTooHigh),
         Some(Entry::Set(s)) if super::has_room(new) => {
             set::hold(s);
             put(new, Entry::Set(s));

@@ -1,8 +1,9 @@
-//! A bounded, repeatable run of a fuzz target: every input of `fuzz/corpus`, and mutations of them. Called by the
+//! A bounded run of a fuzz target: every input of `fuzz/corpus`, and mutations of them. Called by the
 //! fuzz tests of smcr-proto and smcr-admin.
 //!
-//! SMCR_FUZZ_SEED and SMCR_FUZZ_ROUNDS (inputs for each target) change the run; a failure prints the seed
-//! and the input. The real fuzzers (`fuzz/`) have the same targets and corpus, and no bound.
+//! The mutations are others each time. SMCR_FUZZ_SEED repeats a run, SMCR_FUZZ_ROUNDS (inputs for each target) makes it
+//! longer; the seed is printed, and a failure prints the input too. The real fuzzers (`fuzz/`) have the same targets
+//! and corpus, and no bound.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -11,7 +12,9 @@ const ROUNDS: u64 = 30_000;
 
 /// Runs a target with its corpus and with mutations of it.
 pub fn run(name: &str, function: fn(&[u8])) {
-    let (seed, rounds) = (number("SMCR_FUZZ_SEED", 0x534d_4352), number("SMCR_FUZZ_ROUNDS", ROUNDS));
+    let seed = number("SMCR_FUZZ_SEED").unwrap_or_else(another_seed);
+    let rounds = number("SMCR_FUZZ_ROUNDS").unwrap_or(ROUNDS);
+    println!("{name}: SMCR_FUZZ_SEED={seed}");
     let seeds = corpus(name);
     assert!(!seeds.is_empty(), "{name} has no corpus");
     let mut random = Random(seed | 1);
@@ -49,8 +52,13 @@ impl Random {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |v| v.parse().expect("a number"))
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|v| v.parse().expect("a number"))
+}
+
+fn another_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |t| t.as_nanos() as u64 % 1_000_000_007)
 }
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {

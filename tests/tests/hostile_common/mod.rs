@@ -83,6 +83,11 @@ impl<'a> Talker<'a> {
         let mut line: Vec<&str> = before.to_vec();
         line.push(talker.to_str().context("path")?);
         line.extend(args);
+        Talker::start_line(net, load, &line)
+    }
+
+    /// A client by its whole command line.
+    pub fn start_line(net: &'a Net, load: Load, line: &[&str]) -> Result<Talker<'a>> {
         let (from, to) = std::io::pipe()?;
         let running = Program::new(net, load, line[0])
             .args(&line[1..])
@@ -210,9 +215,24 @@ pub fn hostile<'a>(net: &'a Net, args: &[&str]) -> Program<'a> {
     Program::new(net, Load::Native, env!("CARGO_BIN_EXE_hostile")).args(args)
 }
 
+/// The same as another user: "nobody", or nobody in a user namespace of its own, there as root ("namespace") or as nobody of whom it
+/// knows ("unmapped").
+pub fn hostile_as<'a>(net: &'a Net, who: Option<&str>, args: &[&str]) -> Program<'a> {
+    let program = hostile(net, args);
+    match who {
+        Some(who) => program.env("HOSTILE_AS", who),
+        None => program,
+    }
+}
+
 /// Runs it to its end, which must be a good one.
 pub fn attack(net: &Net, args: &[&str]) -> Result<String> {
-    let ended = hostile(net, args)
+    attack_as(net, None, args)
+}
+
+/// The same as another user.
+pub fn attack_as(net: &Net, who: Option<&str>, args: &[&str]) -> Result<String> {
+    let ended = hostile_as(net, who, args)
         .env("RUST_BACKTRACE", "0")
         .start()?
         .wait(DEADLINE * 2)?;
@@ -220,9 +240,60 @@ pub fn attack(net: &Net, args: &[&str]) -> Result<String> {
     Ok(ended.out)
 }
 
+/// Runs attacks, as whom `hostile_as` says, on a server while a client of it talks, before, meanwhile and after.
+pub fn survive(mode: &str, who: Option<&str>, attacks: &[&[&str]]) -> Result<()> {
+    let net = Net::new()?;
+    let mut server = attacked(&net, mode, &[])?;
+    let port = PORT.to_string();
+    let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+    let mut native = Talker::start(&net, Load::Native, &["127.0.0.1", &port])?;
+    friend.ensure_accelerated()?;
+    for attack_args in attacks {
+        friend.begin(3_000_000)?;
+        native.begin(1_000_000)?;
+        let mut line = vec![attack_args[0], "ADDRESS"];
+        line.extend(&attack_args[1..]);
+        let here = here();
+        line[1] = &here;
+        let out = attack_as(&net, who, &line);
+        ensure!(
+            !server.gone()?,
+            "the server has died: {:?}\n{out:?}",
+            server.so_far()
+        );
+        println!(
+            "{mode}, {who:?}: {}",
+            out.with_context(|| format!("{mode}: {attack_args:?}"))?
+                .trim()
+        );
+        friend
+            .finish()
+            .with_context(|| format!("a friend, {mode}: {attack_args:?}"))?;
+        native
+            .finish()
+            .with_context(|| format!("a native one, {mode}: {attack_args:?}"))?;
+    }
+    let c = friend.connection()?;
+    ensure!(c["state"] == "ACCELERATED", "{c}");
+    friend.end()?;
+    native.end()?;
+    let mut late = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
+    late.ensure_accelerated()?;
+    late.end()
+}
+
 /// The server's address for IPv4 clients.
 pub fn here() -> String {
     format!("127.0.0.1:{PORT}")
+}
+
+/// As whom a third party comes: the server's user, and others where this is root.
+pub fn everybody() -> Vec<Option<&'static str>> {
+    let mut all = vec![None];
+    if is_root() {
+        all.extend([Some("nobody"), Some("namespace"), Some("unmapped")]);
+    }
+    all
 }
 
 /// The tests that need several uids are left out for ordinary users.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use smcr_proto::rendezvous::{VERSION_HIGH, VERSION_LOW};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::*;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connection in memory both ways, as an honest library would have it.
 pub fn establish(to: SocketAddr) -> Result<Link> {
@@ -53,23 +53,27 @@ const FIELDS: &[&str] = &[
     "size-odd",
     "size-huge",
     "size-wide",
-    "switch-far",
-    "switch-back",
-    "ring-mark-back",
-    "kernel-mark-back",
     "bells-far",
     "frozen-far",
 ];
+
+/// The same of a switch that is marked. The server looks at it when it reads, and not while nothing seems to have come.
+const SWITCHES: &[&str] = &["switch-far", "switch-back", "ring-mark-back", "kernel-mark-back"];
 
 /// One wrong value in one field: the connection is reset.
 pub fn field(to: SocketAddr, args: &[String]) -> Result<()> {
     match args.first().map(String::as_str) {
         Some("all") => FIELDS
             .iter()
-            .try_for_each(|name| one_field(to, name).context(*name)),
-        Some(name) => one_field(to, name),
+            .chain(SWITCHES)
+            .try_for_each(|name| one(to, name).context(*name)),
+        Some(name) => one(to, name),
         None => bail!("which field"),
     }
+}
+
+fn one(to: SocketAddr, name: &str) -> Result<()> {
+    if SWITCHES.contains(&name) { one_switch(to, name) } else { one_field(to, name) }
 }
 
 fn one_field(to: SocketAddr, name: &str) -> Result<()> {
@@ -77,7 +81,6 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
     let r = &link.region;
     let (head, tail) = (r.d64(0, at::HEAD), r.d64(1, at::TAIL));
     let (sent, got) = (head.load(Relaxed), tail.load(Relaxed));
-    let next = r.d32(0, at::SWITCH).load(Relaxed) + 1;
     // What goes on in the ring meanwhile, so that the server comes to look.
     let mut traffic = false;
     match name {
@@ -108,19 +111,6 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
             r.d32(0, at::SIZE).store((1 << 30) | (64 * 1024), SeqCst);
             head.store(sent + 1, SeqCst);
         }
-        "switch-far" => r.d32(0, at::SWITCH).store(next + 7, SeqCst),
-        "switch-back" => r.d32(0, at::SWITCH).store(0, SeqCst),
-        "ring-mark-back" => {
-            r.d64(0, at::AT_RING + 8 * next as usize)
-                .store(sent - 5, SeqCst);
-            r.d32(0, at::SWITCH).store(next, SeqCst);
-        }
-        "kernel-mark-back" => {
-            r.d64(0, at::AT_RING + 8 * next as usize)
-                .store(sent, SeqCst);
-            r.d64(0, at::AT_KERNEL + 8 * next as usize).store(1, SeqCst);
-            r.d32(0, at::SWITCH).store(next, SeqCst);
-        }
         "bells-far" => {
             r.d32(0, at::BELLS).fetch_add(1 << 24, SeqCst);
         }
@@ -130,16 +120,7 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
         }
         _ => bail!("unknown field {name}"),
     }
-    let sideways = name.starts_with("switch") || name.contains("mark");
-    if sideways {
-        // A wrong mark alone is not looked at while nothing seems to have come.
-        head.store(sent + 1, SeqCst);
-    }
-    let unseen_for = Instant::now() + std::time::Duration::from_secs(1);
     until("reset", || {
-        if sideways && Instant::now() > unseen_for {
-            return Ok(Some(())); // nothing was readable, so nothing was looked at
-        }
         if traffic {
             let old = link.region.d64(1, at::TAIL).load(Relaxed);
             link.ring(&[7; 1000]);
@@ -151,15 +132,60 @@ fn one_field(to: SocketAddr, name: &str) -> Result<()> {
         }
         Ok(link.is_over().then_some(()))
     })?;
-    println!(
-        "{name}: {}",
-        if link.is_over() {
-            "reset"
-        } else {
-            "not looked at"
-        }
-    );
+    println!("{name}: reset");
     Ok(())
+}
+
+/// A wrong switch is marked behind bytes that the server is about to read, as soon or late as it takes until it meets one: a reset. Where
+/// it has not looked, the mark is taken away again, and the connection is whole.
+fn one_switch(to: SocketAddr, name: &str) -> Result<()> {
+    const BYTES: [u8; 100] = [0x5c; 100];
+    let mut link = establish(to)?;
+    link.in_memory = true;
+    let (end, mut unseen) = (Instant::now() + PATIENCE * 2, 0usize);
+    loop {
+        let passed = link.region.d32(0, at::SWITCH).load(Relaxed);
+        let next = passed + 1;
+        let begin = link.region.d64(0, at::HEAD).load(Relaxed);
+        let answered = link.region.d64(1, at::HEAD).load(Relaxed);
+        let messages = 1 + unseen % 100;
+        (0..messages).for_each(|_| link.ring(&BYTES));
+        let r = &link.region;
+        // When it has begun to read or to answer, and looks for more behind that; or at any time.
+        let rests = || r.d64(0, at::TAIL).load(Relaxed) == begin && r.d64(1, at::HEAD).load(Relaxed) == answered;
+        let (patience, late) = (Instant::now() + Duration::from_millis(2), unseen % 2 * (unseen % 64) * 500);
+        while late == 0 && rests() && Instant::now() < patience {}
+        (0..late).for_each(|_| std::hint::spin_loop());
+        let head = r.d64(0, at::HEAD).load(Relaxed);
+        let (switch, at_ring, at_kernel) = match name {
+            // Marks that are possible, and a number that is not.
+            "switch-far" => (next + 7, head, link.sent),
+            "switch-back" => (0, head, link.sent),
+            "ring-mark-back" => (next, begin - 5, link.sent),
+            "kernel-mark-back" => (next, head, 1),
+            _ => bail!("unknown field {name}"),
+        };
+        r.d64(0, at::AT_RING + 8 * next as usize).store(at_ring, Relaxed);
+        r.d64(0, at::AT_KERNEL + 8 * next as usize).store(at_kernel, Relaxed);
+        r.d32(0, at::SWITCH).store(switch, SeqCst);
+        let look = Instant::now() + Duration::from_millis(5);
+        while Instant::now() < look {
+            if link.is_over() {
+                println!("{name}: reset, after {unseen} that were not looked at");
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        link.region.d32(0, at::SWITCH).store(passed, SeqCst);
+        link.wake();
+        if let Err(e) = link.expect(&BYTES.repeat(messages)) {
+            ensure!(link.is_over(), "a mark that was taken away: {e:#}");
+            println!("{name}: reset, after {unseen} that were not looked at");
+            return Ok(());
+        }
+        unseen += 1;
+        ensure!(Instant::now() < end, "never looked at, {unseen} times");
+    }
 }
 
 struct Dice(u64);

@@ -86,7 +86,8 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
     if name == "proof-again" {
         return proved_at_last(link);
     }
-    let is_payload = name == "proof-part";
+    // Of another user the word that it begins counts for nothing: less than half is payload.
+    let is_payload = name == "proof-part" || name == "proof-begun" && std::env::var_os("HOSTILE_AS").is_some();
     if !is_payload && name != "proof-none" {
         begins(&link)?;
     }

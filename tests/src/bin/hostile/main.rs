@@ -3,7 +3,8 @@
 //!
 //!   hostile MODE ADDRESS:PORT [ARGUMENTS]
 //!
-//! Exit 0: the other end did what it has to. Everything waits with a deadline.
+//! Exit 0: the other end did what it has to. Everything waits with a deadline. HOSTILE_AS in the environment makes it another
+//! user's (`who`).
 
 mod attacks;
 mod claims;
@@ -15,6 +16,7 @@ mod offers;
 mod region;
 mod third;
 mod wakes;
+mod who;
 
 use anyhow::{Context, Result, bail};
 
@@ -23,6 +25,7 @@ fn main() -> Result<()> {
     let mode = args.get(1).context("mode")?.as_str();
     let rest = &args[3.min(args.len())..];
     let to = args.get(2).context("address")?;
+    who::become_it()?;
     match mode {
         "honest" => attacks::honest(to.parse()?),
         "field" => attacks::field(to.parse()?, rest),
@@ -37,6 +40,7 @@ fn main() -> Result<()> {
         "silent" => third::silent(to.parse()?, rest),
         "spoil" => wakes::spoil(to.parse()?, rest),
         "asleep" => wakes::asleep(to.parse()?, rest),
+        "elsewhere" => third::elsewhere(to.parse()?),
         "squat" => third::squat(to.parse()?, rest),
         _ => bail!("unknown mode {mode}"),
     }

@@ -2,8 +2,9 @@
 //! is not its own.
 
 use crate::diag::look_up;
-use crate::link::{Link, READY, abstract_address, connect, until};
+use crate::link::{Link, PATIENCE, READY, abstract_address, connect, until};
 use crate::region::{Kind, NONCE, Region, SERVER, at};
+use crate::who::unshare;
 use anyhow::{Context, Result, bail, ensure};
 use smcr_proto::rendezvous::{
     MAX_MESSAGE, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, announcement, channel_name,
@@ -101,7 +102,7 @@ pub fn relay(server: SocketAddr, args: &[String]) -> Result<()> {
 /// An echo server that announces a channel of its own: `silent ADDRESS HOW` with HOW one of mute
 /// (never accepts), deaf (accepts, never answers), lie (says that the nonce is on the socket when it
 /// is not), garbage (answers nonsense), hangup (closes at the offer), nobody (the channel is
-/// another uid's), nowhere (no such channel).
+/// another uid's), nobody-lie (the same, and it lies), nowhere (no such channel).
 pub fn silent(at: SocketAddr, args: &[String]) -> Result<()> {
     let how = args.first().context("how")?.clone();
     let name = u64::from(std::process::id()) << 8 | 7;
@@ -141,7 +142,7 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
             libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) == 0,
             "bind"
         );
-        if how == "nobody" {
+        if how.starts_with("nobody") {
             let child = libc::fork();
             if child == 0 {
                 let failed = libc::setresuid(65534, 65534, 65534) != 0
@@ -192,7 +193,7 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                     };
                 }
             }
-            "lie" => {
+            "lie" | "nobody-lie" => {
                 let len = crate::region::LEN;
                 let fd = fds.first().context("region")?.as_raw_fd();
                 // SAFETY: a new mapping of the client's region, kept for ever.
@@ -239,6 +240,36 @@ fn receive(channel: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     };
     ensure!(n > 0, "channel");
     Ok((raw[..n as usize].to_vec(), fds))
+}
+
+/// One that knows the name of the server and goes to another network namespace with it: `elsewhere SERVER`. Nothing of the server can be
+/// reached there; the name can be held there, and says "came" if anybody does. Its own connection, which it still has, goes on. Says
+/// "holds the name" and stays.
+pub fn elsewhere(server: SocketAddr) -> Result<()> {
+    let mut link = Link::new(server, Region::new(Kind::Right)?)?;
+    let name = announced(link.facts.pacing).context("announcement")?;
+    link.open_channel().context("where the server is")?;
+    link.channel = None;
+    // Root of a user namespace may do that.
+    if unshare(libc::CLONE_NEWNET).is_err() {
+        unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET)?;
+    }
+    ensure!(look_up(server, link.tcp.local_addr()?).is_err(), "the server's socket is seen from another namespace");
+    ensure!(link.open_channel().is_err(), "the server's name is reached from another namespace");
+    let held = listen_channel(name, "deaf")?;
+    std::thread::spawn(move || {
+        let _ = answer(&held, "deaf");
+        println!("came");
+    });
+    link.echo(30_000)?;
+    println!("holds the name");
+    std::io::stdout().flush()?;
+    let end = std::time::Instant::now() + PATIENCE * 3;
+    while std::time::Instant::now() < end {
+        link.echo(8)?;
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// A stranger that connects to every channel name it can find out and says nothing: `squat SERVER N`
