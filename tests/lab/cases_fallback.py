@@ -1,5 +1,6 @@
 """Where TCP is the right answer: no option, no device, no EID, no memory, no permission. Here a
-connection that goes over RDMA fails its case."""
+connection that goes over RDMA fails its case, and one whose ends do not say why."""
+import re
 import time
 
 from guests import Failed
@@ -12,15 +13,26 @@ NO_PERMISSION = f"unshare -m sh -c 'cp -a /dev/infiniband /run/lab/ib; chmod 600
 MEMLOCK = f"prlimit --memlock=65536:65536 {NOBODY}"
 
 
-def over_tcp(lab, client, to, wrap="", **env):
-    """One client run that must be right, on TCP, and quick."""
+def over_tcp(lab, client, to, wrap="", why=(None, None), operation="one", arguments="65537", **env):
+    """One client run that must be right, on TCP, and quick. `why`: the reasons that client and server show while the connection is open, each as
+    `smcrctl sock` has it for libsmcr, as "own/peer diagnosis" for a kernel; None is not looked at."""
+    def look():
+        for guest, end in ((lab.b, "client"), (lab.a, "server")):
+            seen[end] = lab.looked_at(guest, "smcr", port) or lab.looked_at(guest, "kernel", port)
+        return "looked"
+    seen, port = {}, to.split()[1]
     with lab.traffic() as traffic:
-        job = lab.b.start(f"exec {wrap} {PEER} one {to} 65537", **lab.env(client, PATIENCE=40, **env))
-        text = job.done(45)
+        job = lab.b.start(f"exec {wrap} {PEER} {operation} {to} {arguments}", **lab.env(client, PATIENCE=60, HOLD="both", **env))
+        text, looked = lab.held(job, look, 65)
+    if not looked:
+        raise Failed(f"nobody has looked: {job.tail()}")
     if client == "kernel" and set(modes(text)) != {"TCP"}:
         raise Failed(f"the kernel's diagnosis: {text}")
-    reason = [line for line in text.splitlines() if line.startswith("diag")]
-    return f"{traffic.went_over_tcp(payload(text))} {' '.join(reason)}".strip()
+    for (end, found), wanted in zip(seen.items(), why):
+        if wanted and (len(found) != 1 or found[0][0] != "tcp" or not re.fullmatch(wanted, found[0][1])):
+            raise Failed(f"{end}: {found}, not tcp for {wanted}; {traffic}")
+    shown = ", ".join(f"{end}: {' '.join(map(' '.join, found))}" for end, found in seen.items() if found)
+    return f"{traffic.went_over_tcp(payload(text))} {shown}".strip()
 
 
 def started(lab, wrap, kind="smcr", **env):
@@ -35,18 +47,18 @@ def started(lab, wrap, kind="smcr", **env):
     return f"{lab.a.ip} {port}", job
 
 
-def special_server(client, wrap, **env):
+def special_server(client, wrap, why=(None, None), **env):
     def run(lab):
         to, job = started(lab, wrap, **env)
         try:
-            return over_tcp(lab, client, to)
+            return over_tcp(lab, client, to, why=why)
         finally:
             job.kill()
     return run
 
 
-def special_client(server, wrap, **env):
-    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, **env)
+def special_client(server, wrap, why=(None, None), **env):
+    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, why, **env)
 
 
 def set_for(lab, guest, before, after, function):
@@ -135,9 +147,7 @@ def fallback_TCP_Fast_Open(lab):
     def both(lab):
         results = []
         for server in ("smcr", "kernel"):
-            with lab.traffic() as traffic:
-                text = lab.client("smcr", lab.server(server), "fast", 50000, PATIENCE=40).done(45)
-            results.append(f"{server}: {said(text)}, {traffic.went_over_tcp(payload(text))}")
+            results.append(f"{server}: {over_tcp(lab, 'smcr', lab.server(server), operation='fast', arguments='50000')}")
         return "; ".join(results)
     return set_for(lab, lab.b, "sysctl -qw net.ipv4.tcp_fastopen=3", "sysctl -qw net.ipv4.tcp_fastopen=1", both)
 
@@ -167,6 +177,24 @@ def fallback_we_decline_a_kernel_s_buffer_of_2_MiB(lab):
         finally:
             job.kill()
     return set_for(lab, lab.a, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536", run)
+
+
+@case
+def fallback_we_decline_a_kernel_client_with_a_buffer_of_2_MiB(lab):
+    return set_for(lab, lab.b, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536", lambda lab: over_tcp(lab, "kernel", lab.server("smcr")))
+
+
+def kernel_without_a_device(client, server):
+    """The kernel's end has shown the option, and says in CLC that it has no device."""
+    def run(lab):
+        lab.restart()
+        guest = lab.b if client == "kernel" else lab.a
+        return set_for(lab, guest, "rdma link delete rxe0", "rdma link add rxe0 type rxe netdev eth0", lambda lab: over_tcp(lab, client, lab.server(server)))
+    return run
+
+
+add("fallback: a kernel server without a device declines", kernel_without_a_device("smcr", "kernel"))
+add("fallback: a kernel client without a device declines", kernel_without_a_device("kernel", "smcr"))
 
 
 @case

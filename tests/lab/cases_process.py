@@ -249,7 +249,7 @@ def exec_with_a_connection_to_a_kernel_resets_it(lab):
         how = re.findall(r"ECONN\w+|EPIPE|ConnectionResetError|BrokenPipeError", client.out)
         if client.rc is None or not how:
             raise Failed(client.tail())
-        return how[-1]
+        return how[-1] + all_smcr(client.out, "kernel")
     finally:
         job.kill()
 
@@ -328,7 +328,12 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
     pid = lab.a.run("cat /run/lab/up.pid").strip()
     try:
         load = [lab.b.start(f"exec /usr/bin/python3 {HERE}/connects.py {lab.a.ip} 8081 8", **lab.env(kind)) for kind in ("smcr", "kernel")]
-        time.sleep(3)
+        with lab.traffic() as before:
+            time.sleep(3)
+        # The old listener shows the option, and its answers go by RDMA to either client: what comes later is what the hand-over does.
+        if before.rdma < 200_000 or before.tcp > before.rdma // 3:
+            raise Failed(f"not over RDMA before the hand-over: {before}")
+        marked = all_smcr("\n".join(f"diag mode={d['mode']}" for d in json.loads(lab.b.run(f"{KERNEL} diag")) if d["peer"].endswith(":8081")), "kernel")
         lab.a.run(f"kill -USR2 {pid}")
         time.sleep(2.5)
         new = lab.a.run("cat /run/lab/up.pid").strip()
@@ -342,6 +347,6 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
         if has != "0" or any(", 0 wrong," not in r for r in results):
             log = lab.a.run("grep -av 'closed keepalive' /run/lab/ng.log | tail -40")
             raise Failed(f"library in the new master: {has}; {results}; nginx says\n{log}")
-        return f"{'; '.join(results)}; after it: {traffic.went_over_tcp(20000)}"
+        return f"before: {before}{marked}; {'; '.join(results)}; after it: {traffic.went_over_tcp(20000)}"
     finally:
         lab.a.run("for f in /run/lab/up.pid /run/lab/up.pid.oldbin; do [ -e $f ] && kill $(cat $f); done; true")

@@ -187,8 +187,8 @@ def unread(address, port):
     """The server ends with bytes unread: the client sees a reset."""
     sock = connect(address, port, {"op": "unread"})
     sock.recv(1)
-    put(sock, 1000)
     show(sock)
+    put(sock, 1000)
     how, _ = until_end(sock)
     return f"client saw {how}"
 

@@ -1,5 +1,6 @@
 """What a server of `peer.py` does: on each connection what the client's first line says."""
 import json
+import select
 import socket
 import threading
 import time
@@ -58,6 +59,7 @@ def serve_one(sock):
         sock.sendall(json.dumps(ENDS.get(r["name"])).encode() + b"\n")
     elif op == "unread":                 # ends with bytes unread: a reset, for TCP
         sock.sendall(b"r")
+        select.select([sock], [], [], 20)
         time.sleep(r.get("wait", 1))
     elif op == "urgent":
         sock.sendall(READER)
@@ -71,6 +73,8 @@ def serve_one(sock):
         ENDS[r["name"]] = until_end(sock)
     elif op == "hold":                   # stays open until the client ends it
         sock.sendall(b"r")
+        until_end(sock)
+    if r.get("stay"):                    # the client is looked at before it ends
         until_end(sock)
     sock.close()
 
