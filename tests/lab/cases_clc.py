@@ -48,7 +48,7 @@ def at_client(lab):
     server = lab.a.start(f"exec {RAW} serve {lab.a.ip} {BASE} {quoted}", PATIENCE=60).expect("serving", 60)
     rows = {name: [BASE + i, stray.hex()] for i, (name, (_, _, stray)) in enumerate(SERVER.items())}
     try:
-        victim = lab.client("smcr", to, "meets", N, PATIENCE=600, HOLD="client").expect("up", 60)
+        victim = lab.client("smcr", to, "meets", N, PATIENCE=600, HOLD="both").expect("up", 60)
         left, found = names, {}
         for _ in range(TRIES):
             victim.guest.say(id=victim.number, input=json.dumps([[name, *rows[name]] for name in left]) + "\n")
@@ -63,10 +63,10 @@ def at_client(lab):
                  if found.get(name, "").split(" ")[0] != wanted or not theirs.get(name, "ends").startswith(wanted)]
         if victim.rc is not None:
             raise Failed(f"the victim has ended: {victim.tail()}; {wrong}")
-        victim.guest.say(id=victim.number, input="\n")
-        text, seen = lab.held(victim, lambda: lab.on_rdma("smcr", "smcr", number=2), 60)
         if wrong:
             raise Failed("; ".join(wrong))
+        victim.guest.say(id=victim.number, input="\n")
+        text, seen = lab.held(victim, lambda: lab.on_rdma("smcr", "smcr", number=2), 60)
         return f"{len(found)} rows: {counted(SERVER)}; {said(text)}{seen}"
     finally:
         server.kill()

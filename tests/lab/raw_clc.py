@@ -47,7 +47,7 @@ def placed(size, **at):
     for place, data in at.items():
         start = int(place[1:]) - 8
         body[start:start + len(data)] = data
-    return bytes(body)
+    return bytes(body[:size - 12])
 
 
 def eid(text):
@@ -266,7 +266,7 @@ for what, (data, wanted) in {
         hears_greeting(sock)
         sock.sendall(data)
 
-for what, data in {"without a common EID": proposal([THEIRS]), "without an EID": proposal([]), "of SMC-D": proposal(last=0x26), "of nothing": proposal(last=0x2a)}.items():
+for what, data in {"without a common EID": proposal([THEIRS]), "without an EID": proposal([]), "of SMC-D alone": proposal(last=0x26, size=124 + 32 + 48), "of neither": proposal(last=0x2a, size=84)}.items():
     @row(CLIENT, f"Proposal {what}", "tcp")
     def _(sock, data=data):
         hears_greeting(sock)
