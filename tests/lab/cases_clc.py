@@ -47,6 +47,7 @@ def at_client(lab):
     quoted = " ".join(f'"{name}"' for name in names)
     server = lab.a.start(f"exec {RAW} serve {lab.a.ip} {BASE} {quoted}", PATIENCE=60).expect("serving", 60)
     rows = {name: [BASE + i, stray.hex()] for i, (name, (_, _, stray)) in enumerate(SERVER.items())}
+    victim = None
     try:
         victim = lab.client("smcr", to, "meets", N, PATIENCE=600, HOLD="both").expect("up", 60)
         left, found = names, {}
@@ -69,7 +70,9 @@ def at_client(lab):
         text, seen = lab.held(victim, lambda: lab.on_rdma("smcr", "smcr", number=2), 60)
         return f"{len(found)} rows: {counted(SERVER)}; {said(text)}{seen}"
     finally:
-        server.kill()
+        for job in filter(None, (victim, server)):
+            if job.rc is None:
+                job.kill()
 
 
 add("clc: a server, and what a client says in place of CLC", at_server)
