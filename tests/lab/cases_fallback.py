@@ -112,8 +112,9 @@ def another_subnet(client, server, why):
 
 
 for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
-    # The server's end has no port in the subnet of its own address; a kernel's takes one by PNET, and the client finds that the GID is far.
-    add(f"fallback: another subnet, no route for RoCE, {pair[0]} -> {pair[1]}", another_subnet(*pair, (None, None)))
+    # The server's end has no port in the subnet of its own address, and says so.
+    why = declined(pair[0], "03030002"), "SMC 03030002" if pair[1] == "smcr" else "03030002/.*"
+    add(f"fallback: another subnet, no route for RoCE, {pair[0]} -> {pair[1]}", another_subnet(*pair, why))
 
 
 def blocked(client, server, where, why):
