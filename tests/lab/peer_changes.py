@@ -1,5 +1,6 @@
 """What a client of `peer.py` does while something happens to its link or at the other end. Each operation is named as it is called."""
 import concurrent.futures
+import errno
 import json
 import os
 import select
@@ -138,10 +139,10 @@ def meets(address, port, n):
             return f"[{name}] tcp"
         except TimeoutError:
             return f"[{name}] it hangs"
-        except (ConnectionError, EOFError) as error:
-            return f"[{name}] ends {type(error).__name__}"
-        except (OSError, ValueError) as error:
-            return f"[{name}] {type(error).__name__}: {error}"
+        except (OSError, EOFError, ValueError) as error:
+            # The thread that sends may have taken the reset: then nothing is connected.
+            is_end = isinstance(error, (ConnectionError, EOFError)) or getattr(error, "errno", None) == errno.ENOTCONN
+            return f"[{name}] {'ends ' if is_end else ''}{type(error).__name__}: {error}"
 
     while text := sys.stdin.readline().strip():
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
