@@ -173,7 +173,7 @@ def fallback_TCP_Fast_Open(lab):
 @case
 def fallback_the_kernel_declines_without_a_user_EID(lab):
     return set_for(lab, lab.a, f"{KERNEL} ueid-del {EID}", f"{KERNEL} ueid-add {EID}",
-                   lambda lab: over_tcp(lab, "smcr", lab.server("kernel"), why=(declined("smcr", ""), "03030008/.*")))
+                   lambda lab: over_tcp(lab, "smcr", lab.server("kernel"), why=(declined("smcr", ""), "03030000/.*")))  # so Linux 6.12 calls it
 
 
 @case
