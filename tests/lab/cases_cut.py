@@ -26,7 +26,9 @@ def dies(client, server, writes):
         mine, took = re.search(r"^saw (\w+) after ([\d.]+) s", text, re.M).groups()
         theirs = re.search(r"server saw (\w+)", said(text))[1]
         ours, kernel = (mine, theirs) if client == "smcr" else (theirs, mine)
-        if ours != "ECONNABORTED" or not re.fullmatch("ECONN(ABORTED|RESET)", kernel):
+        # Where a kernel's client writes, its own TCP may be reset before libsmcr's next Test Link has failed: seen in 1 of 1 runs.
+        allowed = "ECONN(ABORTED|RESET)" if client == "kernel" else "ECONNABORTED"
+        if not re.fullmatch(allowed, ours) or not re.fullmatch("ECONN(ABORTED|RESET)", kernel):
             raise Failed(f"libsmcr saw {ours}, the kernel {kernel}, the client after {took} s")
         again = lab.client(client, to, "one", 65537, PATIENCE=60).done(65)
         return f"libsmcr saw {ours}, the kernel {kernel}, the client after {took} s{began}; then {said(again)}"

@@ -75,17 +75,17 @@ TRIES, FEW = 4, 10
 
 
 def burst_of(lab, to, number):
-    """So many connections at once: what was said, how many are on RDMA by either end, and the groups. None is elsewhere for another reason."""
+    """So many connections at once: what was said, how many are on RDMA, and the groups. None is elsewhere for another reason."""
     job = lab.client("smcr", to, "many", number, 3000, "hold", "burst", PATIENCE=90).expect("open", 90)
     try:
         groups = [[g["connections"] for g in ours(guest)] for guest in (lab.a, lab.b)]
-        here, there = (lab.looked_at(guest, "smcr", to.split()[1]) for guest in (lab.b, lab.a))
+        here = lab.looked_at(lab.b, "smcr", to.split()[1])  # the server has closed its ends, and waits for these
     finally:
         job.guest.say(id=job.number, input="go\n")
     on_link = here.count(("rdma", "-"))
     others = {reason for mode, reason in here if mode != "rdma"}
-    if len(here) != number or not others <= {"peer-silent"} or sum(mode == "rdma" for mode, _ in there) != on_link:
-        raise Failed(f"{len(here)} connections, {on_link} on RDMA, others for {others}; at the server {there}")
+    if len(here) != number or not others <= {"peer-silent"}:
+        raise Failed(f"{len(here)} connections, {on_link} on RDMA, others for {others}")
     return job.done(95), on_link, groups
 
 
