@@ -342,11 +342,6 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
         # The old listener shows the option, and its answers go by RDMA to either client: what comes later is what the hand-over does.
         if before.rdma < 200_000 or before.tcp > before.rdma // 3:
             raise Failed(f"not over RDMA before the hand-over: {before}")
-        shown, end = [], time.monotonic() + 10
-        while not shown and time.monotonic() < end:  # each is short
-            shown = lab.looked_at(lab.b, "kernel", 8081)
-        if {mode for mode, _ in shown} != {"rdma"}:
-            raise Failed(f"the kernel's diagnosis before the hand-over: {shown}")
         lab.a.run(f"kill -USR2 {pid}")
         time.sleep(2.5)
         new = lab.a.run("cat /run/lab/up.pid").strip()
@@ -360,6 +355,6 @@ def nginx_hands_its_listener_to_a_master_without_the_library(lab):
         if has != "0" or any(", 0 wrong," not in r for r in results):
             log = lab.a.run("grep -av 'closed keepalive' /run/lab/ng.log | tail -40")
             raise Failed(f"library in the new master: {has}; {results}; nginx says\n{log}")
-        return f"before: {before}, kernel says SMCR {len(shown)}x; {'; '.join(results)}; after it: {traffic.went_over_tcp(20000)}"
+        return f"before: {before}; {'; '.join(results)}; after it: {traffic.went_over_tcp(20000)}"
     finally:
         lab.a.run("for f in /run/lab/up.pid /run/lab/up.pid.oldbin; do [ -e $f ] && kill $(cat $f); done; true")
