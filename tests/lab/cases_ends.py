@@ -14,13 +14,16 @@ def ending(client, server, operation, wanted):
     def run(lab):
         to = lab.server(server)
         with lab.traffic() as traffic:
-            text = lab.client(client, to, operation, PATIENCE=40).done(45)
+            job = lab.client(client, to, operation, PATIENCE=60, HOLD="client")
+            text, seen = lab.held(job, lambda: lab.on_rdma(client, server), 65)
+        if not seen:
+            raise Failed(f"nobody has looked: {job.tail()}")
         kernel = all_smcr(text, client)
         if not re.search(wanted, said(text)):
             raise Failed(f"{said(text)} instead of {wanted}")
         if traffic.rdma < 300:
             raise Failed(f"not over RoCE: {traffic}")
-        return f"{said(text)}; {traffic}{kernel}"
+        return f"{said(text)}; {traffic}{kernel}{seen}"
     return run
 
 
@@ -29,21 +32,23 @@ def server_killed(client, server, operation, wanted):
         lab.restart()
         job = lab.client(client, lab.server(server), operation, PATIENCE=90)
         job.expect("up", 30)
+        seen = lab.on_rdma(client, server)
         lab.servers[server, "A"].kill()
         text = job.done(95)
         if not re.search(wanted, said(text)):
             raise Failed(f"{said(text)} instead of {wanted}")
-        return said(text) + all_smcr(text, client)
+        return said(text) + all_smcr(text, client) + seen
     return run
 
 
 def client_killed(client, server):
     def run(lab):
+        lab.restart()
         to = lab.server(server)
         name = f"{client}-to-{server}"
         job = lab.client(client, to, "hold", name)
         job.expect("up", 30)
-        kernel = all_smcr(job.out, client)
+        kernel = all_smcr(job.out, client) + lab.on_rdma(client, server)
         began = time.monotonic()
         job.kill()
         text = lab.client("tcp" if server == "tcp" else server, to, "ends", name, PATIENCE=60).done(65)
@@ -64,7 +69,7 @@ def said_and_gone(client, server, n=40_000, wait=0):
         if not re.search(rf"\b{n}$", said(text)):
             raise Failed(f"{said(text)} instead of {n} bytes")
         asked = 2 + int(wait / 0.3)  # how it ended is asked for each 0.3 s, by a connection of its own
-        return f"{said(text)}; {traffic.went_over_rdma(n, asked) if wait else traffic}"
+        return f"{said(text)}; {traffic.went_over_rdma(n, asked)}"
     return run
 
 
@@ -82,6 +87,7 @@ def group_ended(lab):
     take what has come so far for all of it."""
     lab.restart()
     job = lab.client("smcr", lab.server("kernel"), "cut_off", PATIENCE=60).expect("up", 30)
+    seen = lab.on_rdma("smcr", "kernel")
     lab.a.run("rdma link delete rxe0")
     try:
         text = job.done(65)
@@ -90,7 +96,7 @@ def group_ended(lab):
         lab.a.run("rdma link add rxe0 type rxe netdev eth0")
     if not re.search("saw ECONN", said(text)):
         raise Failed(f"{said(text)} instead of an error")
-    return said(text)
+    return said(text) + seen
 
 
 add("smcr -> kernel: the kernel's device is removed, the client reads", group_ended)

@@ -1,5 +1,6 @@
 """Where TCP is the right answer: no option, no device, no EID, no memory, no permission. Here a
-connection that goes over RDMA fails its case."""
+connection that goes over RDMA fails its case, and one whose ends do not say why."""
+import re
 import time
 
 from guests import Failed
@@ -12,15 +13,35 @@ NO_PERMISSION = f"unshare -m sh -c 'cp -a /dev/infiniband /run/lab/ib; chmod 600
 MEMLOCK = f"prlimit --memlock=65536:65536 {NOBODY}"
 
 
-def over_tcp(lab, client, to, wrap="", **env):
-    """One client run that must be right, on TCP, and quick."""
+# The other end has not shown the option: as libsmcr shows it, and as a kernel does.
+NO_OPTION, NO_OPTION_SEEN = "SMC 03010000", "03010000"
+
+
+def declined(kind, code):
+    """How an end of this kind shows that its peer has declined with this code; libsmcr has one number for it."""
+    return "SMC 05000000" if kind == "smcr" else f"05000000/{code}"
+
+
+def over_tcp(lab, client, to, wrap="", why=(None, None), operation="one", arguments="65537", **env):
+    """One client run that must be right, on TCP, and quick. `why`: the reasons that client and server show while the connection is open, each as
+    `smcrctl sock` has it for libsmcr, as "own/peer diagnosis" for a kernel; None is not looked at."""
+    def look():
+        for guest, end in ((lab.b, "client"), (lab.a, "server")):
+            seen[end] = lab.looked_at(guest, "smcr", port) or lab.looked_at(guest, "kernel", port)
+        return "looked"
+    seen, port = {}, to.split()[1]
     with lab.traffic() as traffic:
-        job = lab.b.start(f"exec {wrap} {PEER} one {to} 65537", **lab.env(client, PATIENCE=40, **env))
-        text = job.done(45)
+        job = lab.b.start(f"exec {wrap} {PEER} {operation} {to} {arguments}", **lab.env(client, PATIENCE=60, HOLD="both", **env))
+        text, looked = lab.held(job, look, 65)
+    if not looked:
+        raise Failed(f"nobody has looked: {job.tail()}")
     if client == "kernel" and set(modes(text)) != {"TCP"}:
         raise Failed(f"the kernel's diagnosis: {text}")
-    reason = [line for line in text.splitlines() if line.startswith("diag")]
-    return f"{traffic.went_over_tcp(payload(text))} {' '.join(reason)}".strip()
+    for (end, found), wanted in zip(seen.items(), why):
+        if wanted and (len(found) != 1 or found[0][0] != "tcp" or not re.fullmatch(wanted, found[0][1])):
+            raise Failed(f"{end}: {found}, not tcp for {wanted}; {traffic}")
+    shown = ", ".join(f"{end}: {' '.join(map(' '.join, found))}" for end, found in seen.items() if found)
+    return f"{traffic.went_over_tcp(payload(text))} {shown}".strip()
 
 
 def started(lab, wrap, kind="smcr", **env):
@@ -35,18 +56,18 @@ def started(lab, wrap, kind="smcr", **env):
     return f"{lab.a.ip} {port}", job
 
 
-def special_server(client, wrap, **env):
+def special_server(client, wrap, why=(None, None), **env):
     def run(lab):
         to, job = started(lab, wrap, **env)
         try:
-            return over_tcp(lab, client, to)
+            return over_tcp(lab, client, to, why=why)
         finally:
             job.kill()
     return run
 
 
-def special_client(server, wrap, **env):
-    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, **env)
+def special_client(server, wrap, why=(None, None), **env):
+    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, why, **env)
 
 
 def set_for(lab, guest, before, after, function):
@@ -57,22 +78,23 @@ def set_for(lab, guest, before, after, function):
         guest.run(after)
 
 
-add("fallback: smcr -> a plain TCP server", lambda lab: over_tcp(lab, "smcr", lab.server("tcp")))
-add("fallback: a plain TCP client -> smcr", lambda lab: over_tcp(lab, "tcp", lab.server("smcr")))
-add("fallback: a plain TCP client -> kernel", lambda lab: over_tcp(lab, "tcp", lab.server("kernel")))
-for name, wrap in [("no device", NO_DEVICE), ("no permission", NO_PERMISSION), ("memlock 64 KiB", MEMLOCK)]:
+add("fallback: smcr -> a plain TCP server", lambda lab: over_tcp(lab, "smcr", lab.server("tcp"), why=(NO_OPTION, None)))
+add("fallback: a plain TCP client -> smcr", lambda lab: over_tcp(lab, "tcp", lab.server("smcr"), why=(None, NO_OPTION)))
+add("fallback: a plain TCP client -> kernel", lambda lab: over_tcp(lab, "tcp", lab.server("kernel"), why=(None, f"{NO_OPTION_SEEN}/.*")))
+for name, wrap, own, code in [("no device", NO_DEVICE, "SMC 03030002", "03030002"), ("no permission", NO_PERMISSION, "SMC 03030002", "03030002"),
+                              ("memlock 64 KiB", MEMLOCK, "SMC 01010000", "01010000")]:
     for peer in ("kernel", "smcr"):
-        add(f"fallback: {name}, {peer} -> smcr server without", special_server(peer, wrap))
-        add(f"fallback: {name}, smcr client without -> {peer}", special_client(peer, wrap))
-add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", SMCR_MODE="shm"))
-add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", SMCR_MODE="shm"))
+        add(f"fallback: {name}, {peer} -> smcr server without", special_server(peer, wrap, (declined(peer, code), own)))
+        add(f"fallback: {name}, smcr client without -> {peer}", special_client(peer, wrap, (own, declined(peer, code))))
+add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", (f"{NO_OPTION_SEEN}/.*", "remote"), SMCR_MODE="shm"))
+add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", ("remote", f"{NO_OPTION_SEEN}/.*"), SMCR_MODE="shm"))
 for peer in ("kernel", "smcr"):
-    add(f"fallback: max_memory used up, {peer} -> smcr server without", special_server(peer, "", SMCR_MAX_MEMORY="0"))
-    add(f"fallback: max_memory used up, smcr client without -> {peer}", special_client(peer, "", SMCR_MAX_MEMORY="0"))
-add("fallback: port left out, smcr -> kernel", special_client("kernel", "", SMCR_PORTS="1-1000"))
+    add(f"fallback: max_memory used up, {peer} -> smcr server without", special_server(peer, "", (declined(peer, "01010000"), "max-memory"), SMCR_MAX_MEMORY="0"))
+    add(f"fallback: max_memory used up, smcr client without -> {peer}", special_client(peer, "", ("max-memory", declined(peer, "01010000")), SMCR_MAX_MEMORY="0"))
+add("fallback: port left out, smcr -> kernel", special_client("kernel", "", ("port", f"{NO_OPTION_SEEN}/.*"), SMCR_PORTS="1-1000"))
 
 
-def another_subnet(client, server):
+def another_subnet(client, server, why):
     """The server's address lies on no RoCE port of its host; TCP has a route there, RoCE has none."""
     def run(lab):
         lab.a.run("ip addr add 10.99.0.1/32 dev lo")
@@ -80,7 +102,7 @@ def another_subnet(client, server):
         try:
             job = lab.a.start(f"exec {PEER} serve 10.99.0.1 5012", **lab.env(server)).expect("serving", 30)
             try:
-                return over_tcp(lab, client, "10.99.0.1 5012")
+                return over_tcp(lab, client, "10.99.0.1 5012", why=why)
             finally:
                 job.kill()
         finally:
@@ -90,16 +112,18 @@ def another_subnet(client, server):
 
 
 for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
-    add(f"fallback: another subnet, no route for RoCE, {pair[0]} -> {pair[1]}", another_subnet(*pair))
+    # The server's end has no port in the subnet of its own address, and says so.
+    why = declined(pair[0], "03030002"), "SMC 03030002" if pair[1] == "smcr" else "03030002/.*"
+    add(f"fallback: another subnet, no route for RoCE, {pair[0]} -> {pair[1]}", another_subnet(*pair, why))
 
 
-def blocked(client, server, where):
+def blocked(client, server, where, why):
     """TCP passes and RoCE does not: the first contact fails, and its connection goes on over TCP; so do those that
     begin meanwhile, and later ones."""
     def fresh(lab):
         to, job = started(lab, "", server)
         try:
-            shown = over_tcp(lab, client, to)
+            shown = over_tcp(lab, client, to, why=why)
             with lab.traffic() as traffic:
                 text = lab.b.start(f"exec {PEER} many {to} 6 3000", **lab.env(client, PATIENCE=40)).done(45)
             return f"{shown}; then {said(text)}, {traffic.went_over_tcp(payload(text))}"
@@ -117,16 +141,22 @@ def blocked(client, server, where):
     return run
 
 
+def no_link(kind):
+    """The end that waits less declines, and the other one shows that; between two libsmcr each says it by itself."""
+    return "SMC 0(201|500)0000" if kind == "smcr" else "(05000000/02010000|02010000/.*)"
+
+
 # It takes a fresh group, which no earlier case has left behind, at both ends.
 for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
     for words, where in (("", "AB"), (" towards the server", "A"), (" towards the client", "B")):
-        add(f"fallback: RoCE is blocked{words}, {pair[0]} -> {pair[1]}", blocked(*pair, where))
+        add(f"fallback: RoCE is blocked{words}, {pair[0]} -> {pair[1]}", blocked(*pair, where, tuple(map(no_link, pair))))
 
 
 @case
 def fallback_SYN_cookies(lab):
     def both(lab):
-        return f"smcr: {over_tcp(lab, 'smcr', lab.server('smcr'))}; kernel client: {over_tcp(lab, 'kernel', lab.server('smcr'))}"
+        ours = over_tcp(lab, "smcr", lab.server("smcr"), why=(NO_OPTION, NO_OPTION))
+        return f"smcr: {ours}; kernel client: {over_tcp(lab, 'kernel', lab.server('smcr'), why=(f'{NO_OPTION_SEEN}/.*', NO_OPTION))}"
     return set_for(lab, lab.a, "sysctl -qw net.ipv4.tcp_syncookies=2", "sysctl -qw net.ipv4.tcp_syncookies=1", both)
 
 
@@ -135,9 +165,7 @@ def fallback_TCP_Fast_Open(lab):
     def both(lab):
         results = []
         for server in ("smcr", "kernel"):
-            with lab.traffic() as traffic:
-                text = lab.client("smcr", lab.server(server), "fast", 50000, PATIENCE=40).done(45)
-            results.append(f"{server}: {said(text)}, {traffic.went_over_tcp(payload(text))}")
+            results.append(f"{server}: {over_tcp(lab, 'smcr', lab.server(server), operation='fast', arguments='50000', why=('fast-open', NO_OPTION if server == 'smcr' else f'{NO_OPTION_SEEN}/.*'))}")
         return "; ".join(results)
     return set_for(lab, lab.b, "sysctl -qw net.ipv4.tcp_fastopen=3", "sysctl -qw net.ipv4.tcp_fastopen=1", both)
 
@@ -145,16 +173,13 @@ def fallback_TCP_Fast_Open(lab):
 @case
 def fallback_the_kernel_declines_without_a_user_EID(lab):
     return set_for(lab, lab.a, f"{KERNEL} ueid-del {EID}", f"{KERNEL} ueid-add {EID}",
-                   lambda lab: over_tcp(lab, "smcr", lab.server("kernel")))
+                   lambda lab: over_tcp(lab, "smcr", lab.server("kernel"), why=(declined("smcr", ""), "03030000/.*")))  # so Linux 6.12 calls it
 
 
 @case
 def fallback_we_decline_a_kernel_with_another_user_EID(lab):
     def run(lab):
-        text = over_tcp(lab, "kernel", lab.server("smcr"))
-        if "peer_diagnosis=03030008" not in text:
-            raise Failed(f"not declined for the EID: {text}")
-        return text
+        return over_tcp(lab, "kernel", lab.server("smcr"), why=(declined("kernel", "03030008"), "SMC 03030008"))
     return set_for(lab, lab.b, f"{KERNEL} ueid-del {EID} && {KERNEL} ueid-add ANOTHER", f"{KERNEL} ueid-del ANOTHER && {KERNEL} ueid-add {EID}", run)
 
 
@@ -163,10 +188,29 @@ def fallback_we_decline_a_kernel_s_buffer_of_2_MiB(lab):
     def run(lab):
         to, job = started(lab, "", "kernel")
         try:
-            return over_tcp(lab, "smcr", to)
+            return over_tcp(lab, "smcr", to, why=("SMC 09990001", declined("kernel", "09990001")))
         finally:
             job.kill()
     return set_for(lab, lab.a, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536", run)
+
+
+@case
+def fallback_we_decline_a_kernel_client_with_a_buffer_of_2_MiB(lab):
+    return set_for(lab, lab.b, "sysctl -qw net.smc.rmem=2097152", "sysctl -qw net.smc.rmem=65536",
+                   lambda lab: over_tcp(lab, "kernel", lab.server("smcr"), why=(declined("kernel", "09990001"), "SMC 09990001")))
+
+
+def kernel_without_a_device(client, server, why):
+    """The kernel's end has shown the option, and says in CLC that it has no device."""
+    def run(lab):
+        lab.restart()
+        guest = lab.b if client == "kernel" else lab.a
+        return set_for(lab, guest, "rdma link delete rxe0", "rdma link add rxe0 type rxe netdev eth0", lambda lab: over_tcp(lab, client, lab.server(server), why=why))
+    return run
+
+
+add("fallback: a kernel server without a device declines", kernel_without_a_device("smcr", "kernel", (declined("smcr", ""), "030300../.*")))
+add("fallback: a kernel client without a device declines", kernel_without_a_device("kernel", "smcr", ("030300../.*", declined("smcr", ""))))
 
 
 @case

@@ -40,7 +40,8 @@ def stands(client, server, who, seconds):
         to = lab.server(server)
         with lab.traffic() as traffic:
             job = lab.client(client, to, "survive", N, IDLE, PATIENCE=120).expect("up", 40)
-            time.sleep(1)
+            # It begins by the link, whatever becomes of it: one that is half closed and those that wait among them.
+            began = lab.on_rdma(client, server, number=IDLE + 2)
             with who(lab, job, lab.servers[server, "A"]):
                 time.sleep(seconds)
             job.expect("busy done", 120)
@@ -48,7 +49,7 @@ def stands(client, server, who, seconds):
             job.guest.say(id=job.number, input="go\n")
             text = job.done(120)
         busy = re.findall(r"busy done after [\d.]+ s", text)[0]
-        return traffic, groups, f"{said(text)}; {busy}; {traffic}"
+        return traffic, groups, f"{said(text)}; {busy}; {traffic}{began}"
     return run
 
 

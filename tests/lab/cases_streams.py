@@ -28,11 +28,15 @@ OPERATIONS = [
 def stream(client, server, operation, arguments, connections, seconds):
     def run(lab):
         to = lab.server(server)
+        # A kernel that is the server is asked as well, and both ends where there is little to count. Those of one kernel have other ways.
+        is_seen = client == "smcr" and operation != "many" or operation.startswith("urgent")
         with lab.traffic() as traffic:
-            job = lab.client(client, to, operation, *arguments, PATIENCE=seconds)
+            job = lab.client(client, to, operation, *arguments, PATIENCE=seconds, **({"HOLD": "both"} if is_seen else {}))
             one = in_one_group(lab, job, client, server, connections, seconds) if "hold" in arguments else ""
-            text = job.done(seconds + 5)
-        kernel = all_smcr(text, client)
+            text, seen = lab.held(job, lambda: lab.on_rdma(client, server), seconds + 5) if is_seen else (job.done(seconds + 5), "")
+        if is_seen and not seen:
+            raise Failed(f"nobody has looked: {job.tail()}")
+        kernel = all_smcr(text, client) + seen
         return f"{said(text)}{one}; {traffic.went_over_rdma(payload(text), connections)}{kernel}"
     return run
 
@@ -53,20 +57,36 @@ def ours(guest):
 
 
 def burst(lab):
-    """Many connections of one process come before the first has a link: there is one link group all the same. A client that a
-    slow server has not greeted within 2 s is on TCP, and says so."""
-    lab.restart()
-    to = lab.server("smcr")
-    job = lab.client("smcr", to, "many", 60, 3000, "hold", "burst", PATIENCE=90).expect("open", 90)
+    """Many connections of one process come before the first has a link: there is one link group all the same."""
+    number, on_link, seen = 60, 0, []
+    for _ in range(TRIES):
+        lab.restart()
+        text, on_link, groups = burst_of(lab, lab.server("smcr"), number)
+        seen.append(on_link)
+        if groups != [[on_link], [on_link]]:
+            raise Failed(f"{on_link} connections on RDMA, groups of {groups}")
+        if on_link >= number - FEW:
+            return f"{said(text)}, {on_link} of {number} in one group at each end, on TCP for the greeting that came late: {number - on_link}"
+    raise Failed(f"of {number} were on RDMA: {seen}")
+
+
+# A client that a slow server has not greeted within 2 s is on TCP, and says so. On a busy machine these are few at one of some attempts.
+TRIES, FEW = 4, 10
+
+
+def burst_of(lab, to, number):
+    """So many connections at once: what was said, how many are on RDMA, and the groups. None is elsewhere for another reason."""
+    job = lab.client("smcr", to, "many", number, 3000, "hold", "burst", PATIENCE=90).expect("open", 90)
     try:
-        seen = [[g["connections"] for g in ours(guest)] for guest in (lab.a, lab.b)]
-        others = {s["reason"]["name"] for s in json.loads(lab.b.run("smcrctl sock --json")) if s["mode"] != "rdma"}
+        groups = [[g["connections"] for g in ours(guest)] for guest in (lab.a, lab.b)]
+        here = lab.looked_at(lab.b, "smcr", to.split()[1])  # the server has closed its ends, and waits for these
     finally:
         job.guest.say(id=job.number, input="go\n")
-    text = job.done(95)
-    if len(seen[0]) != 1 or seen[0] != seen[1] or seen[0][0] < 20 or not others <= {"peer-silent"}:
-        raise Failed(f"connections of the groups: {seen}, others for {others}")
-    return f"{said(text)}, {seen[0][0]} of 60 in one group at each end, the others: {', '.join(others) or 'none'}"
+    on_link = here.count(("rdma", "-"))
+    others = {reason for mode, reason in here if mode != "rdma"}
+    if len(here) != number or not others <= {"peer-silent"}:
+        raise Failed(f"{len(here)} connections, {on_link} on RDMA, others for {others}")
+    return job.done(95), on_link, groups
 
 
 def after_silence(client, server):

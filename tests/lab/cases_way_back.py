@@ -5,7 +5,7 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import MEND, case, payload, said
+from lab import MEND, case, said
 
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
@@ -67,6 +67,7 @@ def way_back_one_end_gives_the_link_up_and_the_other_is_idle(lab):
     to = lab.server("smcr")
     job = lab.client("smcr", to, "twice", 3000, PATIENCE=100).expect("once", 30)
     try:
+        began = lab.on_rdma("smcr", "smcr")
         time.sleep(2)  # all is acknowledged
         lab.a.run(CUT)
         job.guest.say(id=job.number, input="go\n")
@@ -80,7 +81,7 @@ def way_back_one_end_gives_the_link_up_and_the_other_is_idle(lab):
     finally:
         lab.a.run(MEND)
     job.guest.say(id=job.number, input="go\n")
-    return f"{said(job.done(60))}; no group {took:.0f} s after; then {on_rdma(lab, to)}"
+    return f"{said(job.done(60))}{began}; no group {took:.0f} s after; then {on_rdma(lab, to)}"
 
 
 def linkgroups(guest):
@@ -97,23 +98,26 @@ def way_back_drain_of_one_end_under_load(lab):
 
 def forked(lab, what, port, client="smcr"):
     job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", **lab.env("smcr")).expect("serving", 30)
+    n, before = 3_000_000, 200_000
     try:
-        return lab.client(client, f"{lab.a.ip} {port}", "after", 3_000_000, PATIENCE=40).done(45)
+        with lab.traffic() as traffic:
+            text = lab.client(client, f"{lab.a.ip} {port}", "after", n, before, PATIENCE=40).done(45)
     finally:
         job.kill()
+    if traffic.rdma < 2 * before or traffic.tcp < 2 * n:
+        raise Failed(f"not by the link, then by TCP: {traffic}")
+    return f"{said(text)}; {traffic}"
 
 
 @case
 def way_back_exec_with_a_connection(lab):
     """A program without the library inherits the connection as its stdin and stdout."""
-    text = forked(lab, "cat", 5510)
-    return f"{said(text)}, {payload(text):,} B"
+    return forked(lab, "cat", 5510)
 
 
 @case
 def way_back_a_descriptor_is_passed_to_a_program_without_the_library(lab):
-    text = forked(lab, "pass", 5511)
-    return f"{said(text)}, {payload(text):,} B"
+    return forked(lab, "pass", 5511)
 
 
 @case
@@ -123,7 +127,10 @@ def way_back_a_waiter_that_the_library_does_not_see(lab):
     time.sleep(1)
     try:
         with lab.traffic() as traffic:
-            text = lab.client("smcr", f"{lab.a.ip} 5512", "echoed", 2_000_000, PATIENCE=40).done(45)
-        return f"{said(text)}; {traffic}"
+            client = lab.client("smcr", f"{lab.a.ip} 5512", "echoed", 2_000_000, PATIENCE=60, HOLD="client")
+            text, seen = lab.held(client, lambda: lab.socks(lab.a, 5512), 65)
+        if [s["reason"]["name"] for s in seen] != ["unseen-waiter"]:
+            raise Failed(f"the server's end: {seen}")
+        return f"{said(text)}; {traffic}; reason unseen-waiter, {seen[0]['rx']} by the link"
     finally:
         job.kill()

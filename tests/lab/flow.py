@@ -19,6 +19,8 @@ PERIOD = 65521
 BLOCK = random.Random(7).randbytes(PERIOD) * 34
 PATIENCE = int(os.environ.get("PATIENCE", "60"))
 PAYLOAD = [0, 0]
+# What is open is looked at from outside: "client" waits at `show` for a line on stdin; with "both" the server keeps its end open meanwhile.
+HOLD = os.environ.get("HOLD", "")
 
 
 def pattern(at, n):
@@ -65,6 +67,8 @@ def opened():
 def connect(address, port, request):
     sock = opened()
     named("connect", sock, address, port)
+    if HOLD == "both":
+        request = {**request, "stay": True}
     sock.sendall(json.dumps(request).encode() + b"\n")
     return sock
 
@@ -158,7 +162,7 @@ def urgent_in(sock, n, inline=False):
 
 
 def show(*socks):
-    """What the kernel's AF_SMC says of these connections while they are open."""
+    """What the kernel's AF_SMC says of these connections while they are open; others may look as well."""
     if FAMILY == 43:
         sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
         import kernel
@@ -167,3 +171,6 @@ def show(*socks):
             if one_["local"] in mine:
                 print(f"diag mode={one_['mode']} state={one_['state']} reason={one_.get('reason', '-')} "
                       f"peer_diagnosis={one_.get('peer_diagnosis', '-')}", flush=True)
+    if HOLD:
+        print("shown", flush=True)
+        sys.stdin.readline()

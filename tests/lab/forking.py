@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from flow import line, take
+from flow import line, put, take
 from peer_server import serve_one
 
 what, address, port, *how = sys.argv[1:]
@@ -25,6 +25,16 @@ if what in ("gives", "again"):           # what comes before a line on stdin wai
         echo = 'open(L, "+<&=", shift); accept(S, L); while (sysread(S, $b, 1) && $b ne "\\n") {} while (sysread(S, $b, 65536)) { syswrite(S, $b) }'
         os.execv("/usr/bin/perl", ["perl", "-e", echo, str(listener.fileno())])
     subprocess.Popen(["/bin/sleep", "60"], pass_fds=[listener.fileno()])
+
+
+def echoed_first(sock):
+    """What this program answers itself, before another one does."""
+    n = line(sock)["n"]
+    take(sock, n)
+    put(sock, n)
+    sock.sendall(b"r")
+
+
 accepted = 0
 while True:
     sock = listener.accept()[0]
@@ -94,14 +104,12 @@ while True:
             left -= len(data)
         sock.close()
     elif what == "cat":                  # the program goes on as another one, which answers
-        line(sock)
-        sock.sendall(b"r")
+        echoed_first(sock)
         for n in (0, 1):
             os.dup2(sock.fileno(), n)
         os.execve("/bin/cat", ["cat"], {"PATH": "/bin"})
     elif what == "pass":                 # another process without the library gets the descriptor, and answers
-        line(sock)
-        sock.sendall(b"r")
+        echoed_first(sock)
         ours, theirs = socket.socketpair()
         code = ("import socket,sys; u = socket.socket(fileno=0); fd = socket.recv_fds(u, 1, 1)[1][0]; s = socket.socket(fileno=fd)\n"
                 "while data := s.recv(65536): s.sendall(data)")

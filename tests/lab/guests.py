@@ -201,7 +201,7 @@ class Guests:
             "-display", "none", "-monitor", "none", "-no-reboot", "-nic", "none", "-serial", f"file:{console}",
             "-kernel", f"{self.cache}/{self.kernel}/boot/vmlinuz-{self.kernel}",
             "-initrd", f"{self.cache}/initrd-{self.kernel}.gz",
-            "-append", "console=ttyS0 panic=-1 quiet mitigations=off " + " ".join(f"lab.{k}={v}" for k, v in words.items()),
+            "-append", "console=ttyS0 panic=-1 quiet mitigations=off no_timer_check " + " ".join(f"lab.{k}={v}" for k, v in words.items()),
             "-virtfs", "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap",
             "-virtfs", f"local,path={self.out},mount_tag=out,security_model=none",
             "-netdev", f"stream,id=n0,server={listens},addr.type=unix,addr.path={wire}",

@@ -80,6 +80,47 @@ class Lab:
     def traffic(self, guest=None):
         return Traffic(guest or self.b)
 
+    def socks(self, guest, port):
+        """Connections of libsmcr in a guest that have this port at one of their ends."""
+        return [s for s in json.loads(guest.run("smcrctl sock --json")) if s["role"] in ("client", "server") and any((s[end] or "").endswith(f":{port}") for end in ("local", "peer"))]
+
+    def diag(self, guest, port):
+        """AF_SMC sockets of a guest that are connected and have this port at one of their ends."""
+        return [d for d in json.loads(guest.run(f"{KERNEL} diag")) if d["state"] not in ("LISTEN", "INIT", "CLOSED") and any(d[end].endswith(f":{port}") for end in ("local", "peer"))]
+
+    def looked_at(self, guest, kind, port):
+        """What an end says of its connections: modes in words of libsmcr, and reasons; nothing for a plain one."""
+        if kind == "smcr":
+            return [(s["mode"], s["reason"]["name"]) for s in self.socks(guest, port)]
+        return [({"SMCR": "rdma", "TCP": "tcp"}.get(d["mode"], d["mode"]), f"{d.get('reason')}/{d.get('peer_diagnosis')}") for d in self.diag(guest, port)] if kind == "kernel" else []
+
+    def on_rdma(self, client, server, port=None, number=1):
+        """Both ends of what is open now say that it goes over RDMA. An end may take a moment to say so."""
+        port, shown = port or PORTS[server], {}
+        for guest, kind in ((self.b, client), (self.a, server)):
+            if kind == "tcp":
+                continue
+            end = time.monotonic() + 10
+            while True:
+                shown[kind, guest.role] = found = self.looked_at(guest, kind, port)
+                if len(found) >= number and all(mode == "rdma" for mode, _ in found):
+                    break
+                if time.monotonic() > end:
+                    raise Failed(f"not on RDMA at the {kind} end in {guest.role}: {found}, {number} expected")
+                time.sleep(0.3)
+        return f", on RDMA at both ends ({', '.join(f'{kind} {len(found)}x' for (kind, _), found in shown.items())})"
+
+    def held(self, job, look, seconds=60):
+        """Calls `look` each time a client with HOLD shows its connections, up to its end; the output, and what was seen last."""
+        turns, seen, end = 0, "", time.monotonic() + seconds
+        while True:
+            job.guest.wait(lambda: job.rc is not None or len(re.findall("^shown$", job.out, re.M)) > turns, max(0, end - time.monotonic()))
+            if job.rc is not None or time.monotonic() > end:
+                return job.done(0 if job.rc is None else 1), seen
+            turns += 1
+            seen = look()
+            job.guest.say(id=job.number, input="go\n")
+
     def groups(self, guest):
         return [g for g in json.loads(guest.run(f"{KERNEL} groups")) if g["id"]]
 

@@ -28,6 +28,8 @@ PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
 ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
 # Exchanges of messages that are as large as half a ring, and that are many rings.
 LARGE, HUGE = 100, 20
+# RoCE packets of a connection at least: 16 bytes and one byte there, one back. An exchange of redis has 2.
+CONNECTED = 3
 
 
 KINDS = {"roce": "packets", "requests": "work requests", "received": "received"}
@@ -41,21 +43,26 @@ def roce(lab):
 
 
 class Row:
-    def __init__(self, name, unit, faster_is_more, arguments, pick, messages=None):
+    """`messages`: by how many what was counted is divided; `least`: RoCE packets for each, without which it was TCP; `is_counted`: the table shows them."""
+    def __init__(self, name, unit, faster_is_more, arguments, pick, messages, least=1, is_counted=True):
         self.name, self.unit, self.more, self.arguments, self.pick, self.messages = name, unit, faster_is_more, arguments, pick, messages
-        self.values, self.counts = {m: [] for m in MEDIA}, {}
+        self.values, self.counts, self.least, self.is_counted = {m: [] for m in MEDIA}, {}, least, is_counted
 
     def run(self, lab, medium):
         before = roce(lab)
         text = lab.b.run(f"exec env {MEDIA[medium]} /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60)
-        counts = {kind: (n - before[kind]) / (self.messages or 1) for kind, n in roce(lab).items()}
-        if self.messages and medium != "TCP" and counts["roce"] < 1:
-            # It has fallen back: that is no measurement of this medium.
-            print(f"{medium}, {self.name}: on TCP, left out", file=sys.stderr, flush=True)
-            return
-        self.note(medium, float(text.split()[self.pick]))
-        if self.messages:
+        if self.went(lab, medium, before):
+            self.note(medium, float(text.split()[self.pick]))
+
+    def went(self, lab, medium, before):
+        """Whether it went over RoCE since then, which is counted; what has fallen back is no measurement of this medium."""
+        counts = {kind: (n - before[kind]) / self.messages for kind, n in roce(lab).items()}
+        if medium != "TCP" and counts["roce"] < self.least:
+            print(f"{medium}, {self.name}: on TCP, left out: {counts['roce']:.1f} packets of RoCE each", file=sys.stderr, flush=True)
+            return False
+        if self.is_counted:
             self.counts[medium] = counts
+        return True
 
     def note(self, medium, value):
         self.values[medium].append(value)
@@ -65,9 +72,11 @@ def redis(lab, medium, rows):
     server = lab.a.start(f"exec env {REDIS[medium]} redis-server --port {PORT[medium] + 100} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab")
     server.expect("Ready to accept", 12)
     try:
+        before = roce(lab)
         text = lab.b.run(f"exec env {REDIS[medium]} redis-benchmark -h {lab.a.ip} -p {PORT[medium] + 100} -c 10 -n {REQUESTS} -t set,get --csv", 60)
-        for name, rate in re.findall(r'"(SET|GET)","([\d.]+)"', text):
-            rows[name].note(medium, float(rate))
+        if rows["SET"].went(lab, medium, before):
+            for name, rate in re.findall(r'"(SET|GET)","([\d.]+)"', text):
+                rows[name].note(medium, float(rate))
     finally:
         server.kill()
 
@@ -85,10 +94,10 @@ def main():
         Row("64 KiB ping-pong, p50", "us", False, ["ping", 64 << 10, LARGE], 0, LARGE * 2.2),
         Row("1 MiB ping-pong, p50", "us", False, ["ping", 1 << 20, HUGE], 0, HUGE * 2.2),
         Row("64 KiB stream", "MB/s", True, ["stream", 65536, STREAM], 0, STREAM / 65536),
-        Row("connect()", "us", False, ["connect", CONNECTS], 0, CONNECTS),
-        Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1),
+        Row("connect()", "us", False, ["connect", CONNECTS], 0, CONNECTS, CONNECTED),
+        Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1, CONNECTS, CONNECTED, is_counted=False),
     ]
-    set_get = {name: Row(f"redis {name}, -c 10", "1/s", True, [], 0) for name in ("SET", "GET")}
+    set_get = {name: Row(f"redis {name}, -c 10", "1/s", True, [], 0, 2 * REQUESTS, 2, is_counted=False) for name in ("SET", "GET")}
     failures = {}
     with boot(args.out, bench=True) as guests:
         lab = Lab(guests)

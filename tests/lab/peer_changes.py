@@ -1,5 +1,6 @@
 """What a client of `peer.py` does while something happens to its link or at the other end. Each operation is named as it is called."""
 import concurrent.futures
+import errno
 import json
 import os
 import select
@@ -8,7 +9,7 @@ import sys
 import threading
 import time
 
-from flow import PATIENCE, PERIOD, both, connect, named, opened, pattern, put, show, take, until_end
+from flow import HOLD, PATIENCE, PERIOD, both, connect, named, opened, pattern, put, show, take, until_end
 
 
 def pings(address, port, n, seconds, stops="", over=None):
@@ -109,6 +110,52 @@ def victim(address, port, n):
     return "ended"
 
 
+def stray(address, port, n, hexes):
+    """A server that has said something by itself, and then echoes."""
+    sock = connect(address, port, {"op": "echo", "n": int(n)})
+    if sock.recv(len(hexes) // 2, socket.MSG_WAITALL) != bytes.fromhex(hexes):
+        raise ValueError("it was read otherwise")
+    both(sock, int(n))
+    show(sock)
+    return f"{n} bytes after {len(hexes) // 2}"
+
+
+def meets(address, port, n):
+    """A good server, and for each line on stdin others, as many at once as a busy machine greets in time: [name, port, what it says by itself]. An
+    empty line: the good one is used once more, and so is a new connection to it."""
+    n = int(n)
+    good = connect(address, port, {"op": "echo", "n": 1000, "rounds": 2})
+    both(good, 1000)
+    print("up", flush=True)
+
+    def one(name, other, hexes):
+        try:
+            sock = connect(address, other, {"op": "echo", "n": n})
+            sock.settimeout(60)
+            if hexes and sock.recv(len(hexes) // 2, socket.MSG_WAITALL) != bytes.fromhex(hexes):
+                raise ValueError("it was read otherwise")
+            both(sock, n)
+            sock.close()
+            return f"[{name}] tcp"
+        except TimeoutError:
+            return f"[{name}] it hangs"
+        except (OSError, EOFError, ValueError) as error:
+            # The thread that sends may have taken the reset: then nothing is connected.
+            is_end = isinstance(error, (ConnectionError, EOFError)) or getattr(error, "errno", None) == errno.ENOTCONN
+            return f"[{name}] {'ends ' if is_end else ''}{type(error).__name__}: {error}"
+
+    while text := sys.stdin.readline().strip():
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for answer in pool.map(lambda row: one(*row), json.loads(text)):
+                print(answer, flush=True)
+        print("all met", flush=True)
+    both(good, 2000, at=1000)
+    new = connect(address, port, {"op": "echo", "n": 1000, "rounds": 2})
+    both(new, 1000)
+    show(good, new)
+    return "the good server is served on, and anew"
+
+
 def spread(address, port, first, more, n):
     """Some connections, and more after a line on stdin; n bytes echoed on each of these after another."""
     n = int(n)
@@ -198,15 +245,17 @@ def end_both(sock):
         raise ValueError("more than was sent")
 
 
-def after(address, port, n):
-    """The server gives the connection to another program, or waits in its own way: it answers all the same."""
+def after(address, port, n, before):
+    """The server echoes `before` bytes and gives the connection to another program: that answers all the same."""
     n = int(n)
-    sock = connect(address, port, {})
+    sock = connect(address, port, {"n": int(before)})
+    put(sock, int(before))
+    take(sock, int(before))
     if sock.recv(1) != b"r":
         raise EOFError("no answer")
     both(sock, n)
     end_both(sock)
-    return f"{n} bytes echoed"
+    return f"{before} bytes echoed, then {n}"
 
 
 def echoed(address, port, n):
@@ -219,6 +268,7 @@ def echoed(address, port, n):
         take(sock, 64, i * 64)
     time.sleep(1)
     both(sock, n)
+    show(sock)
     end_both(sock)
     return f"50 pings and {n} bytes echoed"
 
@@ -228,7 +278,8 @@ def fast(address, port, n):
     n = int(n)
     for _ in range(2):
         sock = opened()
-        sock.sendto(json.dumps({"op": "echo", "n": n}).encode() + b"\n", socket.MSG_FASTOPEN, (address, port))
+        sock.sendto(json.dumps({"op": "echo", "n": n, "stay": HOLD == "both"}).encode() + b"\n", socket.MSG_FASTOPEN, (address, port))
         both(sock, n)
+        show(sock)
         sock.close()
     return f"{n} bytes twice"

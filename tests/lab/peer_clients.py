@@ -187,9 +187,9 @@ def behind(address, port, n, piece):
 OWN = f"{os.getpid()} {time.time()}"
 
 
-def ends(address, port, name):
+def ends(address, port, name, seconds=50):
     """How the server saw the end of the connection with this name."""
-    end = time.monotonic() + 50
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         sock = connect(address, port, {"op": "ends", "name": name})
         how = line(sock)
@@ -204,8 +204,8 @@ def unread(address, port):
     """The server ends with bytes unread: the client sees a reset."""
     sock = connect(address, port, {"op": "unread"})
     sock.recv(1)
-    put(sock, 1000)
     show(sock)
+    put(sock, 1000)
     how, _ = until_end(sock)
     return f"client saw {how}"
 
@@ -312,6 +312,28 @@ def writer(address, port):
             time.sleep(0.01)
     except OSError as error:
         return f"saw {errno.errorcode.get(error.errno, error)} after {time.monotonic() - began:.1f} s"
+
+
+def bereft(address, port, writes=""):
+    """The link dies, while this end writes or waits: how both ends see that. What asks the server is a new connection."""
+    sock = connect(address, port, {"op": "report", "name": OWN})
+    sock.recv(1)
+    at = 100000 if writes else 100
+    put(sock, at)
+    show(sock)
+    print("up", flush=True)
+    began = time.monotonic()
+    try:
+        while writes:
+            put(sock, 1000, at)
+            at += 1000
+            time.sleep(0.01)
+        how, _ = until_end(sock)
+    except OSError as error:
+        how = errno.errorcode.get(error.errno, error)
+    print(f"saw {how} after {time.monotonic() - began:.1f} s", flush=True)
+    sock.close()
+    return ends(address, port, OWN, 100)
 
 
 def hold(address, port, name):

@@ -1,6 +1,7 @@
 """What a server of `peer.py` does: on each connection what the client's first line says."""
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -60,6 +61,7 @@ def serve_one(sock):
         sock.sendall(json.dumps(ENDS.get(r["name"])).encode() + b"\n")
     elif op == "unread":                 # ends with bytes unread: a reset, for TCP
         sock.sendall(b"r")
+        select.select([sock], [], [], 20)
         time.sleep(r.get("wait", 1))
     elif op == "urgent":
         sock.sendall(READER)
@@ -80,6 +82,8 @@ def serve_one(sock):
         lost(sock, n, r["mark"])
     elif op == "hold":                   # stays open until the client ends it
         sock.sendall(b"r")
+        until_end(sock)
+    if r.get("stay"):                    # the client is looked at before it ends
         until_end(sock)
     sock.close()
 

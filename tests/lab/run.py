@@ -35,6 +35,8 @@ import cases_families  # noqa: E402, F401
 import cases_still  # noqa: E402, F401
 import cases_lost  # noqa: E402, F401
 import cases_hostile  # noqa: E402, F401
+import cases_clc  # noqa: E402, F401
+import cases_cut  # noqa: E402, F401
 
 
 # Some of each kind, for `make test`: streams, half-close and urgent bytes in each pair, the way back, fallback.

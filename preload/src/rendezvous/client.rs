@@ -1,6 +1,6 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, server, stays_filtered, worth};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, server, stays_filtered, worth};
 use crate::engine::{offer, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
@@ -49,7 +49,7 @@ pub fn begin(s: &'static Sock, sock: i32) {
         return;
     }
     if !is_local(&remote) {
-        s.note(Reason::PeerRemote);
+        note_remote(s);
         return later(s, u32::MAX);
     }
     if !worth::is_reached(s) {

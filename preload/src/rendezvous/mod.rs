@@ -304,6 +304,13 @@ fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
 
 static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
 
+/// The peer is on another host. Where the handshake was asked there for SMC, what it has shown says more.
+fn note_remote(s: &Sock) {
+    if s.reason.load(Relaxed) != Reason::SmcPeerNoSmc.code() {
+        s.note(Reason::PeerRemote);
+    }
+}
+
 /// Whether the peer's address is one of this host's (in this network namespace).
 fn is_local(remote: &net::Addr) -> bool {
     if remote.is_loopback() {

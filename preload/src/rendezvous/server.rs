@@ -1,7 +1,7 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, stays_filtered, worth};
+use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, worth};
 use crate::engine::{follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -35,7 +35,7 @@ pub fn announce(s: &'static Sock, sock: i32) {
         return;
     }
     if !is_local(&remote) {
-        s.note(Reason::PeerRemote);
+        note_remote(s);
         return later(s, u32::MAX);
     }
     if !worth::is_reached(s) {

@@ -2,11 +2,12 @@
 
 use super::about::names;
 use super::{Machine, Shake};
-use crate::link::lock;
+use crate::link::lock::{self, now};
 use crate::rendezvous::smc::stream;
 use crate::sys::Errno;
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
+use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind, MAX_LEN, SMCR};
 use smcr_proto::smc::clc::decline::{Decline, LEN_V1, LEN_V2};
 use smcr_proto::smc::diagnosis::Diagnosis;
@@ -19,6 +20,9 @@ pub(super) enum Late {
     Proposal,
     Decline,
 }
+
+/// What comes late comes whole; a part of it that stays one for so long is a stranger's, and the program's.
+const REST: Time = Time::from_secs(2);
 
 impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
@@ -67,7 +71,7 @@ impl Shake {
     /// Looks for the greeting without taking anything else.
     pub(super) fn read_greeting(&mut self) {
         match self.take_first(&HELLO, HELLO.len()) {
-            First::NotYet => {}
+            First::NotYet | First::Part => {}
             First::Taken => self.propose(),
             // A listener that was marked once and is somebody else's now.
             First::Other => self.fall_back(Reason::SmcPeerNoSmc),
@@ -93,8 +97,13 @@ impl Shake {
                 first => first,
             },
         };
-        if !matches!(first, First::NotYet) {
-            self.late = Late::Nothing;
+        let rest = match first {
+            First::Part => Some(self.rest_until.unwrap_or(now() + REST)),
+            _ => None,
+        };
+        self.rest_until = rest;
+        if !matches!(first, First::NotYet) && rest.is_none_or(|until| until <= now()) {
+            (self.late, self.rest_until) = (Late::Nothing, None);
         }
     }
 
@@ -121,7 +130,7 @@ impl Shake {
             return First::Other;
         }
         if n < HEADER_LEN {
-            return First::NotYet;
+            return First::Part;
         }
         match Header::parse(&header) {
             Ok(h) if h.kind == Kind::Proposal && usize::from(h.length) <= MAX_LEN => {
@@ -143,7 +152,7 @@ impl Shake {
             return First::Other;
         }
         if n < len {
-            return First::NotYet;
+            return First::Part;
         }
         if stream::receive(self.fd, &mut buf[..len], 0) == Ok(len) {
             self.received += len as u64;
@@ -155,6 +164,8 @@ impl Shake {
 /// What stands first in the stream.
 enum First {
     NotYet,
+    /// What has come begins as that does.
+    Part,
     Taken,
     Other,
 }

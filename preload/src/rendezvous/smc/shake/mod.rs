@@ -71,6 +71,8 @@ pub struct Shake {
     pub is_signalled: bool,
     /// What may still come, late, before anything else.
     late: Late,
+    /// Until when the rest of it is waited for, where a part has come.
+    rest_until: Option<Time>,
     /// The connection is on its way back to TCP, by somebody else.
     gone: bool,
 }
@@ -129,6 +131,7 @@ impl Shake {
             receives: false,
             is_signalled: true,
             late: Late::Nothing,
+            rest_until: None,
             gone: false,
         };
         shake.bequeath();
@@ -209,7 +212,8 @@ impl Shake {
             Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Greeting(until) => (true, Some(*until)),
             Machine::Fresh => (false, Some(Time::ZERO)),
-            Machine::Over => (self.late != Late::Nothing, None),
+            // A part of it makes the socket readable all the time.
+            Machine::Over => (self.late != Late::Nothing && self.rest_until.is_none(), self.rest_until),
         };
         if want {
             events |= libc::POLLIN;
