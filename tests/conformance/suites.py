@@ -30,10 +30,24 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
 # What the first word of a name needs the sources of.
 PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
-STRESS = ["sock", "sockmany", "sockabuse", "epoll", "poll", "sendfile", "sockfd"]
+# Stressors and how much each does: as many operations natively as under the library, or the bytes say nothing about each other.
+STRESS = {"sock": ["--sock-ops", "600"], "sockmany": ["--sockmany-ops", "6000"], "sockabuse": ["--sockabuse-ops", "2000"],
+          "epoll": ["--epoll-domain", "ipv4", "--epoll-ops", "20000"],  # its own choice is unix
+          # Files, pipes and descriptors through a socket of the family unix: no TCP, but the same calls.
+          "poll": ["-t", "6"], "sendfile": ["-t", "6"], "sockfd": ["-t", "6"]}
 # Those that need no sources and end within seconds.
 QUICK = [*(f"CPython {m}" for m in ("test_socket", "test_select", "test_selectors", "test_poll", "test_epoll", "test_asynchat",
                                     "test_ftplib", "test_poplib", "test_httplib")), "stress-ng --sock", "stress-ng --epoll"]
+# The packages of those.
+DEBIAN = {"CPython": "libpython3.11-testsuite", "stress-ng": "stress-ng"}
+
+
+def can_be_had(name):
+    """Whether the package of one of QUICK is known to the distribution: then `tests/deps.sh test` has it installed."""
+    try:
+        return subprocess.run(["apt-cache", "show", DEBIAN[name.split()[0]]], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def cpython(bed, module):
@@ -97,7 +111,8 @@ def libuv(bed, _):
 def stress(bed, kind):
     """One stressor of stress-ng, with its own verification."""
     need("stress-ng")
-    done = subprocess.run(["stress-ng", f"--{kind}", "2", "--verify", "-t", "6", "--temp-path", str(bed.work)], cwd=bed.work,
+    amount = STRESS[kind] if "-t" in STRESS[kind] else [*STRESS[kind], "-t", patient(120)]
+    done = subprocess.run(["stress-ng", f"--{kind}", "2", "--verify", *amount, "--temp-path", str(bed.work)], cwd=bed.work,
                           capture_output=True, text=True, env=bed.environment(bed.mode != "native"), stdin=subprocess.DEVNULL)
     said = [line for line in (done.stdout + done.stderr).splitlines() if "fail:" in line or "error:" in line]
     return {"passed": [] if done.returncode else [kind], "failed": [f"{kind}: {said[:1]}"] if done.returncode else []}
