@@ -27,7 +27,13 @@ OUT = ["-i", "*VSOCK*"]
 REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "unit/type/stream", "unit/protocol", "unit/pubsub",
          "unit/multi", "unit/limits", "unit/obuf-limits", "unit/querybuf", "unit/networking", "unit/other", "unit/scripting",
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
-         "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection"]
+         "integration/aof", "integration/logging", "unit/shutdown", "unit/introspection",
+         "unit/tracking", "unit/cluster", "unit/cluster/misc", "unit/cluster/links", "unit/cluster-scripting", "unit/pubsubshard", "unit/wait",
+         "unit/pause", "unit/pendingquerybuf", "unit/replybufsize", "unit/quit", "unit/introspection-2", "unit/acl", "unit/functions",
+         "unit/dump", "unit/maxmemory", "integration/block-repl", "integration/replication-2", "integration/replication-3",
+         "integration/replication-4", "integration/replication-psync", "integration/replication-buffer", "integration/psync2",
+         "integration/psync2-reg", "integration/psync2-pingoff", "integration/psync2-master-restart", "integration/failover",
+         "integration/shutdown"]
 # What the first word of a name needs the sources of.
 PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
 # Stressors and how much each does: as many operations natively as under the library, or the bytes say nothing about each other.
