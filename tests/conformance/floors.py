@@ -39,13 +39,14 @@ BURST = "one send of 16 MB on a new connection, which is the kernel's to its end
 FULL = "connections of 2 MB each, sent at once by one end, which is through before the other one has answered for itself"
 PAST = "system calls past libc, which no library in LD_PRELOAD sees"
 SUITES_ON_TCP = {
-    NONE: ["CPython test_select", "CPython test_selectors", "CPython test_poll", "CPython test_subprocess", "stress-ng --poll", "stress-ng --sendfile",
+    NONE: ["CPython test_select", "CPython test_selectors", "CPython test_poll", "CPython test_subprocess", "CPython test_urllib2", "CPython test_smtpd", "CPython test_timeout", "CPython test_signal",
+           "CPython test_threadsignals", "CPython test_fcntl", "CPython test_ioctl", "CPython test_posix", "CPython test_fork1", "CPython test_asyncgen", "stress-ng --poll", "stress-ng --sendfile",
            "stress-ng --sockfd", "LTP descriptors", "LTP fcntl", "twisted.protocols.test", "twisted test_internet"],
     BRIEF: ["CPython test_xmlrpc", "CPython test_docxmlrpc", "CPython test_httpservers", "CPython test_urllib2_localnet", "CPython test_asyncore",
             "PHP sockets, streams, http", "stress-ng --epoll", "stress-ng --sockmany", "stress-ng --sockabuse", "LTP sockets", "LTP waiting", "socat",
             "libmicrohttpd microhttpd", "libmicrohttpd testcurl"],
     LITTLE: ["perl Socket", "perl libnet", "perl IO-Socket-IP", "perl IO", "APR", "CPython test_epoll", "CPython test_telnetlib",
-             "CPython test_robotparser", "redis unit/limits", "Node cluster", "twisted test_tcp_internals"],
+             "CPython test_robotparser", "CPython test_eintr", "CPython test_urllib", "redis unit/limits", "Node cluster", "twisted test_tcp_internals"],
     BURST: ["CPython test_socketserver", "CPython test_wsgiref"],
     FULL: ["stress-ng --sock"],
     PAST: ["Go net, dynamic", "Go net, static", "Rust async-io"],
