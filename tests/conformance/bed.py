@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,10 @@ PATIENCE = float(os.environ.get("SMCR_CONFORMANCE_PATIENCE", "1"))
 # strict: both ends, and a fallback of a connection that should have left TCP is an error.
 MODES = ("native", "both", "server", "client", "strict")
 HERE = pathlib.Path(__file__).resolve().parent
+# A server that was asked to end and does as it is asked.
+ENDED = "ended"
+# What is left of a process that crashes where its parent is not us: how servers, shells and C libraries tell of it.
+CRASH = re.compile(rb"signal (?:4|6|7|8|11)\b|\bSIG(?:SEGV|ABRT|BUS|ILL|FPE)\b|Segmentation fault|\(core dumped\)|stack smashing|corrupted (?:size|double)|free\(\): invalid")
 
 
 class Skip(Exception):
@@ -56,6 +61,7 @@ class Bed:
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="conformance-"))
         self.work.chmod(0o755)
         self.started = []
+        self.names = []
         self.aside = 0
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
@@ -74,6 +80,7 @@ class Bed:
         process = subprocess.Popen(as_user(user, command), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    cwd=cwd or self.work, env=self.environment(self.mode in ("both", "server", "strict"), env))
         self.started.append((process, log.name))
+        self.names.append(pathlib.Path(str(command[0])).name)
         if port:
             self.wait_for(port)
         return process
@@ -97,7 +104,7 @@ class Bed:
         """Runs a client to its end; returns its standard output."""
         done = subprocess.run(as_user(user, command), input=stdin, capture_output=True, timeout=seconds * PATIENCE,
                               cwd=cwd or self.work, env=self.environment(self.mode in ("both", "client", "strict"), env))
-        if check and done.returncode:
+        if done.returncode if check else done.returncode < 0:  # no client ends by a signal
             raise RuntimeError(f"{command[0]} exits {done.returncode}: {done.stderr.decode(errors='replace').strip()[-160:]}"
                                f" {self.tail()}")
         return done.stdout
@@ -141,16 +148,37 @@ class Bed:
             self.file(f"{folder}/f{i}", (i + 1) << 20)
         return path
 
-    def done(self):
+    def stop(self):
+        """Asks every server to end; returns how each did, and what they had to say of crashes: run.py compares that with the native run."""
         for process, _ in self.started:
             if process.poll() is None:
                 process.terminate()
-        for process, _ in self.started:
+        ends = []
+        for number, (process, _) in enumerate(self.started, 1):
             try:
-                process.wait(10)
+                ends.append(f"server {number} ({self.names[number - 1]}) {ending(process.wait(10 * PATIENCE))}")
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+                ends.append(f"server {number} ({self.names[number - 1]}) did not end when asked")
+        for log in sorted(p for p in self.work.glob("*log") if p.is_file()):
+            if log.stat().st_size < 64 << 20 and (told := CRASH.search(log.read_bytes())):
+                ends.append(f"{log.name} tells of {told[0].decode()}")
+        return ends
+
+    def done(self):
+        for process, _ in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def ending(status):
+    """How a process ended; by the signal that it was sent, or by exit(0): as it was asked."""
+    if status in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+        return ENDED
+    return f"exits {status}" if status > 0 else f"dies of {signal.Signals(-status).name}"
 
 
 def as_user(user, command):
