@@ -336,22 +336,22 @@ fn dies(dice: &mut Dice, step: usize, who: Who, nth: u64, time: Duration) -> Res
 fn death_at_each_step() -> Result<()> {
     seeded(|dice| {
         let mut died = Vec::new();
-        for step in 0..DEADLY {
+        for (step, name) in STEPS.iter().enumerate().take(DEADLY) {
             let (ends, ..) = way_to(step);
             let one = [*dice.pick(ends)];
             for who in if rounds() > 3 { ends } else { &one[..] } {
                 // Those of the handshake are passed once for each line.
                 let nth = 2 + dice.roll(if step < 8 { LINES as u64 - 3 } else { 29 });
-                let later = dice.roll(2) == 0 && STEPS[step] != "EndMarked";
+                let later = dice.roll(2) == 0 && *name != "EndMarked";
                 // A later pass may not come.
                 if later && dies(dice, step, *who, nth, Duration::from_millis(300))? {
-                    died.push(format!("{} later", STEPS[step]));
-                } else if STEPS[step] == "RequestTaken" {
+                    died.push(format!("{name} later"));
+                } else if *name == "RequestTaken" {
                     // The mill has nobody who hands a connection over.
                 } else {
-                    let time = if STEPS[step] == "EndMarked" { Duration::from_secs(1) } else { PATIENCE };
-                    ensure!(dies(dice, step, *who, 1, time)?, "{who:?} has never passed {}", STEPS[step]);
-                    died.push(STEPS[step].to_string());
+                    let time = if *name == "EndMarked" { Duration::from_secs(1) } else { PATIENCE };
+                    ensure!(dies(dice, step, *who, 1, time)?, "{who:?} has never passed {}", *name);
+                    died.push(*name.to_string());
                 }
             }
         }
