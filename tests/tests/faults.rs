@@ -350,8 +350,8 @@ fn death_at_each_step() -> Result<()> {
                     // The mill has nobody who hands a connection over.
                 } else {
                     let time = if *name == "EndMarked" { Duration::from_secs(1) } else { PATIENCE };
-                    ensure!(dies(dice, step, *who, 1, time)?, "{who:?} has never passed {}", *name);
-                    died.push(*name.to_string());
+                    ensure!(dies(dice, step, *who, 1, time)?, "{who:?} has never passed {name}");
+                    died.push(name.to_string());
                 }
             }
         }
