@@ -372,7 +372,7 @@ const struct test tests[] = {{"any_v4", any4_a, any4_b, 0},
                              {"refused", refused_a, refused_b, 0},
                              {"late_accept", late_accept_a, late_accept_b, 0},
                              {"thread_pool", pool_a, pool_b, 0},
-                             {"deferred", deferred_a, deferred_b, COLD},
+                             {"deferred", deferred_a, deferred_b, COLD | SWITCHES},
                              {"itself", itself_a, itself_b, COLD},
                              {"connected_again", again_a, again_b, 0},
                              {0}};

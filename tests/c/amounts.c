@@ -385,7 +385,7 @@ static void beside_b(void) {
 }
 
 const struct test tests[] = {{"low_water", marks_a, marks_b, 0},
-                             {"low_water_early", early_a, early_b, COLD},
+                             {"low_water_early", early_a, early_b, COLD | SWITCHES},
                              {"wait_for_all", all_a, all_b, 0},
                              {"new_timeouts", new_timeouts_a, new_timeouts_b, 0},
                              {"handlers_for_once", once_a, once_b, 0},

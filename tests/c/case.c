@@ -2,7 +2,7 @@
  *   PROGRAM list            the cases, one a line: name and flags
  *   PROGRAM CASE a|b        one end of a case; descriptor 3 is a Unix socket to the other end
  * The transcript goes to standard output. Lines on standard error that begin with '#' are for the
- * harness: "#warm PAYLOAD LO", "#payload BYTES" and, with SMCR_FLIP, "#flips N". */
+ * harness: "#warm PAYLOAD LO", "#payload BYTES", with the library "#memory N" and, with SMCR_FLIP, "#flips N". */
 #include "case.h"
 
 int is_a;
@@ -302,11 +302,12 @@ void tick(int ms, int every_ms) {
 
 void payload(uint64_t bytes) { dprintf(complaints, "#payload %llu\n", (unsigned long long)bytes); }
 
-/* "#flips N": sending directions that SMCR_FLIP has moved back to TCP, of this process and its relatives. The place of the
- * counters is that of proto/src/page.rs. */
-static void tell_flips(void) {
-    enum { PROC_OFF = 12, PROC_SIZE = 16, PROC_HIGH = 52, COUNTERS = 64, TO_TCP = COUNTERS + 4 * 8, SPILLS = COUNTERS + 18 * 8 };
-    uint64_t sum = 0;
+/* Of this process and its relatives: "#memory N", sending directions that went to memory; "#flips N", sending directions that SMCR_FLIP has
+ * moved back to TCP. The place of the counters is that of proto/src/page.rs. */
+static void tell_counters(void) {
+    enum { PROC_OFF = 12, PROC_SIZE = 16, PROC_HIGH = 52, COUNTERS = 64, TO_MEMORY = 3, TO_TCP = 4, SPILLS = 18, MOST = 19 };
+    uint64_t flips = 0, memory = 0;
+    int pages = 0;
     DIR *dir = opendir("/proc/self/fd");
     if (!dir)
         return;
@@ -319,15 +320,21 @@ static void tell_flips(void) {
         int f = strstr(to, "smcr-family") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
         if (f < 0 || pread(f, head, sizeof head, 0) != sizeof head)
             continue;
+        pages++;
         for (uint32_t i = 0; i < head[PROC_HIGH / 4]; i++) {
-            uint64_t back = 0, spills = 0, at = head[PROC_OFF / 4] + (uint64_t)i * head[PROC_SIZE / 4];
-            if (pread(f, &back, 8, at + TO_TCP) == 8 && pread(f, &spills, 8, at + SPILLS) == 8 && back > spills)
-                sum += back - spills;
+            uint64_t n[MOST], at = head[PROC_OFF / 4] + (uint64_t)i * head[PROC_SIZE / 4];
+            if (pread(f, n, sizeof n, at + COUNTERS) != sizeof n)
+                continue;
+            memory += n[TO_MEMORY];
+            flips += n[TO_TCP] > n[SPILLS] ? n[TO_TCP] - n[SPILLS] : 0;
         }
         close(f);
     }
     closedir(dir);
-    dprintf(complaints, "#flips %llu\n", (unsigned long long)sum);
+    if (pages)
+        dprintf(complaints, "#memory %llu\n", (unsigned long long)memory);
+    if (getenv("SMCR_FLIP"))
+        dprintf(complaints, "#flips %llu\n", (unsigned long long)flips);
 }
 
 int main(int argc, char **argv) {
@@ -336,8 +343,8 @@ int main(int argc, char **argv) {
         return 98;
     if (argc == 2 && !strcmp(argv[1], "list")) {
         for (const struct test *t = tests; t->name; t++)
-            say("%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",
-                t->flags & SLOW ? " slow" : "");
+            say("%s%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",
+                t->flags & SLOW ? " slow" : "", t->flags & SWITCHES ? " switches" : "");
         return 0;
     }
     if (argc != 3)
@@ -347,8 +354,7 @@ int main(int argc, char **argv) {
         if (!strcmp(t->name, argv[1])) {
             (is_a ? t->a : t->b)();
             say("done");
-            if (getenv("SMCR_FLIP"))
-                tell_flips();
+            tell_counters();
             return 0;
         }
     return 98;

@@ -76,4 +76,4 @@ static void later_a(void) {
     say("eventfds: %d", numbers_of("eventfd"));
 }
 
-const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD}, {"later", later_a, dead_client_b, COLD}, {0}};
+const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD | SWITCHES}, {"later", later_a, dead_client_b, COLD | SWITCHES}, {0}};

@@ -103,4 +103,4 @@ static void clients_b(void) {
     meet();
 }
 
-const struct test tests[] = {{"pool", pool_a, clients_b, COLD}, {"pool_edges", pool_edges_a, clients_b, COLD}, {0}};
+const struct test tests[] = {{"pool", pool_a, clients_b, COLD | SWITCHES}, {"pool_edges", pool_edges_a, clients_b, COLD | SWITCHES}, {0}};

@@ -174,9 +174,9 @@ static void clients_b(void) {
     meet();
 }
 
-const struct test tests[] = {{"plain", plain_a, clients_b, COLD},
-                             {"moves", moves_a, clients_b, COLD},
-                             {"rests", rests_a, clients_b, COLD},
-                             {"all", all_a, clients_b, COLD},
-                             {"all_edges", all_edges_a, clients_b, COLD},
+const struct test tests[] = {{"plain", plain_a, clients_b, COLD | SWITCHES},
+                             {"moves", moves_a, clients_b, COLD | SWITCHES},
+                             {"rests", rests_a, clients_b, COLD | SWITCHES},
+                             {"all", all_a, clients_b, COLD | SWITCHES},
+                             {"all_edges", all_edges_a, clients_b, COLD | SWITCHES},
                              {0}};

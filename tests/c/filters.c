@@ -119,4 +119,4 @@ static void locked_b(void) {
 }
 
 const struct test tests[] = {{"attached", attached_a, attached_b, 0}, {"before", before_a, before_b, COLD},
-                             {"listener", listener_a, listener_b, COLD}, {"locked", locked_a, locked_b, 0}, {0}};
+                             {"listener", listener_a, listener_b, COLD | SWITCHES}, {"locked", locked_a, locked_b, 0}, {0}};

@@ -319,6 +319,6 @@ const struct test tests[] = {{"peek", peek_a, peek_b, 0},
                              {"oob", oob_a, oob_b, 0},
                              {"errqueue", errqueue_a, errqueue_b, 0},
                              {"zerocopy", zerocopy_a, zerocopy_b, 0},
-                             {"peek_growing", peek_growing_a, peek_growing_b, COLD},
-                             {"peek_of_three", peek_growing_a, peek_of_three_b, COLD},
+                             {"peek_growing", peek_growing_a, peek_growing_b, COLD | SWITCHES},
+                             {"peek_of_three", peek_growing_a, peek_of_three_b, COLD | SWITCHES},
                              {0}};

@@ -326,14 +326,14 @@ static void blind_b(void) {
 }
 static void no_descriptors_b(void) { close(thrice()); }
 
-const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD},
+const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD | SWITCHES},
                              {"full_b_cold", full_b_cold, full_b_cold, COLD},
                              {"full_both_cold", full_both_cold, full_both_cold, COLD},
                              {"full_a", full_a, full_a, 0},
                              {"full_b", full_b, full_b, 0},
                              {"full_both", full_both, full_both, 0},
                              {"breathing", breathing, breathing, COLD},
-                             {"small_stacks", small_stacks, small_stacks, COLD},
+                             {"small_stacks", small_stacks, small_stacks, COLD | SWITCHES},
                              {"alt_stack", alt_stack_a, alt_stack_b, 0},
                              {"cancel_and_close", cancel_and_close_a, cancel_and_close_b, 0},
                              {"jump_and_close", jump_and_close_a, cancel_and_close_b, 0},

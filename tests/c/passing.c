@@ -277,10 +277,10 @@ static void table_b(void) {
 
 const struct test tests[] = {{"to_stranger", to_stranger_a, connection_b, 0},
                              {"to_native", to_native_a, connection_b, 0},
-                             {"listener_to_stranger", listener_to_stranger_a, listener_b, COLD},
+                             {"listener_to_stranger", listener_to_stranger_a, listener_b, COLD | SWITCHES},
                              {"listener_to_native", listener_to_native_a, listener_b, COLD},
                              {"several", several_a, several_b, 0},
-                             {"listener_as_0_with", from_0_with_a, listener_b, COLD},
+                             {"listener_as_0_with", from_0_with_a, listener_b, COLD | SWITCHES},
                              {"listener_as_0_without", from_0_without_a, listener_b, COLD},
                              {"both_fork", both_fork, both_fork, 0},
                              {"stopped_peer", stopped_a, stopped_b, 0},

@@ -269,15 +269,15 @@ static void alone_by_poll(void) { alone(2); }
 static void alone_by_epoll(void) { alone(3); }
 static void alone_strictly(void) { alone(4); }
 
-const struct test tests[] = {{"stages", stages_a, stages_b, COLD},
+const struct test tests[] = {{"stages", stages_a, stages_b, COLD | SWITCHES},
                              {"by_prctl", by_prctl_a, client_b, 0},
                              {"by_syscall", by_syscall_a, client_b, 0},
                              {"executed", confined, confined, COLD},
-                             {"alone_by_read", alone_by_read, ask, COLD},
-                             {"alone_by_send", alone_by_send, ask, COLD},
-                             {"alone_by_poll", alone_by_poll, ask, COLD},
-                             {"alone_by_epoll", alone_by_epoll, ask, COLD},
-                             {"alone_strictly", alone_strictly, ask, COLD},
-                             {"connecting_by_read", ask, alone_by_read, COLD},
-                             {"connecting_by_epoll", ask, alone_by_epoll, COLD},
+                             {"alone_by_read", alone_by_read, ask, COLD | SWITCHES},
+                             {"alone_by_send", alone_by_send, ask, COLD | SWITCHES},
+                             {"alone_by_poll", alone_by_poll, ask, COLD | SWITCHES},
+                             {"alone_by_epoll", alone_by_epoll, ask, COLD | SWITCHES},
+                             {"alone_strictly", alone_strictly, ask, COLD | SWITCHES},
+                             {"connecting_by_read", ask, alone_by_read, COLD | SWITCHES},
+                             {"connecting_by_epoll", ask, alone_by_epoll, COLD | SWITCHES},
                              {0}};

@@ -234,9 +234,9 @@ static void mapped_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
-const struct test tests[] = {{"read", read_a, read_b, COLD},
+const struct test tests[] = {{"read", read_a, read_b, COLD | SWITCHES},
                              {"each", each_a, each_b, 0},
-                             {"inherited", inherited_a, inherited_b, COLD},
+                             {"inherited", inherited_a, inherited_b, COLD | SWITCHES},
                              {"untouched", untouched_a, untouched_b, COLD},
                              {"mapped", mapped_a, mapped_b, 0},
                              {0}};

@@ -242,10 +242,10 @@ static void port_reset_b(void) { port_b(2); }
 static void port_half_a(void) { port_a(3); }
 static void port_half_b(void) { port_b(3); }
 
-const struct test tests[] = {{"fast_blocking", fast_a, fast_blocking_b, COLD},
-                             {"fast_nonblocking", fast_a, fast_nonblocking_b, COLD},
-                             {"fast_watched", fast_a, fast_watched_b, COLD},
-                             {"multipath", mptcp_a, mptcp_b, COLD},
+const struct test tests[] = {{"fast_blocking", fast_a, fast_blocking_b, COLD | SWITCHES},
+                             {"fast_nonblocking", fast_a, fast_nonblocking_b, COLD | SWITCHES},
+                             {"fast_watched", fast_a, fast_watched_b, COLD | SWITCHES},
+                             {"multipath", mptcp_a, mptcp_b, COLD | SWITCHES},
                              {"at_once", at_once, at_once, COLD},
                              {"port_closed_here", port_here_a, port_here_b, 0},
                              {"port_closed_there", port_there_a, port_there_b, 0},

@@ -46,6 +46,8 @@ pub struct Case {
     pub cold: bool,
     /// All payload that it reports must stay off TCP, not only the warm-up.
     pub whole: bool,
+    /// A direction goes to memory.
+    pub switches: bool,
     pub slow: bool,
 }
 
@@ -58,6 +60,8 @@ pub struct Outcome {
     pub payload: u64,
     /// Flips that both ends told of; None: neither came to its orderly end, or nothing was to flip.
     pub flips: Option<u64>,
+    /// Sending directions that went to memory, as both ends told; None: neither came to its orderly end with a page to tell from.
+    pub memory: Option<u64>,
     pub lo: Lo,
     pub notes: String,
 }
@@ -104,6 +108,7 @@ fn parse_list(program: &Path, text: &str) -> Vec<Case> {
                 name,
                 cold: has("cold"),
                 whole: has("whole"),
+                switches: has("switches"),
                 slow: has("slow"),
             }
         })
@@ -225,6 +230,7 @@ impl Case {
             warm: Vec::new(),
             payload: 0,
             flips: None,
+            memory: None,
             lo,
             notes: String::new(),
         };
@@ -240,6 +246,7 @@ impl Case {
                         outcome.warm.push((payload.parse()?, lo.parse()?));
                         outcome.payload += payload.parse::<u64>()?;
                     }
+                    ["#memory", n] => *outcome.memory.get_or_insert(0) += n.parse::<u64>()?,
                     ["#flips", n] => *outcome.flips.get_or_insert(0) += n.parse::<u64>()?,
                     ["#payload", n] => outcome.payload += n.parse::<u64>()?,
                     _ => outcome.notes += &format!("{side}: {line}\n"),
@@ -289,6 +296,9 @@ impl Case {
             }
             if ends == Ends::Both && (!self.cold || self.whole) && !flipping() {
                 self.ensure_accelerated(&got)?;
+            }
+            if ends == Ends::Both && self.switches {
+                ensure!(got.memory.unwrap_or(0) > 0, "nothing went to memory: {:?}\n{}", got.memory, got.notes);
             }
             // Where the warm-up alone is much.
             let warm: u64 = got.warm.iter().map(|(payload, _)| payload).sum();

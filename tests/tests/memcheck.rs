@@ -156,6 +156,7 @@ fn case(name: &str) -> Result<Case> {
     let case = found.with_context(|| format!("{name} is no case"))?;
     // Under valgrind everything is slow, and a reader that is too slow for memory goes to TCP: the warm-up is measured.
     Ok(Case {
+        switches: false,
         slow: true,
         whole: false,
         ..case
