@@ -188,3 +188,58 @@ fn nginx_clients_die() -> Result<()> {
         await_no_names(&net)
     })
 }
+
+/// Either end stands still for a while, as often as there are rounds, and goes on.
+fn stand_still(dice: &mut Dice, ends: &[i32]) -> Result<()> {
+    for _ in 0..rounds() {
+        let pid = *dice.pick(ends);
+        a_while(dice);
+        signal(pid, Signal::SIGSTOP)?;
+        a_while(dice);
+        signal(pid, Signal::SIGCONT)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn redis_stands_still() -> Result<()> {
+    seeded(|dice| {
+        let net = Net::new()?;
+        let redis = Redis::start(&net, Load::Library)?;
+        let value = noise(dice.roll(1000), 300_000);
+        redis.set("value", &value)?;
+        let endless = traffic(&redis, dice)?;
+        stand_still(dice, &[redis.pid(), endless.pid()])?;
+        // Another one begins and ends while the first one goes on.
+        let whole = redis.benchmark(&["-c", "10", "-n", "30000", "-d", "200", "-t", "set,get"])?;
+        stand_still(dice, &[redis.pid(), endless.pid()])?;
+        ensure!(redis.get("value")? == value, "another value");
+        let ended = whole.wait(LONG)?;
+        ensure!(ended.status.success() && !ended.out.contains("rror"), "{ended}");
+        kill(endless, dice)?;
+        Totals::of(redis.pid())?.ensure_in_memory("clients of redis", 2, 1_000_000)?;
+        redis.stop()?;
+        await_no_names(&net)
+    })
+}
+
+#[test]
+fn nginx_stands_still() -> Result<()> {
+    seeded(|dice| {
+        let net = Net::new()?;
+        let nginx = Nginx::start(&net, Load::Library, 1, dice.pick::<&str>(&["on", "off"]))?;
+        nginx.fetch("20m")?;
+        let worker = *workers(nginx.master()?)?.first().context("a worker")?;
+        let wrk = Program::new(&net, Load::Library, which("wrk")?)
+            .args(["-t", "1", "-c", "16", "-d", "3s", "--timeout", "30s"])
+            .args([format!("http://127.0.0.1:{PORT}/{}", dice.pick(&["1k", "64k", "20m"]))])
+            .start()?;
+        stand_still(dice, &[worker, wrk.pid()])?;
+        nginx.fetch("20m")?;
+        let ended = wrk.wait(LONG)?;
+        ensure!(ended.status.success() && !ended.out.contains("Socket errors") && !ended.out.contains("Non-2xx"), "{ended}");
+        Totals::of(worker)?.ensure_in_memory("clients of nginx", 1, 1_000_000)?;
+        nginx.stop()?;
+        await_no_names(&net)
+    })
+}
