@@ -136,7 +136,7 @@ fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bo
 
 /// Some cases depend on how two processes are scheduled, natively too: a case fails when it fails so
 /// often in a row, and says so when it needed more than one attempt.
-const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 3;
 
 fn attempts(case: &Case, native_only: bool) -> Result<()> {
     let mut last = Ok(());
