@@ -90,7 +90,9 @@ add("fallback: mode=shm, kernel -> smcr", special_server("kernel", "", (f"{NO_OP
 add("fallback: mode=shm, smcr -> kernel", special_client("kernel", "", ("remote", f"{NO_OPTION_SEEN}/.*"), SMCR_MODE="shm"))
 for peer in ("kernel", "smcr"):
     add(f"fallback: max_memory used up, {peer} -> smcr server without", special_server(peer, "", (declined(peer, "01010000"), "max-memory"), SMCR_MAX_MEMORY="0"))
-    add(f"fallback: max_memory used up, smcr client without -> {peer}", special_client(peer, "", ("max-memory", declined(peer, "01010000")), SMCR_MAX_MEMORY="0"))
+    # A client that knows it before it connects does not ask for SMC.
+    unasked = f"{NO_OPTION_SEEN}/.*" if peer == "kernel" else NO_OPTION
+    add(f"fallback: max_memory used up, smcr client without -> {peer}", special_client(peer, "", ("max-memory", unasked), SMCR_MAX_MEMORY="0"))
 add("fallback: port left out, smcr -> kernel", special_client("kernel", "", ("port", f"{NO_OPTION_SEEN}/.*"), SMCR_PORTS="1-1000"))
 
 

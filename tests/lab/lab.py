@@ -64,11 +64,17 @@ class Lab:
         return f"{guest.ip} {PORTS[kind]}"
 
     def restart(self):
-        """After a failure: nothing of it may reach the next case."""
+        """Servers are started anew where they are needed."""
         for job in self.servers.values():
             if job.rc is None:
                 job.kill()
         self.servers.clear()
+
+    def after_failure(self):
+        """Nothing that the case has started goes on."""
+        self.restart()
+        for job in [job for guest in (self.a, self.b) for job in guest.jobs.values() if job.rc is None]:
+            job.kill()
 
     def client(self, kind, to, operation, *rest, guest=None, **more):
         guest = guest or self.b

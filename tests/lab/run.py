@@ -139,7 +139,7 @@ class Tried:
             text, failed = told(error), True
             try:
                 text = "\n       ".join([text, *about(lab)])
-                lab.restart()
+                lab.after_failure()
             except Failed as more:
                 text += f"\n       {more}"
         print(f"{'FAIL' if failed else 'ok  '} {name}: {text} [{time.monotonic() - start:.1f} s]", flush=True)

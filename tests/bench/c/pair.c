@@ -10,6 +10,7 @@
 #include "common.h"
 
 static int ep;
+enum { WELL_BEGUN = 1000 }; /* sends, after which a connection is in memory if it goes there at all; a part of `warm` */
 
 static void watch(int fd, int op, uint32_t events) {
     struct epoll_event e = {.events = events, .data.fd = fd};
@@ -59,6 +60,16 @@ static void shortly(int lfd, int port, long n) {
     }
 }
 
+/* Waits in a receive for nothing, once, as whoever blocks does sooner or later: until then the library can't know that no other call
+ * tells the reader when to read (docs/readiness.md, "Seen and unseen"). */
+static void wait_in_vain(int fd) {
+    struct timeval t = {.tv_usec = 1000}, none = {0};
+    char c;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) || recv(fd, &c, 1, 0) != -1 || errno != EAGAIN ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none))
+        die("a receive in vain");
+}
+
 /* Rounds over one connection of `conns`. */
 static void over_one(int lfd, int port, long rounds, const char *mode) {
     long conns = argn("conns", 1);
@@ -81,6 +92,10 @@ static void over_one(int lfd, int port, long rounds, const char *mode) {
     for (long i = 0; i < (duplex ? 1 : 2) * rounds; i++) {
         int from = i & 1 ? z : a, to = i & 1 ? a : z;
         if (duplex) from = a, to = z;
+        if (i == WELL_BEGUN && !use_ep) {
+            wait_in_vain(a);
+            wait_in_vain(z);
+        }
         for (size_t k = 0; byte1 && k < size; k++)
             if (send_all(from, b, 1)) die("send");
         if (!byte1 && send_all(from, b, size)) die("send");
