@@ -255,6 +255,12 @@ pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, fla
         Step::Kernel if n > 0 && nonblock => Some(n as isize),
         Step::Kernel => None,
         Step::Moved(_) => Some(n as isize),
+        Step::Failed(e) if n > 0 => {
+            if end::ends(e) {
+                s.error.store(e.0 as u32, Relaxed); // for the next call, or SO_ERROR
+            }
+            Some(n as isize)
+        }
         _ if n > 0 => Some(n as isize),
         Step::Full => Some(to_c(Err(Errno(libc::EAGAIN)))),
         Step::Failed(e) => {
