@@ -125,6 +125,10 @@ pub mod ctl {
     pub const COME: u32 = 32;
     /// The consumer has mapped the wide ring.
     pub const WIDE: u32 = 64;
+    /// The consumer waits for the proof in the stream, and takes it at once (`engine::begin`).
+    pub const AWAITS: u32 = 128;
+    /// The consumer, which is the connecting side, keeps its proof for payload to go with, or until it is awaited.
+    pub const KEEPS: u32 = 256;
 }
 
 /// Bits of [`Dir::oob`] above the byte.

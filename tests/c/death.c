@@ -338,6 +338,47 @@ static void half_read_a(void) {
     see(fd);
 }
 
+/* The accepting end is killed when it has read all that came, after one request, two, three ...: never a reset. One of these deaths comes
+ * just before the connecting end would go to memory. */
+enum { REQUESTS = 40 };
+static void serve_some(int requests) {
+    int l = listen_on(PORT + requests);
+    tell('l');
+    int fd = accept_from(l);
+    char c;
+    for (int i = 0; i < requests && recv(fd, &c, 1, 0) == 1; i++)
+        put(fd, &c, 1);
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+static void between_requests_a(void) {
+    for (int n = 1; n <= REQUESTS; n++) {
+        pid_t child = MUST(fork());
+        if (child == 0)
+            serve_some(n);
+        wait_for(child);
+    }
+}
+static void between_requests_b(void) {
+    for (int n = 1; n <= REQUESTS; n++) {
+        hear();
+        int fd = dial(PORT + n);
+        char c = 'c';
+        for (int i = 0; i < n; i++) {
+            put(fd, &c, 1);
+            if (get(fd, &c, 1) != 1)
+                die("get");
+        }
+        pid_t pid = hear_pid();
+        usleep(10000);
+        MUST(kill(pid, SIGKILL));
+        say("poll: %s", poll_text(events(fd, POLLIN | POLLRDHUP, 2000)));
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+}
+
 /* Stopped for a while, then going on: nothing happens. Then killed while stopped. */
 static void stopped_b(void) {
     int fd = conn();
@@ -394,5 +435,6 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"survivor_in_send_polls", in_send_poll_a, quiet_b, 0},
                              {"crash", crash_a, crash_b, 0},
                              {"exit_unread", exit_unread_a, exit_unread_b, 0},
+                             {"killed_between_requests", between_requests_a, between_requests_b, COLD | SWITCHES},
                              {"stopped", stopped_a, stopped_b, 0},
                              {0}};

@@ -1,7 +1,7 @@
 //! One connection: two directions, each in the kernel's TCP stream or in a ring.
 //!
 //! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
-//! [`follow`] goes there for the receiver, which has [`offer`]ed it, with the [`proof`] in the first switch. They copy through
+//! [`follow`] goes there for the receiver, which has [`offer`]ed it, with the [`proof`] in the first switch (for which the connecting side waits as [`begin`] says). They copy through
 //! `transport` (large amounts as [`bulk`] and [`pace`] say), wake through [`bell`] (whom the peer has [`known`]), are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
 //! lies unread before a switch when the descriptor leaves, [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
@@ -9,6 +9,7 @@
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
+pub mod begin;
 pub mod bell;
 pub mod beside;
 pub mod bufs;

@@ -81,7 +81,7 @@ pub struct Sock {
     pub stepping: AtomicU32,
     /// Tick before which rendezvous does not look again.
     pub next_tick: AtomicU64,
-    /// Tick at which rendezvous gives up.
+    /// Operation count at which rendezvous gives up; from the proof on, the count at which the connecting side had it.
     pub deadline: AtomicU64,
     /// Failed attempts.
     pub tries: AtomicU32,
@@ -93,7 +93,8 @@ pub struct Sock {
     pub nonce: [AtomicU64; 2],
     /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
     pub apart: AtomicU32,
-    /// KiB that had gone over TCP when the connecting side last looked for an announcement; wraps.
+    /// KiB that had gone over TCP when the connecting side last looked for an announcement; what the accepting one had received when
+    /// it set the nonce (`engine::begin`), in bytes. Both wrap.
     pub looked_kib: AtomicU32,
     /// Bytes over TCP at which rendezvous looks, whatever the operations are.
     pub next_bytes: AtomicU64,

@@ -24,7 +24,7 @@ pub mod worth;
 
 pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on, take_up_and_ask};
 
-use crate::engine::{offer, switch};
+use crate::engine::{begin, offer, switch};
 use crate::family::holders;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, net};
@@ -182,7 +182,7 @@ fn proved(s: &'static Sock, sock: i32) {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
     }
     offer::offer_reading(s, sock);
-    if !s.tx_in_memory() {
+    if !s.tx_in_memory() && !begin::awaits_payload(s) {
         switch::try_to_memory(s, sock);
     }
 }

@@ -1,8 +1,8 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, worth};
-use crate::engine::{follow, offer, shadow};
+use super::{PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, worth};
+use crate::engine::{begin, follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
 use crate::fault::{self, Step as Fault};
@@ -190,6 +190,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.rate_nonce.store(o.rate, Relaxed);
     s.set_state(State::Negotiating);
     begin_waiting(s);
+    begin::count_sends(s);
     offer::become_careful(s);
     s.step.store(step::NONCE, Release);
     later(s, 0);
@@ -249,6 +250,9 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     {
         // A side that only sends must take the proof all the same.
         follow::progress(s, sock);
+    }
+    if let Some(dir) = s.rx.dir().filter(|_| s.step.load(Relaxed) == step::NONCE) {
+        begin::take_alone(s, sock, dir, (u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE)).saturating_sub(s.deadline.load(Relaxed)));
     }
     if is_overdue(s)
         && let Some(r) = s.region()

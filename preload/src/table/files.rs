@@ -5,7 +5,7 @@
 use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
 use crate::engine::file::{self, FromFile};
-use crate::engine::{debt, end, inside, switch, tx, wait};
+use crate::engine::{begin, debt, end, inside, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, fd as desc, set_errno};
@@ -49,7 +49,7 @@ pub fn send_file(
             continue; // under the number that it has now
         }
         life::first_use(s, fd);
-        if s.tx_in_memory() {
+        if s.tx_in_memory() || begin::with_payload(s, fd) {
             continue;
         }
         let left = count - done as usize;
@@ -85,7 +85,7 @@ pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32,
 /// Where the direction is in memory. None: on TCP, and nothing went.
 fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
     life::first_use(s, fd);
-    if !s.tx_in_memory() {
+    if !s.tx_in_memory() && (desc::unread(pipe).unwrap_or(0) == 0 || !begin::with_payload(s, fd)) {
         return None;
     }
     loop {

@@ -5,7 +5,7 @@
 
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{beside, debt, end, fast, follow, inside, kernel, switch, tx, wait};
+use crate::engine::{begin, beside, debt, end, fast, follow, inside, kernel, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, Res, errno, set_errno};
@@ -175,6 +175,9 @@ unsafe fn send_anyhow(
             }
         }
         let len = iov.iter().map(|v| v.iov_len).sum();
+        if flags & TCP_ONLY == 0 && len > 0 && begin::with_payload(s, fd) {
+            continue;
+        }
         if let Some(r) = answer_of_end(s, fd, len, flags) {
             return to_c(r);
         }

@@ -1,13 +1,15 @@
 /* Bulk. role=recv listens and measures, role=send connects and writes.
  *   size=65536 (per write) rsize=65536 (per read) secs=1.0 warm=0.3 nodelay=1
  *   n=0 (so many writes instead of secs: for counts)
- *   both=1: each end has a thread that sends and one that receives on the same connection */
+ *   both=1: each end has a thread that sends and one that receives on the same connection; with n, neither direction ends
+ *   before the other, which would be half-closed for the rest */
 #include "common.h"
 
 static size_t size, rsize;
 static double secs, warm;
 static long g_writes;
-static int g_fd;
+static int g_fd, g_both;
+static _Atomic uint64_t g_received;
 
 static void *sender(void *unused) {
     (void)unused;
@@ -16,6 +18,8 @@ static void *sender(void *unused) {
     uint64_t end = ticks() + (uint64_t)((warm + secs) * 1e9 / g_ns_per_tick);
     for (long i = 0; g_writes ? i < g_writes : ticks() < end; i++)
         if (send_all(g_fd, b, size)) die("send");
+    while (g_both && g_received < (uint64_t)g_writes * size)
+        usleep(1000);
     shutdown(g_fd, SHUT_WR);
     return NULL;
 }
@@ -35,6 +39,7 @@ static void *receiver(void *p) {
         if (r < 0) die("recv");
         if (r == 0) break;
         g->all += (uint64_t)r;
+        g_received = g->all;
         last = ticks();
         if (begin) g->bytes += (uint64_t)r;
         else if (last >= start_at) begin = last;
@@ -51,7 +56,8 @@ int main(int argc, char **argv) {
     secs = argf("secs", 1.0);
     g_writes = argn("n", 0);
     warm = argf("warm", 0.3);
-    int recv_role = !strcmp(arg("role", "recv"), "recv"), both = (int)argn("both", 0);
+    int recv_role = !strcmp(arg("role", "recv"), "recv");
+    g_both = (int)argn("both", 0);
     struct got g = {0, 0, 0};
     pthread_t t;
     if (recv_role) {
@@ -61,7 +67,7 @@ int main(int argc, char **argv) {
     } else {
         g_fd = client_fd();
     }
-    if (both) {
+    if (g_both) {
         if (pthread_create(&t, NULL, sender, NULL)) die("thread");
         receiver(&g);
         pthread_join(t, NULL);
@@ -72,7 +78,7 @@ int main(int argc, char **argv) {
         char c;
         while (recv(g_fd, &c, 1, 0) > 0) {}
     }
-    if (both || recv_role)
+    if (g_both || recv_role)
         printf("{\"bytes\":%llu,\"secs\":%.6f,\"payload\":%llu}\n", (unsigned long long)g.bytes, (double)g.ns / 1e9,
                (unsigned long long)g.all);
     close(g_fd);

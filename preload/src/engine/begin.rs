@@ -1,0 +1,77 @@
+//! When the connecting side begins, once both ends are proved: its first switch puts its proof into the TCP stream.
+//!
+//! An accepting end that is killed while the proof lies unread there is a reset to its kernel, which destroys what that end had still
+//! to send, where TCP would have shown an end. So the proof goes with payload: who dies with the one unread has the other unread too,
+//! and TCP would have reset as well. A side that only receives has none: there the accepting end says when it is about to take the
+//! proof, and waits for it. Called by the socket table before it sends through the kernel, and by the steps of the rendezvous.
+
+use super::{follow, switch};
+use crate::family::sock::{Sock, role, step};
+use crate::sys::{clock, fd, proc};
+use crate::transport::region::{Dir, ctl};
+use std::sync::atomic::Ordering::*;
+
+/// Receives after which the proof goes alone in any case: an older library never says that it awaits it.
+const ALONE: u64 = 1 << 14;
+/// How long the accepting end waits for the proof: a peer that reads at all comes by within that.
+const WAIT_US: u64 = 100;
+/// How long the bytes of a proof that is marked may take.
+const COMES_US: u64 = 2000;
+
+/// The connecting side has payload to send: sending goes to memory now, if it may. A peer that sends nothing more stays on TCP
+/// (`switch::try_to`).
+pub fn with_payload(s: &Sock, sock: i32) -> bool {
+    is_due(s) && fd::poll_now(sock, libc::POLLRDHUP) == 0 && switch::try_to_memory(s, sock)
+}
+
+/// The peer is proved to the connecting side: what it receives from here on, without a send in between, is counted.
+pub fn count_receives(s: &Sock) {
+    s.deadline.store(u64::from(s.ops.load(Relaxed)), Relaxed);
+    if let Some(back) = s.rx.dir() {
+        back.ctl.fetch_or(ctl::KEEPS, AcqRel); // pairs with the Acquire in `take_alone`
+    }
+}
+
+/// Whether the connecting side keeps its proof for payload to go with.
+pub fn awaits_payload(s: &Sock) -> bool {
+    let received = || u64::from(s.ops.load(Relaxed)).saturating_sub(s.deadline.load(Relaxed));
+    let is_awaited = || s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & ctl::AWAITS != 0);
+    is_due(s) && !is_awaited() && received() < ALONE
+}
+
+fn is_due(s: &Sock) -> bool {
+    s.role.load(Relaxed) == role::CLIENT && s.step.load(Acquire) == step::PROVED && s.tx.switches.load(Relaxed) == 0
+}
+
+/// The accepting end has set the nonce: what it sends from here on, without a receive in between, is counted.
+pub fn count_sends(s: &Sock) {
+    s.looked_kib.store(s.rx.tcp.load(Relaxed) as u32, Relaxed);
+}
+
+/// The accepting end has made `n` operations since. If all were sends and the peer has a proof that it keeps, this end says now and
+/// then that it awaits it, and takes what comes.
+pub fn take_alone(s: &Sock, sock: i32, dir: &Dir, n: u64) {
+    let is_turn = n >= 8 && (n.is_multiple_of(8) && n <= 64 || n.is_power_of_two());
+    let is_kept = || s.tx.dir().is_some_and(|back| back.ctl.load(Acquire) & ctl::KEEPS != 0);
+    let only_sends = || s.rx.tcp.load(Relaxed) as u32 == s.looked_kib.load(Relaxed);
+    if !is_turn || !is_kept() || !only_sends() || dir.ctl.load(Relaxed) & ctl::READY == 0 {
+        return;
+    }
+    dir.ctl.fetch_or(ctl::AWAITS, AcqRel);
+    let is_marked = || dir.switch.load(Acquire) != 0;
+    if comes(WAIT_US, is_marked) && comes(COMES_US, || fd::poll_now(sock, libc::POLLIN) != 0) {
+        follow::progress(s, sock);
+    }
+    dir.ctl.fetch_and(!ctl::AWAITS, AcqRel);
+}
+
+fn comes(us: u64, what: impl Fn() -> bool) -> bool {
+    let end = clock::ticks() + clock::ticks_of_us(us);
+    while !what() {
+        if clock::ticks() > end {
+            return false;
+        }
+        proc::yield_now();
+    }
+    true
+}
