@@ -20,17 +20,17 @@ PROGRAMS = {
 PROGRAMS_ON_TCP = {"git_daemon", "vsftpd", "dovecot", "distcc", "gdbserver", "dante", "kamailio"}
 
 SUITES = {
-    "CPython test_socket": 22, "CPython test_asynchat": 32, "CPython test_asyncio": 39, "CPython test_ssl": 38, "CPython test_ftplib": 25,
+    "CPython test_socket": 22, "CPython test_asynchat": 18, "CPython test_asyncio": 39, "CPython test_ssl": 38, "CPython test_ftplib": 25,
     "CPython test_httplib": 50, "CPython test_smtplib": 9, "CPython test_poplib": 23, "CPython test_imaplib": 23, "CPython test_nntplib": 9,
     "CPython test_os": 44, "redis unit/auth": 42, "redis unit/type/string": 50, "redis unit/type/list": 49, "redis unit/type/hash": 50,
     "redis unit/type/stream": 50, "redis unit/protocol": 41, "redis unit/pubsub": 23, "redis unit/multi": 41, "redis unit/obuf-limits": 50,
     "redis unit/querybuf": 50, "redis unit/networking": 31, "redis unit/other": 40, "redis unit/scripting": 44, "redis unit/client-eviction": 40,
     "redis integration/replication": 48, "redis integration/redis-cli": 50, "redis integration/redis-benchmark": 42, "redis integration/aof": 50,
     "redis unit/acl": 39, "redis unit/functions": 44, "redis unit/cluster-scripting": 40, "redis unit/introspection-2": 47,
-    "redis unit/cluster/misc": 41, "redis unit/cluster/links": 39, "redis integration/psync2-reg": 48, "redis integration/psync2-pingoff": 45,
+    "redis unit/cluster/misc": 41, "redis unit/cluster/links": 39, "redis integration/psync2": 49, "redis integration/psync2-reg": 48, "redis integration/psync2-pingoff": 45,
     "redis unit/pendingquerybuf": 50, "redis unit/tracking": 42, "redis unit/cluster": 39, "redis unit/pubsubshard": 23, "redis integration/failover": 47,
     "redis integration/replication-2": 50, "redis integration/psync2-master-restart": 49, "redis integration/shutdown": 30,
-    "redis integration/replication-3": 48, "redis integration/logging": 6, "redis unit/shutdown": 34, "redis unit/introspection": 37, "libuv": 31, "libevent": 39, "libzmq": 50, "nng": 42,
+    "redis integration/replication-4": 49, "redis integration/block-repl": 42, "redis integration/replication-3": 48, "redis integration/logging": 6, "redis unit/shutdown": 34, "redis unit/introspection": 37, "libuv": 31, "libevent": 39, "libzmq": 50, "nng": 42,
     "tornado": 46, "ruby socket, net, io, drb": 29, "Rust mio": 48, "Rust tokio": 34, "Rust hyper": 21, "Tcl": 12, "GLib": 27, "Node net": 49,
     "Node https": 41, "twisted.internet.test": 11, "twisted.web.test": 24, "twisted test_tcp": 50, "twisted test_ssl": 24, "gevent": 18,
     "nginx [a-g]": 16, "nginx [h-l]": 14, "nginx [m-r]": 22, "nginx [s-z]": 10, "HAProxy": 13, "memcached t": 33, "curl 1 to 700": 29,

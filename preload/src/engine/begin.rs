@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Receives after which the proof goes alone in any case: an older library never says that it awaits it.
 const ALONE: u64 = 1 << 14;
+/// Sends after which the accepting end awaits it first; each time that it waits in vain doubles them.
+const FIRST: u64 = 8;
 /// How long the accepting end waits for the proof: a peer that reads at all comes by within that.
 const WAIT_US: u64 = 100;
 /// How long the bytes of a proof that is marked may take.
@@ -45,24 +47,32 @@ fn is_due(s: &Sock) -> bool {
 
 /// The accepting end has set the nonce: what it sends from here on, without a receive in between, is counted.
 pub fn count_sends(s: &Sock) {
-    s.looked_kib.store(s.rx.tcp.load(Relaxed) as u32, Relaxed);
+    next_turn(s, FIRST);
 }
 
-/// The accepting end has made `n` operations since. If all were sends and the peer has a proof that it keeps, this end says now and
-/// then that it awaits it, and takes what comes.
+/// The accepting end has made `n` operations since. If the last ones were sends and the peer has a proof that it keeps, this end says
+/// now and then that it awaits it, and takes what comes.
 pub fn take_alone(s: &Sock, sock: i32, dir: &Dir, n: u64) {
-    let is_turn = n >= 8 && (n.is_multiple_of(8) && n <= 64 || n.is_power_of_two());
+    let turn = s.peer_cookie.load(Relaxed);
     let is_kept = || s.tx.dir().is_some_and(|back| back.ctl.load(Acquire) & ctl::KEEPS != 0);
-    let only_sends = || s.rx.tcp.load(Relaxed) as u32 == s.looked_kib.load(Relaxed);
-    if !is_turn || !is_kept() || !only_sends() || dir.ctl.load(Relaxed) & ctl::READY == 0 {
+    if n < turn >> 32 || !is_kept() || dir.ctl.load(Relaxed) & ctl::READY == 0 {
         return;
     }
+    if turn as u32 != s.rx.tcp.load(Relaxed) as u32 {
+        return next_turn(s, n + FIRST); // something came since
+    }
+    next_turn(s, 2 * n);
     dir.ctl.fetch_or(ctl::AWAITS, AcqRel);
     let is_marked = || dir.switch.load(Acquire) != 0;
     if comes(WAIT_US, is_marked) && comes(COMES_US, || fd::poll_now(sock, libc::POLLIN) != 0) {
         follow::progress(s, sock);
     }
     dir.ctl.fetch_and(!ctl::AWAITS, AcqRel);
+}
+
+/// The operation, in the upper half, and what TCP has brought until now.
+fn next_turn(s: &Sock, n: u64) {
+    s.peer_cookie.store(n << 32 | u64::from(s.rx.tcp.load(Relaxed) as u32), Relaxed);
 }
 
 fn comes(us: u64, what: impl Fn() -> bool) -> bool {

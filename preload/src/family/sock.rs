@@ -93,8 +93,7 @@ pub struct Sock {
     pub nonce: [AtomicU64; 2],
     /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
     pub apart: AtomicU32,
-    /// KiB that had gone over TCP when the connecting side last looked for an announcement; what the accepting one had received when
-    /// it set the nonce (`engine::begin`), in bytes. Both wrap.
+    /// KiB that had gone over TCP when the connecting side last looked for an announcement; wraps.
     pub looked_kib: AtomicU32,
     /// Bytes over TCP at which rendezvous looks, whatever the operations are.
     pub next_bytes: AtomicU64,
@@ -119,6 +118,7 @@ pub struct Sock {
     /// SO_MAX_PACING_RATE before we used it.
     pub rate_before: AtomicU64,
     /// The peer's socket cookie (client side). While the names are not known, which lesson the port has (`rendezvous::worth`).
+    /// On the accepting side, from the nonce on, when it awaits a proof (`engine::begin`).
     pub peer_cookie: AtomicU64,
     /// Threads that wait for room in the ring.
     pub writers: AtomicU32,
