@@ -103,14 +103,17 @@ impl<'a> Program<'a> {
 
     /// Gives it `fd` under this number.
     pub fn fd(mut self, fd: OwnedFd, number: i32) -> Self {
-        // SAFETY: dup2 alone is called in the child; `fd` is moved into the closure and so lives as
+        // SAFETY: system calls alone are made in the child; `fd` is moved into the closure and so lives as
         // long as the command.
         unsafe {
-            self.command
-                .pre_exec(move || match libc::dup2(fd.as_raw_fd(), number) {
-                    -1 => Err(std::io::Error::last_os_error()),
-                    _ => Ok(()),
-                });
+            self.command.pre_exec(move || {
+                // dup2 of a number onto itself would leave it close-on-exec.
+                let done = match fd.as_raw_fd() {
+                    own if own == number => libc::fcntl(own, libc::F_SETFD, 0),
+                    own => libc::dup2(own, number),
+                };
+                if done == -1 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+            });
         }
         self
     }

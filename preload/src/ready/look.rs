@@ -370,14 +370,15 @@ fn await_next_edge(fd: i32) {
     }
 }
 
-/// The kernel calls a socket readable for the proof in its stream: not for the program.
+/// The kernel calls a socket readable for the proof in its stream: not for the program. What lies in memory behind it is told by the
+/// next look, as the member is the library's from here on; the kernel's event would be a second one of the same bytes.
 fn is_only_proof(fd: i32, events: u32) -> bool {
     if events & level::IN == 0 || events & (level::RDHUP | level::HUP | level::ERR) != 0 {
         return false;
     }
     let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
     follow::progress(s, fd);
-    level::level(s, fd, false) & level::IN == 0
+    s.rx_in_memory() || level::level(s, fd, false) & level::IN == 0
 }
 
 /// Whether what comes through the kernel is for the program: not only doorbells.
