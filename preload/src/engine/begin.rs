@@ -17,8 +17,8 @@ const ALONE: u64 = 1 << 14;
 const FIRST: u64 = 8;
 /// How long the accepting end waits for the proof: a peer that reads at all comes by within that.
 const WAIT_US: u64 = 100;
-/// How long the bytes of a proof that is marked may take.
-const COMES_US: u64 = 2000;
+/// How long the bytes of a proof that is marked may take, in ms.
+const COMES_MS: i32 = 2;
 
 /// The connecting side has payload to send: sending goes to memory now, if it may. A peer that sends nothing more stays on TCP
 /// (`switch::try_to`).
@@ -41,7 +41,9 @@ pub fn awaits_payload(s: &Sock) -> bool {
     is_due(s) && !is_awaited() && received() < ALONE
 }
 
-fn is_due(s: &Sock) -> bool {
+/// Whether the connecting side may begin, and has not.
+#[inline]
+pub fn is_due(s: &Sock) -> bool {
     s.role.load(Relaxed) == role::CLIENT && s.step.load(Acquire) == step::PROVED && s.tx.switches.load(Relaxed) == 0
 }
 
@@ -62,9 +64,8 @@ pub fn take_alone(s: &Sock, sock: i32, dir: &Dir, n: u64) {
         return next_turn(s, n + FIRST); // something came since
     }
     next_turn(s, 2 * n);
-    dir.ctl.fetch_or(ctl::AWAITS, AcqRel);
-    let is_marked = || dir.switch.load(Acquire) != 0;
-    if comes(WAIT_US, is_marked) && comes(COMES_US, || fd::poll_now(sock, libc::POLLIN) != 0) {
+    dir.ctl.fetch_or(ctl::AWAITS, AcqRel); // pairs with the Acquire in `awaits_payload`
+    if is_marked_soon(dir) && fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLIN, revents: 0 }], COMES_MS) == Ok(1) {
         follow::progress(s, sock);
     }
     dir.ctl.fetch_and(!ctl::AWAITS, AcqRel);
@@ -75,9 +76,11 @@ fn next_turn(s: &Sock, n: u64) {
     s.peer_cookie.store(n << 32 | u64::from(s.rx.tcp.load(Relaxed) as u32), Relaxed);
 }
 
-fn comes(us: u64, what: impl Fn() -> bool) -> bool {
-    let end = clock::ticks() + clock::ticks_of_us(us);
-    while !what() {
+/// Whether the peer marks its switch while it is waited for.
+fn is_marked_soon(dir: &Dir) -> bool {
+    let end = clock::ticks() + clock::ticks_of_us(WAIT_US);
+    // Pairs with the Release in `switch::mark`.
+    while dir.switch.load(Acquire) == 0 {
         if clock::ticks() > end {
             return false;
         }

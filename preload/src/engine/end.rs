@@ -260,6 +260,11 @@ pub fn take_death(s: &Sock) -> bool {
     s.flags.fetch_or(flag::ERROR_PENDING, AcqRel) & flag::ERROR_PENDING == 0
 }
 
+/// A call that has moved a part keeps its error for the next one, or for SO_ERROR.
+pub fn leave(s: &Sock, e: Errno) {
+    s.error.store(e.0 as u32, Relaxed);
+}
+
 /// Takes the error that a call before has left, for a receive; 0: none. A broken pipe that a send has left is for the next one: behind
 /// an end the kernel tells a receive nothing else.
 pub fn take_left(s: &Sock) -> u32 {

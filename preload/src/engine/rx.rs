@@ -101,7 +101,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             Step::Failed(e) if got == 0 => return Err(e),
             Step::Failed(Errno(libc::EFAULT)) => return Ok(got), // this call's own, not the socket's
             Step::Failed(e) => {
-                s.error.store(e.0 as u32, Relaxed); // for the next call
+                end::leave(s, e);
                 return Ok(got);
             }
         }

@@ -5,7 +5,7 @@
 
 use super::sockets;
 use super::{data_in, data_out};
-use crate::engine::switch;
+use crate::engine::{end, switch};
 use crate::table;
 use crate::table::life;
 use smcr_proto::reason::Reason;
@@ -14,7 +14,6 @@ use crate::sys::net::TCP_INQ;
 use crate::sys::{Errno, clock, errno, set_errno};
 use crate::family::sock::Sock;
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
-use std::sync::atomic::Ordering::*;
 
 /// Most buffers of a call, and most messages of sendmmsg.
 const UIO_MAXIOV: usize = 1024;
@@ -182,7 +181,7 @@ pub unsafe fn receive(
                 return -1;
             }
             if e.0 != libc::EAGAIN {
-                s.error.store(e.0 as u32, Relaxed); // for the next call, or SO_ERROR
+                end::leave(s, e);
             }
             break;
         }

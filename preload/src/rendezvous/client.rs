@@ -1,7 +1,8 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
 use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, server, stays_filtered, worth};
-use crate::engine::{begin as beginning, offer, shadow};
+use crate::engine::begin::count_receives;
+use crate::engine::{offer, shadow};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
@@ -289,7 +290,7 @@ pub fn verify(s: &'static Sock, sock: i32) {
     for (to, from) in s.nonce.iter().zip(&r.nonce) {
         to.store(from.load(Relaxed), Relaxed);
     }
-    beginning::count_receives(s);
+    count_receives(s);
     s.tries.store(1, Relaxed); // of looks until now, from here on of switches (`engine::switch`)
     s.step.store(step::PROVED, Release);
     log::debug!(target: "smcr::rendezvous", fd = sock, "peer proved");

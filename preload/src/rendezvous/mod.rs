@@ -199,8 +199,13 @@ fn begin_waiting(s: &Sock) {
     pending::enter(s);
 }
 
+/// Operations since then.
+fn waited(s: &Sock) -> u64 {
+    (u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE)).saturating_sub(s.deadline.load(Relaxed))
+}
+
 fn is_overdue(s: &Sock) -> bool {
-    u64::from(s.ops.load(Relaxed)) > s.deadline.load(Relaxed)
+    waited(s) > u64::from(PATIENCE)
         && clock::ticks().wrapping_sub(s.since.load(Relaxed)) > clock::ticks_of_us(PATIENCE_US)
 }
 

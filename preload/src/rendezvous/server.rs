@@ -1,7 +1,7 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
 //! netlink (hazard 10).
 
-use super::{PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, worth};
+use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, waited, worth};
 use crate::engine::{begin, follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -252,7 +252,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
         follow::progress(s, sock);
     }
     if let Some(dir) = s.rx.dir().filter(|_| s.step.load(Relaxed) == step::NONCE) {
-        begin::take_alone(s, sock, dir, (u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE)).saturating_sub(s.deadline.load(Relaxed)));
+        begin::take_alone(s, sock, dir, waited(s));
     }
     if is_overdue(s)
         && let Some(r) = s.region()

@@ -260,7 +260,7 @@ pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, fla
         Step::Moved(_) => Some(n as isize),
         Step::Failed(e) if n > 0 => {
             if end::ends(e) {
-                s.error.store(e.0 as u32, Relaxed); // for the next call, or SO_ERROR
+                end::leave(s, e);
             }
             Some(n as isize)
         }
