@@ -20,7 +20,7 @@ PROGRAMS = {
 PROGRAMS_ON_TCP = {"git_daemon", "vsftpd", "dovecot", "distcc", "gdbserver", "dante", "kamailio"}
 
 SUITES = {
-    "CPython test_socket": 22, "CPython test_asynchat": 18, "CPython test_asyncio": 39, "CPython test_ssl": 38, "CPython test_ftplib": 25,
+    "CPython test_socket": 22, "CPython test_asynchat": 32, "CPython test_asyncio": 39, "CPython test_ssl": 38, "CPython test_ftplib": 25,
     "CPython test_httplib": 50, "CPython test_smtplib": 9, "CPython test_poplib": 23, "CPython test_imaplib": 23, "CPython test_nntplib": 9,
     "CPython test_os": 44, "redis unit/auth": 42, "redis unit/type/string": 50, "redis unit/type/list": 49, "redis unit/type/hash": 50,
     "redis unit/type/stream": 50, "redis unit/protocol": 41, "redis unit/pubsub": 23, "redis unit/multi": 41, "redis unit/obuf-limits": 50,
