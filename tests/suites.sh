@@ -88,12 +88,14 @@ again() {
         units) packages=(-p smcr-proto -p smcr-admin -p smcr-preload) ;;
     esac
     printf '\n== %s: once more: %s\n' "$1" "${failed[*]}"
+    first+=("$(grep -A 2 ' panicked at ' "$2" | sed "s/^/$1: /")")
     timeout "$(deadline "$1")" "${strict[@]}" "$CARGO" test "${packages[@]}" -- --test-threads=1 --exact "${failed[@]}" || return 1
     passed_later=${failed[*]}
 }
 
 status=0
 summary=()
+first=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 echo "== seeds: $seeds"
@@ -116,4 +118,5 @@ for suite in "$@"; do
 done
 printf '\n== summary (%d s), %s%s\n' "$SECONDS" "$seeds" "${SMCR_FLIP:+, SMCR_FLIP=$SMCR_FLIP}"
 printf '%s\n' "${summary[@]}"
+if [ "${#first[@]}" -gt 0 ]; then printf '\n== what the first attempts said\n%s\n' "${first[@]}"; fi
 exit $status

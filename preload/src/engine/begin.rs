@@ -11,8 +11,9 @@ use crate::sys::{clock, fd, proc};
 use crate::transport::region::{Dir, ctl};
 use std::sync::atomic::Ordering::*;
 
-/// Receives after which the proof goes alone in any case: an older library never says that it awaits it.
-const ALONE: u64 = 1 << 14;
+/// Receives, and KiB, after which the proof goes alone in any case: an older library never says that it awaits it, and whoever reads
+/// slowly may never come by while it is awaited. A stream of that length is worth more than what is left of the risk.
+const ALONE: (u64, u32) = (1 << 14, 4096);
 /// Sends after which the accepting end awaits it first; each time that it waits in vain doubles them.
 const FIRST: u64 = 8;
 /// How long the accepting end waits for the proof: a peer that reads at all comes by within that.
@@ -26,9 +27,10 @@ pub fn with_payload(s: &Sock, sock: i32) -> bool {
     is_due(s) && fd::poll_now(sock, libc::POLLRDHUP) == 0 && switch::try_to_memory(s, sock)
 }
 
-/// The peer is proved to the connecting side: what it receives from here on, without a send in between, is counted.
+/// The peer is proved to the connecting side: what it receives from here on is counted. (With what it sends, it begins.)
 pub fn count_receives(s: &Sock) {
     s.deadline.store(u64::from(s.ops.load(Relaxed)), Relaxed);
+    s.looked_kib.store((s.carried() >> 10) as u32, Relaxed);
     if let Some(back) = s.rx.dir() {
         back.ctl.fetch_or(ctl::KEEPS, AcqRel); // pairs with the Acquire in `take_alone`
     }
@@ -36,9 +38,15 @@ pub fn count_receives(s: &Sock) {
 
 /// Whether the connecting side keeps its proof for payload to go with.
 pub fn awaits_payload(s: &Sock) -> bool {
-    let received = || u64::from(s.ops.load(Relaxed)).saturating_sub(s.deadline.load(Relaxed));
+    // Pairs with the AcqRel in `take_alone`.
     let is_awaited = || s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & ctl::AWAITS != 0);
-    is_due(s) && !is_awaited() && received() < ALONE
+    is_due(s) && !is_awaited() && !is_enough(s)
+}
+
+fn is_enough(s: &Sock) -> bool {
+    let received = u64::from(s.ops.load(Relaxed)).saturating_sub(s.deadline.load(Relaxed));
+    let kib = ((s.carried() >> 10) as u32).wrapping_sub(s.looked_kib.load(Relaxed));
+    received >= ALONE.0 || kib >= ALONE.1
 }
 
 /// Whether the connecting side may begin, and has not.

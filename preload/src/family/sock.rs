@@ -93,7 +93,7 @@ pub struct Sock {
     pub nonce: [AtomicU64; 2],
     /// With [`Sock::heir`]: 1 where that is a relative that went apart ([`super::apart`]), not a program.
     pub apart: AtomicU32,
-    /// KiB that had gone over TCP when the connecting side last looked for an announcement; wraps.
+    /// KiB that had gone over TCP when the connecting side last looked at the peer's socket; wraps.
     pub looked_kib: AtomicU32,
     /// Bytes over TCP at which rendezvous looks, whatever the operations are.
     pub next_bytes: AtomicU64,
@@ -287,6 +287,12 @@ impl Sock {
         // SAFETY: a non-null pointer is a mapping that stays until `engine::close` has seen no user;
         // all fields are atomics.
         (!p.is_null()).then(|| unsafe { &*p })
+    }
+
+    /// What has gone through TCP, both ways, in bytes.
+    #[inline]
+    pub fn carried(&self) -> u64 {
+        self.tx.tcp.load(Relaxed) + self.rx.tcp.load(Relaxed)
     }
 
     /// Whether it is an end of a connection; not a listener, nor a socket that is neither yet.

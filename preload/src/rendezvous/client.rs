@@ -83,7 +83,7 @@ pub fn begin(s: &'static Sock, sock: i32) {
 /// Looks again after a while that grows with the tries.
 fn again(s: &Sock) {
     s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap_us(s)), Relaxed);
-    s.looked_kib.store(carried_kib(s), Relaxed);
+    s.looked_kib.store((s.carried() >> 10) as u32, Relaxed);
     later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
 }
 
@@ -95,7 +95,7 @@ fn gap_us(s: &Sock) -> u64 {
 fn is_time(s: &Sock) -> bool {
     let (now, at) = (clock::ticks(), s.next_tick.load(Relaxed));
     let is_stream = s.tries.load(Relaxed) < LOOKS_IN_STREAM
-        && (was_refused(s) || carried_kib(s).wrapping_sub(s.looked_kib.load(Relaxed)) >= STREAM_KIB);
+        && (was_refused(s) || ((s.carried() >> 10) as u32).wrapping_sub(s.looked_kib.load(Relaxed)) >= STREAM_KIB);
     let earlier = if is_stream { gap_us(s).saturating_sub(GAP_IN_STREAM_US) } else { 0 };
     now.saturating_add(clock::ticks_of_us(earlier)) >= at
 }
@@ -107,11 +107,6 @@ fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
         Err(Errno(libc::ENOENT)) => diag::lookup(&remote.other_form(), &local.other_form()),
         r => r,
     }
-}
-
-/// What has gone through TCP, both ways.
-fn carried_kib(s: &Sock) -> u32 {
-    ((s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed)) >> 10) as u32
 }
 
 /// Whether an offer was refused because of a fork: memory is kept for the next one.

@@ -57,7 +57,7 @@ pub fn after_op(s: &'static Sock, sock: i32) {
 /// Bytes make a connection worth it too.
 #[inline]
 fn is_heavy(s: &Sock) -> bool {
-    s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed) >= s.next_bytes.load(Relaxed)
+    s.carried() >= s.next_bytes.load(Relaxed)
         && s.step.load(Relaxed) == step::IDLE
 }
 

@@ -59,7 +59,7 @@ fn note(s: &Sock, lesson: u64) {
 pub fn is_reached(s: &Sock) -> bool {
     let level = if config::learns() { level(s) } else { 0 };
     let (ops, bytes) = thresholds(s, level);
-    if level == 0 || s.ops.load(Relaxed) >= ops || tcp_bytes(s) >= bytes {
+    if level == 0 || s.ops.load(Relaxed) >= ops || s.carried() >= bytes {
         return true;
     }
     wait(s, level);
@@ -87,7 +87,7 @@ pub fn learn(s: &Sock) {
     let in_memory: u64 = s.sizes.as_flattened().iter().map(|n| n.load(Relaxed)).sum();
     let ring = s.tx.cursor.load(Relaxed) + s.rx.cursor.load(Relaxed);
     let ops = u64::from(s.ops.load(Relaxed)) + in_memory;
-    let bytes = tcp_bytes(s) + ring;
+    let bytes = s.carried() + ring;
     let paid = ops >= u64::from(config::switch_ops()) + PAYS_OPS || bytes >= config::switch_bytes() + PAYS_BYTES;
     // One that waited for a threshold of its port in vain has cost nothing.
     let has_begun = in_memory != 0 || s.tries.load(Relaxed) != 0;
@@ -148,10 +148,6 @@ fn mixed(hash: u64) -> u64 {
 }
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn tcp_bytes(s: &Sock) -> u64 {
-    s.tx.tcp.load(Relaxed) + s.rx.tcp.load(Relaxed)
-}
 
 #[cfg(test)]
 mod tests {

@@ -85,7 +85,8 @@ pub fn splice_in(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32,
 /// Where the direction is in memory. None: on TCP, and nothing went.
 fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32) -> Option<isize> {
     life::first_use(s, fd);
-    if !s.tx_in_memory() && !(begin::is_due(s) && desc::unread(pipe).is_ok_and(|n| n > 0) && begin::with_payload(s, fd)) {
+    let begins = || begin::is_due(s) && desc::unread(pipe).is_ok_and(|n| n > 0) && begin::with_payload(s, fd);
+    if !s.tx_in_memory() && !begins() {
         return None;
     }
     loop {
