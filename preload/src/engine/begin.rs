@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 
 /// Receives, and KiB, after which the proof goes alone in any case: an older library never says that it awaits it, and whoever reads
 /// slowly may never come by while it is awaited. A stream of that length is worth more than what is left of the risk.
-const ALONE: (u64, u32) = (1 << 14, 4096);
+const ALONE: (u64, u32) = (1 << 14, 1024);
 /// Sends after which the accepting end awaits it first; each time that it waits in vain doubles them.
 const FIRST: u64 = 8;
 /// How long the accepting end waits for the proof: a peer that reads at all comes by within that.
