@@ -93,6 +93,7 @@ const PROGRAMS: &[&str] = &[
     "destroyed",
     "killed",
     "streams",
+    "walks",
     "addresses",
     "sandbox",
     "privileges",

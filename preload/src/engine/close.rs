@@ -65,7 +65,7 @@ pub fn before_close(s: &Sock, sock: i32) {
     let in_memory = s.rx_in_memory();
     if in_memory {
         // What a program that was started with it may have read is not known.
-        if leaves_unread(s, back) && !s.is_aside() {
+        if leaves_unread(s, back) && !s.is_aside() && !is_over(s, sock) {
             marks |= fin::RESET;
         }
         // Set before the doorbells go: a last one may come after them, and then the reset that the
@@ -127,7 +127,12 @@ fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
 
 /// Whether the ring holds something that the program could still read.
 fn leaves_unread(s: &Sock, back: &Dir) -> bool {
-    (back.head.load(Acquire) != s.rx.cursor.load(Relaxed) || is_taken(s)) && !s.has(flag::SHUT_RD)
+    back.head.load(Acquire) != s.rx.cursor.load(Relaxed) || is_taken(s)
+}
+
+/// Whether both ends have ended in order: what lies unread makes a reset of that no more.
+fn is_over(s: &Sock, sock: i32) -> bool {
+    s.has(flag::SHUT_WR) && fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLHUP != 0
 }
 
 /// Whether something was taken up to come again (`take_up`), and has not.

@@ -164,6 +164,7 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
         // A dead peer's kernel resets when a doorbell was unread; TCP does so for payload only.
         RST if is_reset_for_bell(s, dir) => Verdict::Eof,
         RST | ABORTED => Verdict::Reset,
+        FIN | FIN_RST if comes_reset(marks) && has_reset_come(s, sock) => Verdict::Reset,
         FIN | FIN_RST => {
             if marks & fin::RESET != 0 || is_killed(s, sock, dir) {
                 Verdict::Died
@@ -176,6 +177,15 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
         _ if marks & fin::WRITE != 0 && !comes_reset(marks) => Verdict::Eof,
         _ => Verdict::Open,
     }
+}
+
+/// Whether the reset that a close has marked, behind a FIN, is there: then the kernel has the error of it.
+#[cold]
+fn has_reset_come(s: &Sock, sock: i32) -> bool {
+    if s.rx.end.load(Relaxed) == FIN {
+        kernel::look_at_kernel_for_sender(s, sock);
+    }
+    s.rx.end.load(Relaxed) == FIN_RST
 }
 
 /// Whether the peer went without a word and left bytes unread in our ring.

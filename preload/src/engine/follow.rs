@@ -154,6 +154,12 @@ fn is_reached(s: &Sock, dir: &Dir) -> bool {
         }
 }
 
+/// Whether the stream has been taken up to a switch that is made: what is behind it an attempt can tell, after it took what stands
+/// before that in the kernel's stream, the proof or doorbells.
+pub fn is_at_switch(s: &Sock, dir: &Dir) -> bool {
+    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && can_follow(s, dir)
+}
+
 /// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.
 #[inline]
 pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {

@@ -25,8 +25,7 @@ pub fn read(
     let there = match fd::unread(sock) {
         // At an urgent mark the kernel counts nothing beyond it: look instead.
         Ok(0) => {
-            let mut b = [0u8; 2048];
-            match net::recv_slice(sock, &mut b, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            match net::look_beyond(sock) {
                 Ok(0) if limit == u64::MAX && dir.is_some_and(|d| is_behind(s, d)) => return Step::Moved(0),
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => n,

@@ -30,15 +30,20 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
     if bits & (libc::POLLIN | libc::POLLRDHUP) == libc::POLLIN {
         take_stale(s, dir, sock);
     }
-    // ERR alone is the error queue (zero-copy completions).
-    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
+    if shows_reset(s, bits) {
         end::found_reset(s, sock);
     } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
         // With our own SHUT_RD the kernel shows RDHUP without a FIN.
         end::found(s, end::FIN);
     } else if bits & libc::POLLHUP != 0 && !is_own_end(s, sock) {
-        end::found(s, if s.has(flag::SHUT_WR) { end::FIN } else { end::RST });
+        end::found(s, end::FIN);
     }
+}
+
+/// Whether the connection was reset. ERR alone is the error queue (zero-copy completions); without it the error was told already, and
+/// only a reset closes both ways where we have not closed ours.
+fn shows_reset(s: &Sock, bits: i16) -> bool {
+    bits & libc::POLLHUP != 0 && (bits & libc::POLLERR != 0 || !s.has(flag::SHUT_WR))
 }
 
 /// Whether we alone have ended it, both ways: the kernel shows that as it shows the end of both.
@@ -124,6 +129,12 @@ pub fn is_time_to_look(s: &Sock) -> bool {
     due
 }
 
+/// Whether to look for the end of the connection: the peer has marked one, of which the kernel knows how it was, or it is time.
+#[inline]
+pub fn may_have_ended(s: &Sock, dir: &Dir) -> bool {
+    s.rx.end.load(Relaxed) == 0 && (dir.fin.load(Acquire) != 0 || is_time_to_look(s))
+}
+
 /// What poll is asked of the kernel's socket by [`look_at_kernel_for_sender`]; without an answer there is nothing to find.
 pub const END: i16 = libc::POLLRDHUP;
 
@@ -139,8 +150,7 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
         return;
     }
     let bits = poll_now(s, sock, END);
-    // ERR alone is the error queue (zero-copy completions).
-    if bits & libc::POLLERR != 0 && bits & libc::POLLHUP != 0 {
+    if shows_reset(s, bits) {
         end::found_reset(s, sock);
     } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
         end::found(s, end::FIN);

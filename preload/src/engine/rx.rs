@@ -12,7 +12,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{self, Errno, Res};
-use crate::transport::region::{self, Dir, fin};
+use crate::transport::region::{self, Dir};
 use smcr_proto::cursor;
 use std::sync::atomic::Ordering::*;
 
@@ -58,6 +58,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let mut visit = if polls || flags & POLLED != 0 { inside::visit(s, &timer) } else { None };
     let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
     let (came, mut waits) = (s.rx.kernel.load(Relaxed), 0u32);
+    let mut is_all = false;
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -79,14 +80,17 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 if !rounds.are_too_fast() {
                     continue;
                 }
+                if got >= enough && got > 0 && !peek {
+                    return Ok(got);
+                }
             }
             Step::Moved(n) => {
                 got += n;
                 if waits == 0 && kernel::is_unknown(s) {
                     wait::was_called_rightly(s);
                 }
-                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d));
-                if got == bufs.len() || (got >= enough && !more) {
+                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d) || follow::is_at_switch(s, d));
+                if got == bufs.len() || (got >= enough && !more) || peek && is_all {
                     return Ok(got);
                 }
                 if !peek {
@@ -125,8 +129,10 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             wait::may_have_been_called(s, sock, came);
         }
         waits += 1;
-        let asks = wait::Asks { more: peek && begun, begun, polled };
-        let mut waited = wait::for_data(s, sock, &mut timer, asks);
+        let mut waited = match peek && begun {
+            true => wait::for_more(s, sock, &mut timer).map(|over| is_all = over),
+            false => wait::for_data(s, sock, &mut timer, wait::Asks { begun, polled }),
+        };
         polled = false;
         if waited.is_ok() && rounds.are_too_fast() {
             waited = wait::a_moment(sock, &mut timer);
@@ -322,11 +328,8 @@ pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
 /// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
 /// now and then without (a non-blocking reader that never waits).
 fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
-    if s.rx.end.load(Relaxed) == 0 {
-        let sign = dir.fin.load(Acquire) & fin::WRITE != 0;
-        if sign || kernel::is_time_to_look(s) {
-            kernel::look_at_kernel(s, sock, dir);
-        }
+    if kernel::may_have_ended(s, dir) {
+        kernel::look_at_kernel(s, sock, dir);
     }
     // The end came behind what was published last.
     if follow::in_ring(s, dir) != 0 {

@@ -144,11 +144,33 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
     }
 }
 
+/// A send of nothing: asks whether the stream is over alone. True: sending is on TCP, which knows.
+pub fn nothing(s: &Sock, sock: i32) -> bool {
+    s.rx.dir().is_some_and(|back| has_gone(s, sock, back))
+}
+
+/// Whether the peer has ended, or wants what is sent through TCP; the direction is there now.
+#[inline]
+fn has_gone(s: &Sock, sock: i32, back: &Dir) -> bool {
+    // These lines change rarely, so they are in the cache.
+    if switch::is_called(s, back) && switch::attend(s, sock) {
+        return true;
+    }
+    // A peer that died without a mark shows in the kernel only.
+    if s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
+        kernel::look_at_kernel_for_sender(s, sock);
+    }
+    if s.rx.end.load(Relaxed) == 0 || s.is_linked() || s.has(flag::SHUT_WR) || called::is_kept(s) {
+        return false;
+    }
+    switch::spill(s, sock, switch::Spill::HalfClosed);
+    true
+}
+
 /// One pass under the lock: as much as fits. `first`: nothing of this call was moved before.
 fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Step::Kernel };
-    // These lines change rarely, so they are in the cache.
-    if switch::is_called(s, back) && switch::attend(s, sock) {
+    if has_gone(s, sock, back) {
         return Step::Kernel;
     }
     let marker = Marker::new();
@@ -165,15 +187,6 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         && let Some(step) = linked::answer_send(s, back, source.left())
     {
         return step;
-    }
-    // A peer that died without a mark shows in the kernel only.
-    if s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
-        kernel::look_at_kernel_for_sender(s, sock);
-    }
-    if s.rx.end.load(Relaxed) != 0 && !s.is_linked() && !called::is_kept(s) {
-        drop(held);
-        switch::spill(s, sock, switch::Spill::HalfClosed);
-        return Step::Kernel;
     }
     let mut size = s.tx.size.load(Relaxed) as usize;
     let head = s.tx.cursor.load(Relaxed);

@@ -111,8 +111,6 @@ pub fn was_called_rightly(s: &Sock) {
 /// What a receive wants of a wait.
 #[derive(Clone, Copy)]
 pub struct Asks {
-    /// New data beyond what is there (PEEK with WAITALL).
-    pub more: bool,
     /// Bytes were moved already, so a signal ends the call whatever its handler says.
     pub begun: bool,
     /// It has polled.
@@ -121,9 +119,8 @@ pub struct Asks {
 
 /// Waits until something may be received. Errors: EAGAIN (SO_RCVTIMEO), EINTR.
 pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
-    let Asks { more, begun, polled } = asks;
+    let Asks { begun, polled } = asks;
     let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
-    let mark = if more { dir.head.load(Relaxed) } else { 0 };
     if !s.has(flag::BLOCKS) && !s.is_public() && !kernel::is_unknown(s) {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
@@ -135,19 +132,12 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         if linked {
             linked::poll();
         }
-        if more { dir.head.load(Acquire) != mark || s.rx.end.load(Relaxed) != 0 } else { follow::pending(s, dir) }
+        follow::pending(s, dir)
     };
     if s.rx_in_memory() && !polled && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
         return Ok(());
     }
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
-    if more {
-        // Rare: the stream has data already, so no word would ring for it again; look every ms.
-        if timer.left() == Some(0) {
-            return Err(Errno(libc::EAGAIN));
-        }
-        return plain_for(sock, libc::POLLRDHUP, timer);
-    }
     let me = if s.is_public() && !linked { None } else { waiter::thread_waiter() };
     let record = family::record(s);
     let at = std::ptr::from_ref(&me) as usize;
@@ -174,6 +164,32 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         }
     }
     result.map(|_| ())
+}
+
+/// Waits for more than what is there (PEEK with WAITALL); true: nothing more comes behind what the next look finds, or an urgent byte
+/// stands there. Rare: the stream has data already, so no word would ring for it again; looks every ms. Errors as [`for_data`].
+#[cold]
+pub fn for_more(s: &Sock, sock: i32, timer: &mut Timer) -> Res<bool> {
+    let head = || s.rx.dir().map_or(0, |dir| dir.head.load(Acquire));
+    let (mark, linked) = (head(), s.is_linked());
+    let ready = || {
+        if linked {
+            linked::poll();
+        }
+        head() != mark || s.rx.end.load(Relaxed) != 0
+    };
+    let peer = s.rx.dir().map_or(u32::MAX, |dir| dir.producer_cpu.load(Relaxed));
+    if s.rx_in_memory() && spin::spin(&s.rx.spin, peer, ready) {
+        return Ok(s.rx.end.load(Relaxed) != 0);
+    }
+    if timer.left() == Some(0) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    if linked {
+        return a_millisecond(timer).map(|_| s.rx.end.load(Relaxed) != 0);
+    }
+    let shows = plain_for(sock, libc::POLLRDHUP | libc::POLLPRI, timer)?;
+    Ok(shows & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLPRI) != 0)
 }
 
 /// Waits until the ring has room, or the direction has moved to TCP.
@@ -361,14 +377,14 @@ fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
     sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
 }
 
-/// A millisecond, of which there will be more.
-fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
+/// A millisecond, of which there will be more. What the socket shows.
+fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<i16> {
     let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
     let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     // SAFETY: array and timespec live through the call; no mask.
     match interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }) {
-        Err(Errno(libc::EINVAL)) => a_millisecond(timer).map(|_| ()),
-        slept => slept.map(|_| ()),
+        Err(Errno(libc::EINVAL)) => a_millisecond(timer).map(|_| fd::poll_now(sock, events)),
+        slept => slept.map(|_| fds[0].revents),
     }
 }
 

@@ -9,8 +9,14 @@ use super::process;
 use super::sock::Sock;
 use std::sync::atomic::Ordering::*;
 
-/// This process holds it no more; true if it was the last one.
+/// This process holds it no more; true if it was the last one. Those that are gone have not closed it themselves.
 pub fn leave(s: &Sock) -> bool {
+    if s.holders.load(Relaxed) > 1
+        && let Some(base) = super::base()
+        && (0..super::PROC_CAP).any(|p| p as u32 != process::index() && s.is_held_in(p as u32) && process::is_gone(base, p))
+    {
+        process::reap_dead(base);
+    }
     s.let_go_in(process::index());
     s.holders.fetch_sub(1, AcqRel) <= 1
 }

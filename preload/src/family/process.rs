@@ -149,6 +149,12 @@ pub fn reap_dead(base: *mut u8) -> bool {
     any
 }
 
+/// Whether the process with this record is gone, and its record still stands.
+pub(super) fn is_gone(base: *mut u8, number: usize) -> bool {
+    let pid = record(base, number).pid.load(Relaxed);
+    pid != 0 && pid != field::ENDED && proc::is_gone(pid)
+}
+
 /// The record with this number is, or was, in use.
 pub(super) fn used(base: *mut u8, number: usize) {
     at::<AtomicU32>(base, page::header::PROC_HIGH).fetch_max(number as u32 + 1, Relaxed);

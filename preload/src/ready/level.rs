@@ -81,7 +81,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
         if rx_memory {
             let unread = follow::in_ring(s, dir);
-            if look && s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
+            if look && kernel::may_have_ended(s, dir) {
                 kernel::look_at_kernel_for_sender(s, sock);
             }
             ended = end::verdict(s, sock, dir);
@@ -119,7 +119,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         }
     }
     if !rx_memory {
-        let readable = kernel & IN != 0 && (peek::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0);
+        let is_payload = || peek::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0 || desc::is_at_mark(sock);
+        let readable = kernel & IN != 0 && is_payload();
         bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
     }
     bits |= kernel & PRI | if urgent::is_unread(s) { PRI } else { 0 };

@@ -2,7 +2,7 @@
 //!
 //! Called by `wait` with the set locked.
 
-use super::{ahead, level};
+use super::{ahead, level, wait};
 use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, idle, kernel, linked, room, wait as engine_wait};
 use crate::family::lock::Marker;
@@ -12,6 +12,7 @@ use crate::sys::{clock, fd as desc};
 use crate::table;
 use crate::table::members::{Inner, Member};
 use crate::table::set::Set;
+use crate::transport::changes;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
@@ -218,7 +219,7 @@ fn wait_is_over(s: &Sock) -> bool {
 
 /// Kernel events in `out[at..at + k]`: those of members in memory make them hot and go, the others
 /// stay. `buried`: registrations of ours that had ended before the kernel was asked. Returns the new number of events.
-pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize, buried: u64) -> usize {
+pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], at: usize, k: usize, buried: u64) -> usize {
     let mut n = at;
     for i in at..at + k {
         let e = out[i];
@@ -249,16 +250,25 @@ pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at
         let mut several = false;
         let members = members_of(inner, e.u64);
         for m in members.into_iter().flatten() {
+            if !inner.member(m).ours
+                && let Some(s) = table::sock(inner.member(m).fd).filter(|s| level::is_ours(s))
+            {
+                // A relative has moved it to memory, which nobody has noted in this process: other sets have it too.
+                changes::note(s);
+                wait::refresh(epfd, set, inner, m);
+            }
             let mb = *inner.member(m);
             if mb.ours || mb.ghost {
                 ours = true;
                 if mb.ours && !mb.ghost {
                     kernel_event(mb.fd, e.events);
-                    if e.events & level::IN != 0 && has_payload(mb.fd) {
-                        // An edge of its own, also where nobody looked between two of them.
-                        inner.member_mut(m).seen_bits &= !(level::IN | level::NORMS.0);
-                    }
                     inner.heat(m);
+                    if e.events & level::IN != 0 && has_payload(mb.fd) {
+                        // An edge of its own, also where nobody looked between two of them; the cursors don't show it.
+                        let mb = inner.member_mut(m);
+                        mb.seen_bits &= !(level::IN | level::NORMS.0);
+                        mb.idle = WHOLE - 1;
+                    }
                 }
             } else {
                 several |= plain.is_some();
@@ -283,7 +293,7 @@ pub fn keep(epfd: i32, set: &Set, inner: &mut Inner, out: &mut [epoll_event], at
         }
         if !ours
             && let Some(mb) = plain.filter(|_| !several)
-            && is_only_proof(mb.fd, e.events)
+            && is_only_proof(set, mb.fd, e.events)
         {
             e.events &= !(level::IN | level::NORMS.0);
             if e.events & !(ET | ONESHOT) == 0 {
@@ -371,14 +381,15 @@ fn await_next_edge(fd: i32) {
 }
 
 /// The kernel calls a socket readable for the proof in its stream: not for the program. What lies in memory behind it is told by the
-/// next look, as the member is the library's from here on; the kernel's event would be a second one of the same bytes.
-fn is_only_proof(fd: i32, events: u32) -> bool {
+/// next look, as the member is the library's from here on; the kernel's event would be a second one of the same bytes. In a set that
+/// relatives or other sets wait in the kernel alone tells.
+fn is_only_proof(set: &Set, fd: i32, events: u32) -> bool {
     if events & level::IN == 0 || events & (level::RDHUP | level::HUP | level::ERR) != 0 {
         return false;
     }
     let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
     follow::progress(s, fd);
-    s.rx_in_memory() || level::level(s, fd, false) & level::IN == 0
+    s.rx_in_memory() && set.nested.load(Relaxed) == 0 || level::level(s, fd, false) & level::IN == 0
 }
 
 /// Whether what comes through the kernel is for the program: not only doorbells.

@@ -249,7 +249,8 @@ pub fn refresh_all(epfd: i32, set: &'static Set, inner: &mut Inner) {
     }
 }
 
-fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
+/// Brings the registration of one member in line with the media of its socket.
+pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let mb = *inner.member(m);
     let Some(s) = table::sock(mb.fd) else { return };
     let nested = set.nested.load(Relaxed) != 0;

@@ -241,7 +241,7 @@ pub(super) fn note_full(s: &Sock, n: isize, wanted: usize) {
 pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
     let nonblock = is_nonblocking(s, flags);
     if source.left() == 0 && !s.has(flag::SHUT_WR) {
-        return Some(0);
+        return (!tx::nothing(s, fd)).then_some(0);
     }
     let (n, step) = tx::send(s, fd, source, nonblock);
     if matches!(step, Step::Full) {
