@@ -48,7 +48,7 @@ pub fn ctl(
     set.named.store(epfd, Relaxed);
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return real() };
-    let inner = locked.inner;
+    let inner = &mut *locked.inner;
     if let Some(m) = inner.adopt(fd)
         && inner.member(m).ours
     {

@@ -160,7 +160,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
     let waiter = set.waiter_or_take();
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return None };
-    let inner = l.inner;
+    let inner = &mut *l.inner;
     inner.unnamed = false;
     let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
     let mut i = 0;

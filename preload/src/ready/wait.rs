@@ -22,6 +22,7 @@ use crate::real;
 use crate::table;
 use crate::table::members::Inner;
 use crate::table::set::Set;
+use crate::table::torn;
 use crate::table::waited::{self, Without};
 use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
@@ -119,7 +120,6 @@ fn is_closed(e: Errno) -> bool {
 
 #[cold]
 fn first_wait(epfd: i32, set: &'static Set) {
-    set.waited.store(1, Relaxed);
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return };
     for m in 0..l.inner.used() {
@@ -133,6 +133,8 @@ fn first_wait(epfd: i32, set: &'static Set) {
     }
     l.inner.changes = changes::count();
     refresh_all(epfd, set, l.inner);
+    // A thread that left before comes again.
+    set.waited.store(1, Relaxed);
 }
 
 /// The first wait in a set that this process has through fork. Relatives may wait in it too, for connections that they hold as
@@ -166,7 +168,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     linked::poll();
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return 0 };
-    let inner = locked.inner;
+    let inner = &mut *locked.inner;
     if inner.changes != changes::count() {
         take_in_changes(epfd, set, inner);
     }
@@ -210,6 +212,9 @@ pub fn take_in_changes(epfd: i32, set: &'static Set, inner: &mut Inner) {
     let end = changes::count();
     let mut at = inner.changes;
     inner.changes = end;
+    if at == torn::UNKNOWN {
+        return refresh_all(epfd, set, inner);
+    }
     while at < end {
         match changes::at(at) {
             Some(s) => {

@@ -53,7 +53,8 @@ fn is_kernels(set: &Set) -> bool {
 /// The member that the socket is of this set, if it is there for EPOLLOUT.
 fn member(set: &'static Set, s: &Sock) -> Option<Member> {
     let marker = Marker::new();
-    let inner = set.lock(&marker).ok()?.inner; // else below this handler, which looks again
+    let locked = set.lock(&marker).ok()?; // else below this handler, which looks again
+    let inner = &*locked.inner;
     let is_it = |mb: &Member| {
         mb.events & OUT != 0 && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
     };

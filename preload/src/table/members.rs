@@ -99,6 +99,8 @@ pub struct Inner {
     pub turn: u32,
     /// Changes of `engine::changes` that were taken in.
     pub changes: u64,
+    /// Somebody has the lock, or has left it otherwise than by giving it back ([`super::torn`]).
+    pub held: bool,
     /// Members served by the library.
     pub ours: u32,
     /// Members that are orphans: they alone have to be searched for.
@@ -149,6 +151,7 @@ impl Inner {
             hot: std::ptr::null_mut(),
             hot_len: 0,
             turn: 0,
+            held: self.held,
             changes: 0,
             ours: 0,
             orphans: 0,

@@ -38,6 +38,7 @@ pub mod returning;
 pub mod sending;
 pub mod set;
 pub mod steps;
+pub mod torn;
 pub mod waited;
 
 use crate::family::sock::Sock;

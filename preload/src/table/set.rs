@@ -2,7 +2,7 @@
 //!
 //! Found by descriptor through the socket table; [`super::members`] has what a set knows of its members.
 
-use super::{CAP, Entry, get, range, waited};
+use super::{CAP, Entry, get, range, torn, waited};
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
@@ -58,6 +58,13 @@ pub struct Locked<'a> {
     /// The part under the lock.
     pub inner: &'a mut Inner,
     _held: Held<'a>,
+}
+
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.inner.held = false; // and then the lock is given back
+    }
 }
 
 /// All sets ever made in this process.
@@ -147,7 +154,7 @@ pub fn forget_fd(fd: i32, twin: Option<i32>, elsewhere: bool) {
     for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
         let marker = Marker::new();
         let Ok(locked) = s.lock(&marker) else { continue };
-        let i = locked.inner;
+        let i = &mut *locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
             let word = i.own_word(m);
             match twin.filter(|_| !i.member(m).ghost) {
@@ -253,7 +260,13 @@ impl Set {
     pub fn lock<'a>(&'a self, marker: &'a Marker) -> Result<Locked<'a>, Reentered> {
         let held = self.lock.take_by(marker, thread::is_only())?;
         // SAFETY: the lock is held for as long as the reference lives.
-        Ok(Locked { inner: unsafe { &mut *self.inner.get() }, _held: held })
+        let inner = unsafe { &mut *self.inner.get() };
+        if inner.held {
+            torn::mend(inner);
+            self.ours.store(inner.ours, Release);
+        }
+        inner.held = true;
+        Ok(Locked { inner, _held: held })
     }
 
     /// The waiter, if it has one.
