@@ -25,10 +25,10 @@ pub fn read(
     let there = match fd::unread(sock) {
         // At an urgent mark the kernel counts nothing beyond it: look instead.
         Ok(0) => {
-            match net::look_beyond(sock) {
+            match net::recv_slice(sock, &mut [0], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
                 Ok(0) if limit == u64::MAX && dir.is_some_and(|d| is_behind(s, d)) => return Step::Moved(0),
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
-                Ok(n) => n,
+                Ok(n) => peek::beyond_mark(sock).unwrap_or(n),
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
                 Err(e) => return failed(s, e),
             }

@@ -233,13 +233,6 @@ pub fn recv_slice(fd: c_int, buf: &mut [u8], flags: c_int) -> Res {
     unsafe { recv(fd, buf.as_mut_ptr(), buf.len(), flags) }
 }
 
-/// What the TCP stream holds now, also beyond an urgent mark that it stands at (MSG_TRUNC copies nothing, tcp(7)). 0: it has ended.
-pub fn look_beyond(fd: c_int) -> Res {
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: nothing is written.
-    unsafe { recv(fd, std::ptr::null_mut(), 1 << 30, flags) }
-}
-
 /// send(2) of a slice, never a signal.
 pub fn send_slice(fd: c_int, buf: &[u8], flags: c_int) -> Res {
     let flags = (flags | libc::MSG_NOSIGNAL) as usize;
