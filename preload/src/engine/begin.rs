@@ -30,7 +30,7 @@ pub fn with_payload(s: &Sock, sock: i32) -> bool {
 /// The peer is proved to the connecting side: what it receives from here on is counted. (With what it sends, it begins.)
 pub fn count_receives(s: &Sock) {
     s.deadline.store(u64::from(s.ops.load(Relaxed)), Relaxed);
-    s.looked_kib.store((s.carried() >> 10) as u32, Relaxed);
+    s.count_kib();
     if let Some(back) = s.rx.dir() {
         back.ctl.fetch_or(ctl::KEEPS, AcqRel); // pairs with the Acquire in `take_alone`
     }
@@ -45,8 +45,7 @@ pub fn awaits_payload(s: &Sock) -> bool {
 
 fn is_enough(s: &Sock) -> bool {
     let received = u64::from(s.ops.load(Relaxed)).saturating_sub(s.deadline.load(Relaxed));
-    let kib = ((s.carried() >> 10) as u32).wrapping_sub(s.looked_kib.load(Relaxed));
-    received >= ALONE.0 || kib >= ALONE.1
+    received >= ALONE.0 || s.kib_since_look() >= ALONE.1
 }
 
 /// Whether the connecting side may begin, and has not.

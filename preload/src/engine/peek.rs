@@ -127,16 +127,10 @@ unsafe impl Sync for Rest {}
 
 static REST: Rest = Rest(UnsafeCell::new([0; Rest::LEN]));
 
-/// How much the kernel's stream holds, also beyond an urgent mark that it stands at.
-#[cold]
-#[inline(never)]
+/// How much the kernel's stream holds, also beyond an urgent mark that it stands at. MSG_TRUNC copies nothing (tcp(7)).
 pub fn beyond_mark(sock: i32) -> Res {
-    let mut iov = [libc::iovec { iov_base: REST.0.get().cast(), iov_len: Rest::LEN }; 64];
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-    (msg.msg_iov, msg.msg_iovlen) = (iov.as_mut_ptr(), iov.len());
-    // SAFETY: our own buffer again and again, to which MSG_TRUNC copies nothing (tcp(7)).
-    unsafe { net::recvmsg(sock, &mut msg, libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT) }
+    let rest = libc::iovec { iov_base: REST.0.get().cast(), iov_len: Rest::LEN };
+    skipping(sock, 0, &[rest; 64], libc::MSG_TRUNC)
 }
 
 /// PEEK of what the kernel's stream holds behind `skip` bytes.

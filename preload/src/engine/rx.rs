@@ -58,7 +58,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let mut visit = if polls || flags & POLLED != 0 { inside::visit(s, &timer) } else { None };
     let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
     let (came, mut waits) = (s.rx.kernel.load(Relaxed), 0u32);
-    let mut is_all = false;
+    let mut is_all = false; // a PEEK finds no more than it has
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -90,7 +90,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                     wait::was_called_rightly(s);
                 }
                 let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d) || follow::is_at_switch(s, d));
-                if got == bufs.len() || (got >= enough && !more) || peek && is_all {
+                if got == bufs.len() || (got >= enough && !more) || is_all {
                     return Ok(got);
                 }
                 if !peek {

@@ -134,10 +134,7 @@ pub fn reap_dead(base: *mut u8) -> bool {
     let mut any = false;
     for i in 0..PROC_CAP {
         let r = record(base, i);
-        let pid = r.pid.load(Relaxed);
-        if pid == 0 || pid == field::ENDED || !proc::is_gone(pid) {
-            continue;
-        }
+        let Some(pid) = gone(r) else { continue };
         // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.
         if r.pid.compare_exchange(pid, proc::pid(), AcqRel, Relaxed).is_err() {
             continue;
@@ -151,8 +148,13 @@ pub fn reap_dead(base: *mut u8) -> bool {
 
 /// Whether the process with this record is gone, and its record still stands.
 pub(super) fn is_gone(base: *mut u8, number: usize) -> bool {
-    let pid = record(base, number).pid.load(Relaxed);
-    pid != 0 && pid != field::ENDED && proc::is_gone(pid)
+    gone(record(base, number)).is_some()
+}
+
+/// The process whose record this is, if that is gone.
+fn gone(r: &Record) -> Option<u32> {
+    let pid = r.pid.load(Relaxed);
+    (pid != 0 && pid != field::ENDED && proc::is_gone(pid)).then_some(pid)
 }
 
 /// The record with this number is, or was, in use.

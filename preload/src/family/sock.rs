@@ -295,6 +295,16 @@ impl Sock {
         self.tx.tcp.load(Relaxed) + self.rx.tcp.load(Relaxed)
     }
 
+    /// From here on [`Sock::kib_since_look`] counts.
+    pub fn count_kib(&self) {
+        self.looked_kib.store((self.carried() >> 10) as u32, Relaxed);
+    }
+
+    /// KiB that have gone through TCP since [`Sock::count_kib`].
+    pub fn kib_since_look(&self) -> u32 {
+        ((self.carried() >> 10) as u32).wrapping_sub(self.looked_kib.load(Relaxed))
+    }
+
     /// Whether it is an end of a connection; not a listener, nor a socket that is neither yet.
     pub fn is_connection(&self) -> bool {
         matches!(self.role.load(Relaxed), role::CLIENT | role::SERVER)

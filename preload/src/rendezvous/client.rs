@@ -83,7 +83,7 @@ pub fn begin(s: &'static Sock, sock: i32) {
 /// Looks again after a while that grows with the tries.
 fn again(s: &Sock) {
     s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap_us(s)), Relaxed);
-    s.looked_kib.store((s.carried() >> 10) as u32, Relaxed);
+    s.count_kib();
     later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
 }
 
@@ -95,7 +95,7 @@ fn gap_us(s: &Sock) -> u64 {
 fn is_time(s: &Sock) -> bool {
     let (now, at) = (clock::ticks(), s.next_tick.load(Relaxed));
     let is_stream = s.tries.load(Relaxed) < LOOKS_IN_STREAM
-        && (was_refused(s) || ((s.carried() >> 10) as u32).wrapping_sub(s.looked_kib.load(Relaxed)) >= STREAM_KIB);
+        && (was_refused(s) || s.kib_since_look() >= STREAM_KIB);
     let earlier = if is_stream { gap_us(s).saturating_sub(GAP_IN_STREAM_US) } else { 0 };
     now.saturating_add(clock::ticks_of_us(earlier)) >= at
 }

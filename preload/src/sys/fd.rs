@@ -135,9 +135,11 @@ pub fn unread(fd: c_int) -> Res<usize> {
     ioctl_int(fd, libc::FIONREAD).map(|n| n.max(0) as usize)
 }
 
+/// Request of ioctl(2): whether the stream stands at its urgent mark.
+pub const SIOCATMARK: u64 = 0x8905;
+
 /// Whether the next byte of the kernel's stream stands behind an urgent one: [`unread`] counts nothing there (SIOCATMARK).
 pub fn is_at_mark(fd: c_int) -> bool {
-    const SIOCATMARK: u64 = 0x8905;
     ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
 }
 

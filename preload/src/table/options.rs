@@ -3,7 +3,7 @@
 
 use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
-use crate::sys::{fd, net, net::TCP_INQ, probe::is_there};
+use crate::sys::{fd, fd::SIOCATMARK, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use smcr_proto::reason::Reason;
@@ -16,7 +16,6 @@ const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 /// With times of 64 bits: of the same layout here.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
-const SIOCATMARK: u64 = 0x8905;
 const SO_TIMESTAMPING: [c_int; 2] = [37, 65];
 /// SO_TIMESTAMP and SO_TIMESTAMPNS, old and new.
 const SO_TIMESTAMPS: [c_int; 4] = [29, 35, 63, 64];
