@@ -1,4 +1,4 @@
-//! What lies in the memory that two peers share: the header page of a region.
+//! What lies in the memory that two peers share: the header of a region, in whose page each ring has its first bytes.
 //!
 //! Plain atomics at fixed places; `transport::region` makes and maps regions, `transport::ring` copies.
 //! Either end may be hostile: whatever is read from here is a claim, checked by the reader. Each line of
@@ -9,8 +9,12 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes before the first ring.
+/// Bytes of a page with a header in it.
 pub const HEADER: usize = 4096;
+
+/// Bytes of either ring in the page of the header: ring 0 begins behind the header, ring 1 ends before it.
+pub const NEAR: [usize; 2] = [HEADER - size_of::<RegionHeader>() - NEAR_1, NEAR_1];
+const NEAR_1: usize = 1408;
 
 /// One direction. The producer owns lines 0, 1 and 7, the consumer lines 2 and 5.
 #[repr(C, align(128))]
@@ -190,4 +194,4 @@ const _: () = assert!(size_of::<Dir>() == 512);
 const _: () = assert!(offset_of!(Dir, at_kernel) == 64 && offset_of!(Dir, tail) == 128 && offset_of!(Dir, bell) == 256);
 const _: () = assert!(offset_of!(Dir, passed) == 320 && offset_of!(Dir, space) == 384 && offset_of!(Dir, switch) == 448);
 const _: () = assert!(offset_of!(RegionHeader, dirs) == 128);
-const _: () = assert!(size_of::<RegionHeader>() <= HEADER);
+const _: () = assert!(NEAR[0] == 1536 && NEAR_1.is_multiple_of(align_of::<RegionHeader>()));

@@ -8,6 +8,7 @@ AF=43 makes it a program of the kernel's AF_SMC, else it is a plain TCP program.
 of JSON that says what the server shall do on this connection; what is sent either way is a pattern that
 shows each lost, doubled or misplaced byte. Operations are functions of `peer_clients.py` and `peer_changes.py`.
 """
+import faulthandler
 import signal
 import sys
 
@@ -20,6 +21,7 @@ from peer_server import serve
 def main(operation, address, port, *rest):
     if operation in ("serve", "slowly"):
         serve(address, port, *rest)
+    faulthandler.register(signal.SIGALRM, chain=True)  # says where
     signal.alarm(PATIENCE)  # a hang is a failure of this case, and no more
     run = getattr(peer_clients, operation, None) or getattr(peer_changes, operation)
     print("ok", run(address, int(port), *rest), flush=True)

@@ -1,11 +1,12 @@
 //! Idle costs nothing: programs that wait on accelerated connections, in every way there is, use
-//! no clock tick and make no context switch in ten seconds.
+//! no clock tick and make no context switch in ten seconds; and their memory is a page.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use smcr_tests::library;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, Running, eventually, flipping};
 use smcr_tests::twice;
@@ -101,4 +102,29 @@ fn ensure_accelerated(name: &str, err: &str) -> Result<()> {
         }
     }
     anyhow::bail!("{name}: no warm-up: {err}")
+}
+
+/// Small messages keep to the header's page, large ones do not, and idleness gives the others' pages back (`engine::near`).
+#[test]
+fn a_connection_of_small_messages_or_none_has_one_page() -> Result<()> {
+    let net = Net::new()?;
+    let script = library::source_dir().join("py/pages.py");
+    let python = |args: &[&str]| {
+        Program::new(&net, Load::Library, twice::python()?)
+            .args([script.as_os_str()])
+            .args(args)
+            .start()
+    };
+    let server = python(&["serve"])?;
+    eventually("the server's port", || Ok(server.so_far().0.ends_with('\n')))?;
+    let port = server.so_far().0.trim().trim_start_matches("port ").to_owned();
+    let said = python(&["use", &port])?.wait(Duration::from_secs(120))?;
+    ensure!(said.status.success(), "{said}");
+    for (step, least, most) in [("small", 1, 1), ("large", 20, 140), ("idle", 1, 1), ("again", 1, 1)] {
+        let line = said.out.lines().find_map(|l| l.strip_prefix(step));
+        let pages: Vec<u32> = line.context(step)?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        ensure!(pages.len() == 8, "{said}");
+        ensure!(flipping() || pages.iter().all(|n| (least..=most).contains(n)), "{step}: {pages:?}");
+    }
+    Ok(())
 }

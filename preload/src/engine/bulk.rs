@@ -57,7 +57,15 @@ fn ring_claimed(s: &Sock, dir: &Dir, claimed: u32) -> Option<(Ring, usize)> {
     }
     // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
     // the claimed base only moves the masked offset.
-    Some((unsafe { Ring::new(s.rx.ring.load(Relaxed), bytes, dir.base.load(Relaxed)) }, bytes))
+    Some((unsafe { Ring::new(start(s, dir, bytes), bytes, dir.base.load(Relaxed)) }, bytes))
+}
+
+/// First byte of the ring that is read while it has `size` bytes.
+fn start(s: &Sock, dir: &Dir, size: usize) -> *mut u8 {
+    match s.region() {
+        Some(region) if !s.is_linked() => region::ring_of(region, wide::number_of(region, dir), size),
+        _ => s.rx.ring.load(Relaxed),
+    }
 }
 
 /// As [`rx_ring`], for a reader: answers a wish, and notes the claim as one that [`super::fast`] need not look at again.
@@ -66,6 +74,7 @@ pub fn ring_to_read(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
     let claimed = dir.size.load(Relaxed);
     let found = ring_claimed(s, dir, claimed)?;
     s.rx.size.store(claimed & !size::WIDE, Relaxed);
+    s.rx.ring.store(start(s, dir, found.1), Relaxed);
     if claimed & size::WISH != 0 && s.rx.wide.load(Relaxed) == NONE {
         answer(s, dir);
     }

@@ -4,7 +4,7 @@
 //! bytes of an empty ring are never read again. The next use finds fresh pages, which costs a few page
 //! faults, so a connection does it at most once a second.
 
-use super::bulk;
+use super::{bulk, near};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::{clock, mem};
@@ -29,11 +29,11 @@ pub fn release(s: &Sock) {
         // Acquire pairs with the Release of `rx::give_back`: the consumer has copied all of it out.
         && dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
     {
-        let _ = mem::give_back(s.tx.ring.load(Relaxed), s.tx.size.load(Relaxed) as usize);
+        near::give_back(s, dir);
         bulk::rest(s, dir);
     }
     let header = s.region.load(Acquire);
     if !header.is_null() {
-        let _ = mem::let_go(header.cast(), region::LEN);
+        let _ = mem::let_go(region::start_of(header), region::LEN);
     }
 }

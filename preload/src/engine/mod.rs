@@ -31,6 +31,7 @@ pub mod inside;
 pub mod kernel;
 pub mod known;
 pub mod linked;
+pub mod near;
 pub mod offer;
 pub mod pace;
 pub mod peek;

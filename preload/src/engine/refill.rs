@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::*;
 pub fn put(rest: &RegionHeader, way: usize, total: usize, fill: impl FnOnce(&mut [u8])) -> Res<()> {
     let to = &rest.dirs[way];
     let in_ring = total.min(RING_MAX);
-    let start = region::ring_of(std::ptr::from_ref(rest).cast_mut(), way);
+    let start = region::ring_of(rest, way, RING_MAX);
     // SAFETY: the ring of a live mapping, which has RING_MAX bytes; the caller's alone.
     let ring = unsafe { std::slice::from_raw_parts_mut(start, in_ring) };
     if in_ring == total {

@@ -5,7 +5,7 @@
 
 use super::bufs::Bufs;
 use super::within::Within;
-use super::{bell, bulk, called, debt, end, inside, kernel, linked, shadow, spin, switch, urgent, wait};
+use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -17,10 +17,6 @@ use crate::transport::ring::Ring;
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::sync::atomic::Ordering::*;
-
-/// While the ring stays this full at most, its first pages are used again and again: small messages
-/// touch little memory and stay in the cache.
-const SOFT: u64 = 4096;
 
 /// What one attempt did.
 pub enum Step {
@@ -299,23 +295,19 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize
         return Some((free, size));
     }
     if tail == head {
+        near::note(s, dir, head, size);
         if s.tx.wants_more.load(Relaxed) != 0 && size < RING_MAX {
             s.tx.wants_more.store(0, Relaxed);
             size = RING_MAX;
-            s.tx.size.store(size as u32, Relaxed);
-            s.tx_ring.store(size as u32, Relaxed);
+            near::resize(s, dir, size);
             let bits = dir.size.load(Relaxed) & (region::size::WISH | region::size::WIDE);
             dir.size.store(size as u32 | bits, Relaxed);
         }
         bulk::choose(s, dir, want);
-        // The consumer reads base and size only after it has seen a head beyond its tail, which the
-        // Release store of the next publish orders after these stores.
-        s.tx.base.store(head, Relaxed);
-        dir.base.store(head, Relaxed);
-        s.tx.mark.store(head + SOFT, Relaxed);
+        near::begin(s, dir, head, want, size);
         return Some((size, size));
     }
-    s.tx.mark.store(head + SOFT, Relaxed);
+    s.tx.mark.store(head + near::SOFT, Relaxed);
     Some((free, size))
 }
 

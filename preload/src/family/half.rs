@@ -19,7 +19,7 @@ pub struct Half {
     pub kernel: AtomicU64,
     /// The part in the region, null without one.
     pub dir: AtomicPtr<Dir>,
-    /// First byte of the ring.
+    /// First byte of the ring, at the size below.
     pub ring: AtomicPtr<u8>,
     /// See [`Lock`].
     pub lock: Lock,
@@ -57,6 +57,8 @@ pub struct Half {
     pub waiter: AtomicU32,
     /// Sending: when the pages of an idle ring were last given back, in s.
     pub released: AtomicU32,
+    /// Sending: the ring has pages other than the header's (`engine::near`).
+    pub deep: AtomicU32,
     /// A thread has left a kernel call: what that has moved may not be counted in `kernel` (`engine::within`).
     pub lost: AtomicU32,
     /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: unused.

@@ -88,9 +88,8 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
     }
     let cookie = net::cookie(sock)?;
     let file = mem::memfd(c"smcr-rest", FILE_LEN)?;
-    let put = mem::map_shared(file, LEN, true).and_then(|p| {
-        let p = p.cast::<RegionHeader>();
-        // SAFETY: a fresh mapping of LEN bytes; all fields are atomics.
+    let put = region::map(file).and_then(|p| {
+        // SAFETY: a fresh mapping; all fields are atomics.
         let rest = unsafe { &*p };
         rest.magic.store(MAGIC, Relaxed);
         rest.server.store(setup::REST, Relaxed);
@@ -110,7 +109,7 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
             // SAFETY: room for as many bytes, which the ring holds.
             unsafe { ring.get(s.rx.cursor.load(Relaxed), second.as_mut_ptr(), n) };
         });
-        mem::unmap(p.cast(), LEN);
+        mem::unmap(region::start_of(p), LEN);
         put.and_then(|()| fd::dup3(file, place, 0))
     });
     fd::close(file);

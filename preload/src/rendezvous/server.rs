@@ -229,12 +229,13 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
     wide::unmap(index_of(s));
     for (half, n) in [(&s.tx, tx), (&s.rx, rx)] {
         half.wide.store(0, Relaxed);
-        half.ring.store(region::ring_of(p, n), Relaxed);
+        let size = region::size_of_ring(r.dirs[n].size.load(Relaxed)).unwrap_or(region::RING_MIN);
+        half.ring.store(region::ring_of(p, n, size), Relaxed);
+        half.size.store(if n == tx { size as u32 } else { 0 }, Relaxed);
+        half.deep.store(0, Relaxed);
         half.dir.store(std::ptr::from_ref(&r.dirs[n]).cast_mut(), Release);
     }
-    let size = region::size_of_ring(r.dirs[tx].size.load(Relaxed)).unwrap_or(region::RING_MIN);
-    s.tx.size.store(size as u32, Relaxed);
-    s.tx_ring.store(size as u32, Relaxed);
+    s.tx_ring.store(s.tx.size.load(Relaxed), Relaxed);
     s.rx_ring.store(r.dirs[rx].size.load(Relaxed), Relaxed);
     s.tx.gate.store(bell::CLOSED, Relaxed);
     s.region.store(p, Release);

@@ -39,14 +39,15 @@ fn exists(id: u32) -> bool {
     t != Err(Errno(libc::ESRCH))
 }
 
-/// Whether nobody with this id will do anything more: it is not there, or has ended and waits for its parent.
+/// Whether nobody with this id will do anything more: it is not there, or has ended and waits for its parent, or for the kernel
+/// to take it away. Right from the moment on in which its pidfd is readable: it may go while this looks.
 pub fn is_gone(id: u32) -> bool {
-    !exists(id) || is_zombie(id)
+    !exists(id) || has_ended(id).unwrap_or_else(|| !exists(id))
 }
 
-/// Whether a process has ended although its parent has not asked for its status yet: it holds nothing more.
+/// Whether a process has ended although its number stands: it holds nothing more. None: that can't be read.
 /// One whose first thread alone has ended goes on in the others.
-fn is_zombie(id: u32) -> bool {
+fn has_ended(id: u32) -> Option<bool> {
     let mut path = *b"/proc/0000000000/stat\0";
     let mut rest = id;
     for digit in path[6..16].iter_mut().rev() {
@@ -56,12 +57,15 @@ fn is_zombie(id: u32) -> bool {
     // The kernel takes no leading zeros: they make place for the way there.
     let first = path[6..15].iter().position(|b| *b != b'0').unwrap_or(9);
     path.copy_within(0..6, first);
-    let Ok(path) = std::ffi::CStr::from_bytes_with_nul(&path[first..]) else { return false };
+    let path = std::ffi::CStr::from_bytes_with_nul(&path[first..]).ok()?;
     let mut buf = [0u8; 1024];
-    let Ok(text) = super::fd::read_file(path, &mut buf) else { return false };
-    let Some(end) = text.iter().rposition(|b| *b == b')') else { return false };
+    let text = super::fd::read_file(path, &mut buf).ok()?;
+    let end = text.iter().rposition(|b| *b == b')')?;
     let mut fields = text[end + 1..].split(|b| *b == b' ').filter(|f| !f.is_empty());
-    fields.next() == Some(b"Z") && matches!(fields.nth(16), Some(b"0" | b"1"))
+    match fields.next()? {
+        b"Z" => Some(matches!(fields.nth(16), Some(b"0" | b"1"))),
+        state => Some(state == b"X"), // nobody waits for it
+    }
 }
 
 /// Ends this process at once, as SIGKILL does.
@@ -222,17 +226,51 @@ mod tests {
 
     #[test]
     fn a_child_is_a_zombie_until_it_is_waited_for() {
-        assert!(!is_zombie(pid()) && !is_gone(pid()));
-        assert!(!is_zombie(u32::MAX));
+        assert!(has_ended(pid()) == Some(false) && !is_gone(pid()));
+        assert!(has_ended(u32::MAX).is_none());
         let mut child = std::process::Command::new("true").spawn().expect("true");
         let id = child.id();
         let ends = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !is_zombie(id) {
+        while has_ended(id) != Some(true) {
             assert!(std::time::Instant::now() < ends, "it did not end");
             std::thread::yield_now();
         }
         assert!(exists(id) && is_gone(id));
         child.wait().expect("its status");
-        assert!(!is_zombie(id) && is_gone(id));
+        assert!(has_ended(id).is_none() && is_gone(id));
+    }
+
+    /// Where nobody waits for children (SIGCHLD ignored), they are on their way out when their pidfds become readable.
+    #[test]
+    fn a_child_is_gone_when_its_pidfd_says_so() {
+        const CHILDREN: usize = 2000;
+        // SAFETY: the child, and its children, make system calls only.
+        let parent = unsafe { libc::fork() };
+        if parent == 0 {
+            // SAFETY: as above.
+            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+            for _ in 0..CHILDREN {
+                // SAFETY: as above.
+                unsafe {
+                    let id = libc::fork();
+                    if id == 0 {
+                        libc::usleep(100);
+                        libc::_exit(0);
+                    }
+                    let Ok(own) = pidfd(id as u32) else { continue };
+                    libc::poll(&mut libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 }, 1, -1);
+                    if !is_gone(id as u32) {
+                        libc::_exit(1);
+                    }
+                    libc::close(own);
+                }
+            }
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(parent, &mut status, 0) }, parent);
+        assert_eq!(status, 0, "a child that has ended lives");
     }
 }

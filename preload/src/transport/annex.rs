@@ -17,7 +17,7 @@ pub struct Annex {
 impl Annex {
     /// Maps the annex of a direction of a region that stays mapped meanwhile.
     pub fn map(region: &RegionHeader, dir: &Dir) -> Res<Annex> {
-        let file = mem::map_again(std::ptr::from_ref(region).cast_mut().cast(), FILE_LEN)?;
+        let file = mem::map_again(region::start_of(region), FILE_LEN)?;
         Ok(Annex { file, at: region::LEN + wide::BOTH + wide::number_of(region, dir) * LEN })
     }
 

@@ -1,4 +1,7 @@
-//! The memory of one connection: a header page and two rings, in a memfd shared with one peer.
+//! The memory of one connection: a header and two rings, in a memfd shared with one peer.
+//!
+//! The ring back lies before the header and ends at it, the other one begins behind it: both have some bytes in the header's page,
+//! and a connection of small messages needs no other one (`engine::near`).
 //!
 //! The connecting side makes it, the accepting side maps it after checking that it can't shrink or
 //! raise SIGBUS. Either end may be hostile: whatever is read from here is a claim, checked by the
@@ -9,10 +12,11 @@ use crate::config;
 use crate::control;
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
+use crate::layout::HEADER;
 use crate::sys::{self, Errno, Res, mem, thread};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
-pub use crate::layout::{Dir, HEADER, RegionHeader, ctl, fin, setup, size};
+pub use crate::layout::{Dir, NEAR, RegionHeader, ctl, fin, setup, size};
 
 /// Largest ring, and the room kept for each (pages that are never touched cost nothing).
 pub const RING_MAX: usize = 256 * 1024;
@@ -20,10 +24,12 @@ pub const RING_MAX: usize = 256 * 1024;
 pub const RING_MIN: usize = 4096;
 /// Bytes of a region.
 pub const LEN: usize = HEADER + 2 * RING_MAX;
+/// Where its header lies.
+const HEADER_AT: usize = RING_MAX + NEAR[1];
 /// Bytes of the file that it lies in: each direction has a wide ring (`wide`) and an annex (`annex`) behind it.
 pub const FILE_LEN: usize = LEN + wide::BOTH + 2 * annex::LEN;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x05");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
@@ -41,14 +47,14 @@ fn build(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
         return Err(Errno(libc::ENOMEM));
     }
     let fd = mem::memfd(c"smcr-region", FILE_LEN)?;
-    let p = match mem::map_shared(fd, LEN, true) {
-        Ok(p) => p.cast::<RegionHeader>(),
+    let p = match map(fd) {
+        Ok(p) => p,
         Err(e) => {
             sys::fd::close(fd);
             return Err(e);
         }
     };
-    // SAFETY: a fresh mapping of LEN bytes, page aligned; all fields are atomics.
+    // SAFETY: a fresh mapping; all fields are atomics.
     let r = unsafe { &*p };
     r.magic.store(MAGIC, Relaxed);
     for d in &r.dirs {
@@ -62,8 +68,8 @@ fn build(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
 /// that looks there meanwhile finds one or the other.
 pub fn renew(p: *mut RegionHeader, ring_size: usize) -> Res<i32> {
     let (fresh, fd) = build(ring_size)?;
-    let over = mem::map_over(p.cast(), fd, LEN, true);
-    mem::unmap(fresh.cast(), LEN);
+    let over = mem::map_over(start_of(p), fd, LEN, true);
+    mem::unmap(start_of(fresh), LEN);
     match over {
         Ok(_) => Ok(fd),
         Err(e) => {
@@ -86,10 +92,10 @@ fn check_and_map(fd: i32) -> Res<*mut RegionHeader> {
     if fault::fails(Fault::Memory) || !mem::is_safe_memfd(fd, FILE_LEN) {
         return Err(Errno(libc::EPROTO));
     }
-    let p = mem::map_shared(fd, LEN, true)?.cast::<RegionHeader>();
+    let p = map(fd)?;
     // SAFETY: a fresh mapping of LEN bytes whose size is sealed.
     if unsafe { &*p }.magic.load(Relaxed) != MAGIC {
-        mem::unmap(p.cast(), LEN);
+        mem::unmap(start_of(p), LEN);
         return Err(Errno(libc::EPROTO));
     }
     Ok(p)
@@ -100,11 +106,11 @@ fn check_and_map(fd: i32) -> Res<*mut RegionHeader> {
 pub fn drop_mapping(p: *mut RegionHeader) {
     process::note_memory(-(LEN as i64));
     let mut over = p;
-    if !thread::is_only() && !control::is_restricted() && mem::empty(p.cast(), LEN).is_ok() {
+    if !thread::is_only() && !control::is_restricted() && mem::empty(start_of(p), LEN).is_ok() {
         over = GONE[NEXT_GONE.fetch_add(1, Relaxed) % GONE.len()].swap(p, AcqRel);
     }
     if !over.is_null() {
-        mem::unmap(over.cast(), LEN);
+        mem::unmap(start_of(over), LEN);
     }
 }
 
@@ -112,10 +118,31 @@ pub fn drop_mapping(p: *mut RegionHeader) {
 static GONE: [AtomicPtr<RegionHeader>; 32] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 32];
 static NEXT_GONE: AtomicUsize = AtomicUsize::new(0);
 
-/// First byte of the ring of direction `dir`.
-pub fn ring_of(p: *mut RegionHeader, dir: usize) -> *mut u8 {
-    // SAFETY: stays inside the mapping of LEN bytes.
-    unsafe { p.cast::<u8>().add(HEADER + (dir & 1) * RING_MAX) }
+/// Maps the region in a file of [`FILE_LEN`] bytes; its header.
+pub fn map(fd: i32) -> Res<*mut RegionHeader> {
+    // SAFETY: the mapping has LEN bytes and begins with a page.
+    mem::map_shared(fd, LEN, true).map(|start| unsafe { start.add(HEADER_AT) }.cast())
+}
+
+/// First byte of the mapping that a region's header lies in.
+pub fn start_of(p: *const RegionHeader) -> *mut u8 {
+    p.cast::<u8>().wrapping_sub(HEADER_AT).cast_mut()
+}
+
+/// First byte of the ring of direction `dir` while it has `size` bytes, RING_MAX at most.
+#[inline]
+pub fn ring_of(p: *const RegionHeader, dir: usize, size: usize) -> *mut u8 {
+    let p = p.cast::<u8>().cast_mut();
+    if dir == 0 { p.wrapping_add(size_of::<RegionHeader>()) } else { p.wrapping_sub(size) }
+}
+
+/// Gives the pages of an empty ring back, but for the header's.
+pub fn give_back(p: *const RegionHeader, dir: usize, size: usize) {
+    let (first, end) = match dir {
+        0 => (RING_MAX + HEADER, (HEADER_AT + size_of::<RegionHeader>() + size).next_multiple_of(HEADER)),
+        _ => ((HEADER_AT - size) / HEADER * HEADER, RING_MAX),
+    };
+    let _ = mem::give_back(start_of(p).wrapping_add(first), end - first);
 }
 
 /// Ring size as the producer claims it, forced into what is possible.

@@ -47,9 +47,8 @@ pub fn map(index: u32, region: &RegionHeader) -> bool {
     if control::is_restricted() || !take() {
         return false;
     }
-    // SAFETY: the last page of a mapping of LEN bytes.
-    let last = unsafe { std::ptr::from_ref(region).cast::<u8>().add(LEN - PAGE) };
-    let Ok(p) = mem::map_again(last.cast_mut(), MAPPED) else {
+    let last = region::start_of(region).wrapping_add(LEN - PAGE);
+    let Ok(p) = mem::map_again(last, MAPPED) else {
         leave();
         return false;
     };

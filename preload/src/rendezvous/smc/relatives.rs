@@ -32,7 +32,10 @@ pub(super) fn watch(hear: impl Fn(i32, usize)) {
     }
     for pid in process::relatives().filter(|pid| watched().all(|w| w.pid.load(Relaxed) != *pid)) {
         let Some(place) = WATCHED.iter().position(|w| w.fd.load(Relaxed) < 0) else { return };
-        let Ok(own) = proc::pidfd(pid) else { continue };
+        let Ok(own) = proc::pidfd(pid) else {
+            family::reap_dead(); // it ended before this thread came
+            continue;
+        };
         let own = fd::park(own);
         WATCHED[place].pid.store(pid, Relaxed);
         WATCHED[place].fd.store(own, Release); // pairs with the Acquire in `watched`

@@ -244,7 +244,7 @@ pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
             } else if n % 5 == 3 {
                 let cell = link
                     .region
-                    .u64((dice.roll() % (LEN as u64 / 8) * 8) as usize);
+                    .word((dice.roll() % (LEN as u64 / 8) * 8) as usize);
                 cell.store(dice.roll(), SeqCst);
             } else {
                 let _ = std::io::Write::write(&mut link.tcp, &[n as u8]);

@@ -5,12 +5,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-pub const HEADER: usize = 4096;
 pub const RING_MAX: usize = 256 * 1024;
-pub const LEN: usize = HEADER + 2 * RING_MAX;
+pub const LEN: usize = 4096 + 2 * RING_MAX;
+/// Ring 1 ends with this many bytes of a page; behind it the header, and then ring 0.
+pub const HEADER_AT: usize = RING_MAX + 1408;
+const HEADER: usize = 1152;
 /// The file has an annex for each direction behind that.
 pub const FILE_LEN: usize = LEN + 2 * (2 << 20) + 2 * (16 << 20);
-const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x05");
 const DIRS: usize = 128;
 const DIR: usize = 512;
 
@@ -108,16 +110,23 @@ impl Region {
         Ok(region)
     }
 
-    pub fn u64(&self, off: usize) -> &AtomicU64 {
+    /// A word anywhere in the region.
+    pub fn word(&self, off: usize) -> &AtomicU64 {
         assert!(off.is_multiple_of(8) && off + 8 <= LEN);
         // SAFETY: inside the mapping, aligned, an atomic.
         unsafe { &*self.map.add(off).cast() }
     }
 
+    /// A word of the header.
+    pub fn u64(&self, off: usize) -> &AtomicU64 {
+        assert!(off + 8 <= HEADER);
+        self.word(HEADER_AT + off)
+    }
+
     pub fn u32(&self, off: usize) -> &AtomicU32 {
-        assert!(off.is_multiple_of(4) && off + 4 <= LEN);
+        assert!(off.is_multiple_of(4) && off + 4 <= HEADER);
         // SAFETY: as above.
-        unsafe { &*self.map.add(off).cast() }
+        unsafe { &*self.map.add(HEADER_AT + off).cast() }
     }
 
     /// A 64-bit field of direction 0 (to the server) or 1.
@@ -147,8 +156,9 @@ impl Region {
     fn cell(&self, dir: usize, pos: u64) -> *mut u8 {
         let size = (self.d32(dir, at::SIZE).load(Relaxed) as usize).clamp(1, RING_MAX);
         let off = pos.wrapping_sub(self.d64(dir, at::BASE).load(Relaxed)) as usize % size;
+        let start = if dir == 0 { HEADER_AT + HEADER } else { HEADER_AT - size };
         // SAFETY: below RING_MAX.
-        unsafe { self.map.add(HEADER + dir * RING_MAX + off) }
+        unsafe { self.map.add(start + off) }
     }
 }
 

@@ -201,7 +201,7 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                     let p = libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_SHARED, fd, 0);
                     ensure!(p != libc::MAP_FAILED, "mmap");
                     (*p.cast::<u8>()
-                        .add(SERVER)
+                        .add(crate::region::HEADER_AT + SERVER)
                         .cast::<std::sync::atomic::AtomicU32>())
                     .store(1, SeqCst);
                 }
