@@ -74,7 +74,9 @@ pub fn ring_to_read(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
     let claimed = dir.size.load(Relaxed);
     let found = ring_claimed(s, dir, claimed)?;
     s.rx.size.store(claimed & !size::WIDE, Relaxed);
-    s.rx.ring.store(start(s, dir, found.1), Relaxed);
+    if !s.is_linked() {
+        s.rx.ring.store(start(s, dir, found.1), Relaxed); // a link's ring is the service thread's to store
+    }
     if claimed & size::WISH != 0 && s.rx.wide.load(Relaxed) == NONE {
         answer(s, dir);
     }
