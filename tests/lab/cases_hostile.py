@@ -157,7 +157,7 @@ def await_groups(guest, before, forged):
     while groups(guest).keys() != before and time.monotonic() < end:
         time.sleep(0.3)
     if groups(guest).keys() != before:
-        raise Failed(f"groups left by {forged}: {groups(guest)}")
+        raise Failed(f"groups left by {forged}, not {sorted(before)} as before: {groups(guest)}")
 
 
 def end_innocent(lab, job, before):
