@@ -1,4 +1,4 @@
-//! What lies in the memory that two peers share: the header of a region, in whose page each ring has its first bytes.
+//! What lies in the memory that two peers share: the header of a region, in whose page each ring has some bytes.
 //!
 //! Plain atomics at fixed places; `transport::region` makes and maps regions, `transport::ring` copies.
 //! Either end may be hostile: whatever is read from here is a claim, checked by the reader. Each line of

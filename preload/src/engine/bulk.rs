@@ -63,7 +63,7 @@ fn ring_claimed(s: &Sock, dir: &Dir, claimed: u32) -> Option<(Ring, usize)> {
 /// First byte of the ring that is read while it has `size` bytes.
 fn start(s: &Sock, dir: &Dir, size: usize) -> *mut u8 {
     match s.region() {
-        Some(region) if !s.is_linked() => region::ring_of(region, wide::number_of(region, dir), size),
+        Some(region) if !s.is_linked() => region::ring_of(region, region::number_of(region, dir), size),
         _ => s.rx.ring.load(Relaxed),
     }
 }
@@ -73,9 +73,12 @@ fn start(s: &Sock, dir: &Dir, size: usize) -> *mut u8 {
 pub fn ring_to_read(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
     let claimed = dir.size.load(Relaxed);
     let found = ring_claimed(s, dir, claimed)?;
-    s.rx.size.store(claimed & !size::WIDE, Relaxed);
-    if !s.is_linked() {
-        s.rx.ring.store(start(s, dir, found.1), Relaxed); // a link's ring is the service thread's to store
+    let noted = claimed & !size::WIDE;
+    if s.rx.size.load(Relaxed) != noted {
+        s.rx.size.store(noted, Relaxed);
+        if !s.is_linked() {
+            s.rx.ring.store(start(s, dir, found.1), Relaxed); // a link's ring is the service thread's to store
+        }
     }
     if claimed & size::WISH != 0 && s.rx.wide.load(Relaxed) == NONE {
         answer(s, dir);
@@ -145,7 +148,7 @@ fn can_map(s: &Sock) -> bool {
 fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
     let region = s.region()?;
     let index = index_of(s);
-    let number = wide::number_of(region, dir);
+    let number = region::number_of(region, dir);
     let start = wide::of(index, number).or_else(|| wide::map(index, region).then(|| wide::of(index, number))?)?;
     // SAFETY: mapped as long as the region, which a lock of this direction keeps.
     Some(unsafe { Ring::new(start, wide::SIZE, 0) })
@@ -168,7 +171,7 @@ pub fn rest(s: &Sock, dir: &Dir) {
         s.tx.waiter.store(0, Relaxed); // fresh pages are slow at first
     }
     if let Some(region) = s.region() {
-        wide::give_back(index_of(s), wide::number_of(region, dir));
+        wide::give_back(index_of(s), region::number_of(region, dir));
     }
 }
 

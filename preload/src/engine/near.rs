@@ -7,7 +7,6 @@
 
 use crate::family::sock::Sock;
 use crate::transport::region::{self, Dir, NEAR};
-use crate::transport::wide;
 use std::sync::atomic::Ordering::*;
 
 /// While a ring stays this full at most, the same pages of it are used again and again: what is sent stays in the cache.
@@ -16,7 +15,9 @@ pub const SOFT: u64 = 4096;
 /// The ring is empty, and the next `want` bytes go in at `head`: chooses where that is. The lock is held.
 #[inline]
 pub fn begin(s: &Sock, dir: &Dir, head: u64, want: usize, size: usize) {
-    let way = way(s, dir);
+    let Some(region) = s.region() else { return };
+    let way = region::number_of(region, dir);
+    note(s, way, head, size);
     let (base, mark) = if want <= NEAR[way] {
         let from = if way == 0 { 0 } else { size - NEAR[1] };
         (head.wrapping_sub(from as u64), NEAR[way] as u64)
@@ -31,37 +32,30 @@ pub fn begin(s: &Sock, dir: &Dir, head: u64, want: usize, size: usize) {
     s.tx.mark.store(head + mark, Relaxed);
 }
 
-/// Before that: whether more than the near bytes has been used since the ring began.
+/// Notes whether more than the near bytes has been used since the ring began.
 #[inline]
-pub fn note(s: &Sock, dir: &Dir, head: u64, size: usize) {
-    let near = if way(s, dir) == 0 { NEAR[0] } else { size }; // behind the end of ring 1 comes its start
+fn note(s: &Sock, way: usize, head: u64, size: usize) {
+    let near = if way == 0 { NEAR[0] } else { size }; // behind the end of ring 1 comes its start
     if head.wrapping_sub(s.tx.base.load(Relaxed)) > near as u64 {
         s.tx.deep.store(1, Relaxed);
     }
 }
 
-/// The ring is empty, and of `size` bytes from now on.
+/// The ring, which was full, is empty and of `size` bytes from now on.
 pub fn resize(s: &Sock, dir: &Dir, size: usize) {
-    if let Some(region) = s.region() {
-        s.tx.ring.store(region::ring_of(region, way(s, dir), size), Relaxed);
-    }
+    let Some(region) = s.region() else { return };
+    s.tx.deep.store(1, Relaxed);
+    s.tx.ring.store(region::ring_of(region, region::number_of(region, dir), size), Relaxed);
     s.tx.size.store(size as u32, Relaxed);
     s.tx_ring.store(size as u32, Relaxed);
 }
 
 /// The connection is idle and its ring empty: gives back the pages of the ring that are not the header's. The lock is held.
 pub fn give_back(s: &Sock, dir: &Dir) {
-    let size = s.tx.size.load(Relaxed) as usize;
-    note(s, dir, s.tx.cursor.load(Relaxed), size);
-    if s.tx.deep.swap(0, Relaxed) != 0
-        && let Some(region) = s.region()
-    {
-        region::give_back(region, way(s, dir), size);
+    let Some(region) = s.region() else { return };
+    let (way, size) = (region::number_of(region, dir), s.tx.size.load(Relaxed) as usize);
+    note(s, way, s.tx.cursor.load(Relaxed), size);
+    if s.tx.deep.swap(0, Relaxed) != 0 {
+        region::give_back(region, way, size);
     }
-}
-
-/// The direction's number.
-#[inline]
-fn way(s: &Sock, dir: &Dir) -> usize {
-    s.region().map_or(0, |region| wide::number_of(region, dir))
 }

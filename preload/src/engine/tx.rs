@@ -295,7 +295,6 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize
         return Some((free, size));
     }
     if tail == head {
-        near::note(s, dir, head, size);
         if s.tx.wants_more.load(Relaxed) != 0 && size < RING_MAX {
             s.tx.wants_more.store(0, Relaxed);
             size = RING_MAX;

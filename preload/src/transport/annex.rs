@@ -18,7 +18,7 @@ impl Annex {
     /// Maps the annex of a direction of a region that stays mapped meanwhile.
     pub fn map(region: &RegionHeader, dir: &Dir) -> Res<Annex> {
         let file = mem::map_again(region::start_of(region), FILE_LEN)?;
-        Ok(Annex { file, at: region::LEN + wide::BOTH + wide::number_of(region, dir) * LEN })
+        Ok(Annex { file, at: region::LEN + wide::BOTH + region::number_of(region, dir) * LEN })
     }
 
     /// Its bytes. Only the consumer writes, until it has asked for their return; then only the producer reads. What a hostile

@@ -47,13 +47,7 @@ fn build(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
         return Err(Errno(libc::ENOMEM));
     }
     let fd = mem::memfd(c"smcr-region", FILE_LEN)?;
-    let p = match map(fd) {
-        Ok(p) => p,
-        Err(e) => {
-            sys::fd::close(fd);
-            return Err(e);
-        }
-    };
+    let p = map(fd).inspect_err(|_| sys::fd::close(fd))?;
     // SAFETY: a fresh mapping; all fields are atomics.
     let r = unsafe { &*p };
     r.magic.store(MAGIC, Relaxed);
@@ -120,13 +114,18 @@ static NEXT_GONE: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps the region in a file of [`FILE_LEN`] bytes; its header.
 pub fn map(fd: i32) -> Res<*mut RegionHeader> {
-    // SAFETY: the mapping has LEN bytes and begins with a page.
-    mem::map_shared(fd, LEN, true).map(|start| unsafe { start.add(HEADER_AT) }.cast())
+    mem::map_shared(fd, LEN, true).map(|start| start.wrapping_add(HEADER_AT).cast())
 }
 
 /// First byte of the mapping that a region's header lies in.
 pub fn start_of(p: *const RegionHeader) -> *mut u8 {
     p.cast::<u8>().wrapping_sub(HEADER_AT).cast_mut()
+}
+
+/// What a direction is in its region.
+#[inline]
+pub fn number_of(region: &RegionHeader, dir: &Dir) -> usize {
+    usize::from(std::ptr::eq(dir, &region.dirs[1]))
 }
 
 /// First byte of the ring of direction `dir` while it has `size` bytes, RING_MAX at most.

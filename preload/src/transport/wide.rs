@@ -94,8 +94,3 @@ pub fn give_back(index: u32, dir: usize) {
         let _ = mem::give_back(p, SIZE);
     }
 }
-
-/// What a direction is in its region.
-pub fn number_of(region: &RegionHeader, dir: &region::Dir) -> usize {
-    usize::from(std::ptr::eq(dir, &region.dirs[1]))
-}
