@@ -1,5 +1,5 @@
 /* Owns: what must hold when large amounts go through a connection's wide ring and small ones do not: a stream in which both
- * kinds take turns, that is forked, peeked at, left unread and pinned to TCP. Run by tests/bulk.rs, with copies that
+ * kinds take turns, that is forked, peeked at, left unread and pinned to TCP, and one of files. Run by tests/bulk.rs, with copies that
  * count as slow. */
 #include "case.h"
 
@@ -197,6 +197,32 @@ static void pinned(void) {
     meet();
 }
 
+/* A file of 4 MiB, again and again: by sendfile, whose parts the kernel reads. */
+static void files(void) {
+    int fd = conn(), file = is_a ? -1 : MUST(memfd_create("file", 0));
+    enum { FILE_BYTES = 4 * MIB };
+    for (uint64_t o = 0; !is_a && o < FILE_BYTES; o += sizeof buf) {
+        fill(buf, sizeof buf, o, 7);
+        if (MUST(write(file, buf, sizeof buf)) != sizeof buf)
+            die("short write");
+    }
+    for (int turn = 0; turn < 14; turn++) {
+        if (is_a) {
+            take_on(fd, 0, FILE_BYTES, 7);
+            put(fd, "r", 1);
+            continue;
+        }
+        for (off_t at = 0; at < FILE_BYTES;)
+            MUST(sendfile(fd, file, &at, turn % 2 ? 50001 : FILE_BYTES));
+        payload(FILE_BYTES);
+        get(fd, buf, 1);
+    }
+    if (is_a)
+        say("14 times, whole");
+    show("files");
+    meet();
+}
+
 /* More connections than may have one. */
 static void forty(void) {
     enum { CONNECTIONS = 40, EACH = 8 * MIB };
@@ -222,5 +248,6 @@ static void forty(void) {
 
 const struct test tests[] = {{"turns", turns, turns, 0},    {"headers", headers, headers, 0}, {"forked", forked, forked, 0},
                              {"shared", shared, shared, 0}, {"peeked", peeked, peeked, 0},    {"unread", unread, unread, 0},
-                             {"pinned", pinned, pinned, 0}, {"forty", forty, forty, COLD},
+                             {"pinned", pinned, pinned, 0}, {"files", files, files, 0},
+                             {"forty", forty, forty, COLD},
                              {0}};

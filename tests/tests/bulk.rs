@@ -63,6 +63,12 @@ fn sent_again_through_tcp() -> Result<()> {
     check("pinned", 1)
 }
 
+/// Files never ask for the wide ring; from 30 MiB on they are read by way of memory of the library's own (`engine::file::tests` shows that they are).
+#[test]
+fn files_by_sendfile() -> Result<()> {
+    check("files", 0)
+}
+
 #[test]
 fn no_more_connections_than_a_third_cache_has_room_for() -> Result<()> {
     run("forty", &[("forty", 32), ("after", 0)])

@@ -6,7 +6,7 @@
 //! much may lie unread stays the same. Both map it only while no other process holds the connection, so that whoever comes to
 //! hold it later has inherited the mapping. [`super::tx`], [`super::fast`], [`super::rx`] and whoever else looks into a ring call it.
 
-use super::pace::{Pace, Speed};
+use super::pace::{Kind, Pace, Speed};
 use crate::config;
 use crate::family::sock::Sock;
 use crate::family::{holders, index_of};
@@ -175,23 +175,25 @@ pub fn rest(s: &Sock, dir: &Dir) {
     }
 }
 
-/// Tick before a part is copied, if it is to be measured.
+/// Tick before a part of so many bytes is put into the ring, if it is to be measured.
 #[inline]
-pub fn before_part(bytes: usize) -> u64 {
-    if bytes >= LARGE { clock::ticks() } else { 0 }
+pub fn before_part(kind: Kind, bytes: usize) -> u64 {
+    if bytes >= LARGE && kind != Kind::Pipe { clock::ticks() } else { 0 }
 }
 
 /// After it.
 #[inline]
-pub fn after_part(s: &Sock, began: u64, bytes: usize) {
+pub fn after_part(s: &Sock, kind: Kind, began: u64, bytes: usize) {
     if began != 0 && !s.is_linked() {
-        let speed = if config::flips() {
-            imagined(s)
-        } else {
-            Speed::of(bytes, clock::ticks().wrapping_sub(began), clock::ticks_of_us(1000))
-        };
-        s.tx.waiter.store(pace(s).after(speed, bytes, is_wide(s)).0, Relaxed);
+        let speed = if config::flips() { imagined(s) } else { speed_since(began, bytes) };
+        s.tx.waiter.store(pace(s).after_part(kind, speed, bytes, is_wide(s)).0, Relaxed);
     }
+}
+
+/// Of `bytes` since that tick.
+#[inline]
+pub fn speed_since(began: u64, bytes: usize) -> Speed {
+    Speed::of(bytes, clock::ticks().wrapping_sub(began), clock::ticks_of_us(1000))
 }
 
 /// In the mode in which connections change their medium at random: every kind of neighbour on any machine, the same for long enough.

@@ -1,7 +1,10 @@
-//! sendfile and splice into the ring: the file is read straight into ring memory.
+//! sendfile and splice into the ring: the file is read straight into ring memory, or by way of [`scratch`] where that would crawl.
 
+use super::bulk;
+use super::pace::{Kind, Speed};
+use super::scratch;
 use super::tx::Source;
-use crate::sys::{Errno, Res, fd};
+use crate::sys::{Errno, Res, clock, fd};
 use crate::transport::ring::Ring;
 
 /// A file as a source.
@@ -12,6 +15,8 @@ pub struct FromFile {
     left: usize,
     ended: bool,
     is_pipe: bool,
+    /// Reading it alone crawled, the last time that this could be told.
+    is_slow: bool,
     has_given: bool,
     /// A pipe had nothing, and nothing was read from it before.
     pub was_empty: bool,
@@ -20,7 +25,7 @@ pub struct FromFile {
 impl FromFile {
     /// `count` bytes of `file`.
     pub fn new(file: i32, offset: Option<i64>, count: usize) -> FromFile {
-        FromFile { file, offset, left: count, ended: false, is_pipe: false, has_given: false, was_empty: false }
+        FromFile { file, offset, left: count, ended: false, is_pipe: false, is_slow: false, has_given: false, was_empty: false }
     }
 
     /// Bytes not read yet.
@@ -70,22 +75,23 @@ impl Source for FromFile {
         if self.ended { 0 } else { self.left }
     }
 
+    fn kind(&self) -> Kind {
+        match self.is_pipe {
+            true => Kind::Pipe,
+            false if self.is_slow => Kind::SlowFile,
+            false => Kind::File,
+        }
+    }
+
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res {
         let mut done = 0;
         while done < n {
-            let (p, len) = ring.piece(pos + done as u64, n - done);
             if self.is_pipe && fd::poll_now(self.file, libc::POLLIN) == 0 {
                 self.was_empty = done == 0 && !self.has_given;
                 self.ended = !self.was_empty;
                 return if self.was_empty { Err(Errno(libc::EAGAIN)) } else { Ok(done) };
             }
-            // SAFETY: a piece of the ring, valid for writes, not published yet.
-            let r = unsafe {
-                match self.offset {
-                    Some(off) => fd::pread(self.file, p, len, off),
-                    None => fd::read(self.file, p, len),
-                }
-            };
+            let (len, r) = self.put(ring, pos + done as u64, n - done);
             match r {
                 Ok(0) => {
                     self.ended = true;
@@ -110,5 +116,108 @@ impl Source for FromFile {
             }
         }
         Ok(done)
+    }
+}
+
+impl FromFile {
+    /// Puts some of the next `want` bytes of the file at `pos`: how many it asked for, and got.
+    fn put(&mut self, ring: &Ring, pos: u64, want: usize) -> (usize, Res) {
+        if ring.is_streamed()
+            && !self.is_pipe
+            && want >= bulk::LARGE
+            && let Some(piece) = scratch::borrow()
+        {
+            return self.put_through(piece, ring, pos, want.min(scratch::SIZE));
+        }
+        let (p, len) = ring.piece(pos, want);
+        // SAFETY: a piece of the ring, valid for writes, not published yet.
+        (len, unsafe { self.read(p, len) })
+    }
+
+    /// The same by way of `piece`.
+    fn put_through(&mut self, mut piece: scratch::Borrowed, ring: &Ring, pos: u64, len: usize) -> (usize, Res) {
+        let began = clock::ticks();
+        // SAFETY: the piece is as long, and ours.
+        let r = unsafe { self.read(piece.bytes(), len) };
+        if let Ok(got) = r {
+            self.is_slow = bulk::speed_since(began, got) == Speed::Crawl;
+            // SAFETY: so many bytes of it were just written; the ring has room for them.
+            unsafe { ring.put(pos, piece.bytes(), got) };
+        }
+        (len, r)
+    }
+
+    /// # Safety
+    /// `p` must be valid for writes of `len` bytes.
+    unsafe fn read(&self, p: *mut u8, len: usize) -> Res {
+        // SAFETY: by the contract.
+        unsafe {
+            match self.offset {
+                Some(off) => fd::pread(self.file, p, len, off),
+                None => fd::read(self.file, p, len),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    const RING: usize = 256 << 10;
+
+    fn file(bytes: &[u8]) -> std::fs::File {
+        // SAFETY: a name that ends, and a new descriptor, whose owner this is.
+        let mut file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"file".as_ptr(), 0)) };
+        file.write_all(bytes).expect("written");
+        file
+    }
+
+    /// What lies in a ring at `pos` after `want` bytes of `file` from `offset` were put there, and how many were.
+    fn filled(file: &std::fs::File, streamed: bool, pos: u64, offset: i64, want: usize) -> Vec<u8> {
+        let mut memory = vec![0u8; RING];
+        // SAFETY: so many bytes, which outlive the ring.
+        let ring = unsafe { Ring::new(memory.as_mut_ptr(), RING, 0) }.streamed(streamed);
+        let mut source = FromFile::new(file.as_raw_fd(), Some(offset), want);
+        let got = source.fill(&ring, pos, want).expect("filled");
+        assert_eq!(source.offset, Some(offset + got as i64));
+        assert_eq!(source.remaining(), want - got);
+        (0..got).map(|i| memory[(pos as usize + i) % RING]).collect()
+    }
+
+    #[test]
+    fn a_file_is_whole_whichever_way_it_goes() {
+        let bytes: Vec<u8> = (0..200_000).map(|i: u32| (i * 7 + i / 251) as u8).collect();
+        let file = file(&bytes);
+        for streamed in [false, true] {
+            for pos in [0, 5, RING as u64 - 1, RING as u64 - 70_000, RING as u64 * 9 - 16_385] {
+                for (offset, want) in [(0, 65_536), (1, 65_537), (100, 150_001), (3, 16_384), (7, 10), (190_000, 30_000), (200_000, 20_000)] {
+                    let expected = &bytes[offset..(offset + want).min(bytes.len())];
+                    assert!(filled(&file, streamed, pos, offset as i64, want) == expected, "{streamed} {pos} {offset} {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_goes_through_memory_of_our_own_where_the_ring_is_written_past_the_caches() {
+        let bytes: Vec<u8> = (0..scratch::SIZE).map(|i| (i % 253) as u8).collect();
+        let file = file(&bytes);
+        // The thread may change its processor in between, and with it the piece.
+        let goes = |streamed| {
+            (0..100).any(|_| {
+                // SAFETY: the piece is ours, and as long.
+                let piece = |p: &mut scratch::Borrowed| unsafe { std::slice::from_raw_parts_mut(p.bytes(), scratch::SIZE) };
+                if let Some(mut p) = scratch::borrow() {
+                    piece(&mut p).fill(255);
+                }
+                filled(&file, streamed, 0, 0, scratch::SIZE);
+                scratch::borrow().is_some_and(|mut p| *piece(&mut p) == bytes)
+            })
+        };
+        assert!(goes(true));
+        assert!(!goes(false));
     }
 }

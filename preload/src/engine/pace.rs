@@ -30,6 +30,19 @@ impl Speed {
     }
 }
 
+/// Where the bytes of a part come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The program's memory: what it took is the ring's doing.
+    Memory,
+    /// A file: what it took is the kernel's doing, as long as it isn't a crawl.
+    File,
+    /// A file that crawls by itself: it may come from a disk.
+    SlowFile,
+    /// A pipe: it tells nothing.
+    Pipe,
+}
+
 /// What has been learned, in one word; 0 at first.
 ///
 /// Bits 30 and 31 are the [`Mode`]. Below them, while it learns: parts of 16 KiB to pass before it does, slow ones in a row, crawls in
@@ -60,6 +73,19 @@ const LASTS: usize = 1 << 30;
 const UNIT: usize = 64 << 10;
 
 impl Pace {
+    /// After a part of `bytes` of some kind.
+    #[inline]
+    pub fn after_part(self, kind: Kind, speed: Speed, bytes: usize, is_wide: bool) -> Pace {
+        match (kind, speed) {
+            (Kind::Pipe, _) => self,
+            // It was no better past the caches.
+            (Kind::SlowFile, _) if self.is_stream() => Pace(0),
+            // A system call may well be that slow where the ring is not.
+            (Kind::File | Kind::SlowFile, Speed::Slow) => self.after(Speed::Fast, bytes, is_wide),
+            _ => self.after(speed, bytes, is_wide),
+        }
+    }
+
     /// After a part of `bytes`. `is_wide`: it went into the wide ring.
     #[inline]
     pub fn after(self, speed: Speed, bytes: usize, is_wide: bool) -> Pace {
@@ -174,5 +200,22 @@ mod tests {
         assert_eq!(now, Pace(0));
         let wide = run(run(Pace(0), Speed::Slow, ALIKE, false), Speed::Fast, SWEEPS, true);
         assert!(run(wide, Speed::Crawl, ALIKE, true).is_stream());
+    }
+
+    #[test]
+    fn a_file_says_less_than_memory_does() {
+        let parts = |mut pace: Pace, kind, speed, n| {
+            for _ in 0..n {
+                pace = pace.after_part(kind, speed, UNIT, false);
+            }
+            pace
+        };
+        assert_eq!(parts(Pace(0), Kind::Pipe, Speed::Crawl, 100), Pace(0));
+        assert_eq!(parts(Pace(0), Kind::File, Speed::Slow, 100), Pace(0));
+        let crawl = parts(Pace(0), Kind::File, Speed::Crawl, ALIKE);
+        assert!(crawl.is_stream());
+        // One that comes from a disk is not held up by the ring: it goes straight there again.
+        assert!(parts(crawl, Kind::File, Speed::Crawl, 100).is_stream());
+        assert_eq!(parts(crawl, Kind::SlowFile, Speed::Crawl, 1), Pace(0));
     }
 }

@@ -4,6 +4,7 @@
 //! stream goes on through TCP now.
 
 use super::bufs::Bufs;
+use super::pace::Kind;
 use super::within::Within;
 use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
@@ -38,10 +39,8 @@ pub trait Source {
     fn is_urgent(&self) -> bool {
         false
     }
-    /// Whether filling only copies.
-    fn is_memory(&self) -> bool {
-        false
-    }
+    /// What the time that filling takes is said to be.
+    fn kind(&self) -> Kind;
     /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res;
 }
@@ -73,8 +72,8 @@ impl Source for FromBufs<'_> {
         self.urgent
     }
 
-    fn is_memory(&self) -> bool {
-        true
+    fn kind(&self) -> Kind {
+        Kind::Memory
     }
 
     #[inline]
@@ -243,13 +242,13 @@ fn fill(
     let mut done = 0;
     while done < n {
         let part = (n - done).min(most);
-        let began = bulk::before_part(if source.is_memory() { part } else { 0 });
+        let began = bulk::before_part(source.kind(), part);
         let got = match source.fill(&ring, head + done as u64, part) {
             Ok(got) => got,
             Err(e) if done == 0 => return Err(e),
             Err(_) => break,
         };
-        bulk::after_part(s, began, got);
+        bulk::after_part(s, source.kind(), began, got);
         done += got;
         publish(s, sock, dir, head + done as u64);
         if got < part {

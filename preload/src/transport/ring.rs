@@ -32,6 +32,11 @@ impl Ring {
         Ring { streams, ..self }
     }
 
+    /// Whether large amounts are to be written past the caches.
+    pub fn is_streamed(&self) -> bool {
+        self.streams
+    }
+
     /// The piece from `pos` on that is contiguous, at most `want` bytes.
     #[inline(always)]
     pub fn piece(&self, pos: u64, want: usize) -> (*mut u8, usize) {
