@@ -180,6 +180,8 @@ impl Found {
                 #[cfg(feature = "faults")]
                 "FAULTS" => return crate::fault::start(value),
                 #[cfg(feature = "faults")]
+                "FAIL" => return crate::fault::fail(value),
+                #[cfg(feature = "faults")]
                 "HOLD" => return crate::fault::hold(value),
                 #[cfg(feature = "faults")]
                 "FORGE" => return crate::fault::plan_forgery(value),

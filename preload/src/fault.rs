@@ -3,8 +3,9 @@
 //!
 //! `SMCR_FAULTS=SEED,DELAY,FAIL[,STEP,N]`: DELAY and FAIL are chances in 100,000 for each pass of a step; at
 //! the Nth pass of STEP (a number of [`Step`]) the process kills itself. The tests draw them from a seed that
-//! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_HOLD=STEP,MS`: each pass of STEP takes so long, for what
-//! happens when something else comes in between. `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
+//! they print (`tests/tests/faults.rs`, docs/faults.md). `SMCR_FAIL=STEP,CHANCE[,AFTER]`: that step fails so often, once it has
+//! been passed AFTER times, and no other fails. `SMCR_HOLD=STEP,MS`: each pass of STEP takes so long, for what happens when something
+//! else comes in between. `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
 //! With `SMCR_STRANGERS=1` every peer is taken for one of another user (`transport::wakes`).
 //! `SMCR_FAULT_COUNTS=FILE`: for each step, how often it was passed and what was done there, by all processes that name this
 //! file (`tests/src/fired.rs` reads it, also when they are dead): u64 of `Event`, in its order.
@@ -66,6 +67,26 @@ pub enum Step {
     Byte,
     /// Epoll: a member was looked at, and it is not noted yet what was found.
     Looked,
+    /// RDMA; fails: opening a device.
+    DeviceOpened,
+    /// Fails: a registration of memory.
+    Registered,
+    /// Fails: making a queue pair.
+    QueuePairMade,
+    /// Fails: bringing it to RTR or RTS.
+    QueuePairMoved,
+    /// Fails: posting a receive.
+    ReceivePosted,
+    /// Fails: posting writes and their message.
+    Posted,
+    /// Fails: what was posted, though it may have arrived.
+    SendCompleted,
+    /// A message or a write has come, and nobody knows yet.
+    Arrived,
+    /// Some of a CLC message is to be sent.
+    ClcSent,
+    /// Some of one was taken.
+    ClcTaken,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,
@@ -153,6 +174,30 @@ mod faults {
         }
     }
 
+    static FAILING: AtomicU32 = AtomicU32::new(u32::MAX);
+    static FAILS: AtomicU32 = AtomicU32::new(0);
+    static FINE: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_FAIL`.
+    pub fn fail(text: &str) {
+        let mut numbers = text.split(',').map(|n| n.parse().ok());
+        let mut next = || numbers.next().flatten();
+        let step = next().unwrap_or(u32::MAX);
+        FAILS.store(next().unwrap_or(0), Relaxed);
+        FINE.store(next().unwrap_or(0), Relaxed);
+        FAILING.store(step, Relaxed);
+    }
+
+    /// The chance that a step fails now.
+    fn odds(step: Step) -> u32 {
+        match FAILING.load(Relaxed) {
+            u32::MAX => FAIL.load(Relaxed),
+            failing if failing != step as u32 => 0,
+            _ if FINE.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() => 0,
+            _ => FAILS.load(Relaxed),
+        }
+    }
+
     static HELD: AtomicU32 = AtomicU32::new(u32::MAX);
     static HOLD_MS: AtomicU32 = AtomicU32::new(0);
 
@@ -225,7 +270,7 @@ mod faults {
     /// Whether it fails this time.
     pub fn fails(step: Step) -> bool {
         pass(step);
-        let fails = chance(FAIL.load(Relaxed));
+        let fails = chance(odds(step));
         if fails {
             count(step, Event::Failed);
         }
@@ -234,5 +279,5 @@ mod faults {
 }
 
 #[cfg(feature = "faults")]
-pub use faults::{count_in, forgery, hold, make_strangers, plan_forgery, start};
+pub use faults::{count_in, fail, forgery, hold, make_strangers, plan_forgery, start};
 pub use faults::{fails, has_strangers_only, pass};

@@ -5,7 +5,7 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import MEND, case, said
+from lab import MEND, PORTS, case, said
 
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
@@ -94,6 +94,38 @@ def way_back_drain_of_one_end_under_load(lab):
     if "drained" not in shown:
         raise Failed(f"no reason: {shown}")
     return f"{text}; then {on_rdma(lab, to)}"
+
+
+def with_bytes_unread(lab, cut):
+    """The other end is drained: the connection has left its link when the program reads what had come by it."""
+    lab.restart()
+    job = lab.client("smcr", lab.server("smcr"), "kept", 40_000, PATIENCE=60).expect("up", 30)
+    began = lab.on_rdma("smcr", "smcr")
+    try:
+        if cut:
+            lab.a.run(CUT)
+        drain = lab.a.start("smcrctl drain")
+        end = time.monotonic() + 20
+        while {mode for mode, _ in lab.looked_at(lab.b, "smcr", PORTS["smcr"])} != {"tcp/rdma"}:
+            if time.monotonic() > end:
+                raise Failed(f"it has not left: {lab.socks(lab.b, PORTS['smcr'])}")
+            time.sleep(0.2)
+        job.guest.say(id=job.number, input="go\n")
+        text = said(job.done(60))
+        drain.done(30)
+    finally:
+        lab.a.run(MEND)
+    return f"{text}{began}"
+
+
+@case
+def way_back_drain_with_bytes_unread(lab):
+    return with_bytes_unread(lab, cut=False)
+
+
+@case
+def way_back_drain_with_bytes_unread_where_the_link_is_dead(lab):
+    return with_bytes_unread(lab, cut=True)
 
 
 def forked(lab, what, port, client="smcr"):

@@ -88,11 +88,18 @@ def take(sock, n, at=0, piece=65536, pause=0):
             raise EOFError(f"end of the stream with {n} bytes missing")
         if data != pattern(at, len(data)):
             wrong = next(i for i, b in enumerate(data) if b != pattern(at + i, 1)[0])
-            raise ValueError(f"wrong byte at offset {at + wrong}")
+            raise ValueError(f"wrong byte at offset {at + wrong}, {told_of(data[wrong:])}, descriptor {sock.fileno()}")
         PAYLOAD[1] += len(data)
         at, n = at + len(data), n - len(data)
         if pause:
             time.sleep(pause)
+
+
+def told_of(data):
+    """What bytes are that should be others."""
+    place = BLOCK.find(bytes(data[:12]))
+    whole = place >= 0 and data == pattern(place, len(data))
+    return f"{len(data)} bytes {bytes(data[:20]).hex()}" + (f" of offset {place}{'' if whole else ', not all of them'}" if place >= 0 else "")
 
 
 def both(sock, n, piece=65536, at=0):

@@ -1,11 +1,14 @@
 """What a client of `peer.py` does while something happens to its link or at the other end. Each operation is named as it is called."""
 import concurrent.futures
 import errno
+import fcntl
 import json
 import os
 import select
 import socket
+import struct
 import sys
+import termios
 import threading
 import time
 
@@ -49,6 +52,21 @@ def twice(address, port, n):
         print("once" if not at else "both", flush=True)
         sys.stdin.readline()
     return f"{n} bytes twice"
+
+
+def kept(address, port, n):
+    """n bytes have come and are not read before a line on stdin; then they are, and what the server sends of new ones."""
+    n = int(n)
+    sock = connect(address, port, {"op": "echo", "n": n, "rounds": 2})
+    put(sock, n)
+    while (there := struct.unpack("=i", fcntl.ioctl(sock, termios.FIONREAD, bytes(4)))[0]) < n:
+        time.sleep(0.01)
+    print("up", flush=True)
+    sys.stdin.readline()
+    take(sock, n)
+    put(sock, n, n)
+    take(sock, n, n)
+    return f"{there} bytes unread, and {n} after them"
 
 
 def one_stream(address, port, n):
@@ -283,3 +301,36 @@ def fast(address, port, n):
         show(sock)
         sock.close()
     return f"{n} bytes twice"
+
+
+def worn(address, port, connections, n, ends=""):
+    """Connections one after the other from four threads, each with messages and then n bytes there and back, while the library at
+    either end is told to fail. With `ends` each may end as TCP can; never with a wrong byte, nor too late."""
+    n, lock, left, seen = int(n), threading.Lock(), list(range(int(connections))), {}
+
+    def each():
+        while True:
+            with lock:
+                if not left:
+                    return
+                left.pop()
+            how = "whole"
+            try:
+                sock = connect(address, port, {"op": "echo", "n": n})
+                with sock:
+                    sock.settimeout(PATIENCE / 2)
+                    small_then_all(sock, n)
+            except TimeoutError:
+                raise
+            except (OSError, EOFError) as error:
+                # Nothing is connected any more where the thread that sends has taken the reset.
+                if not ends or not isinstance(error, (ConnectionError, EOFError)) and error.errno != errno.ENOTCONN:
+                    raise
+                how = type(error).__name__
+            with lock:
+                seen[how] = seen.get(how, 0) + 1
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for thread in [pool.submit(each) for _ in range(4)]:
+            thread.result()
+    return f"{n} bytes: {json.dumps(seen)}"

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, until_end, urgent_in, urgent_out
+from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, told_of, until_end, urgent_in, urgent_out
 
 
 def serve_one(sock):
@@ -22,7 +22,7 @@ def serve_one(sock):
                 if not data:
                     raise EOFError("the client ended")
                 if data != pattern(at, len(data)):
-                    raise ValueError(f"wrong byte after offset {at}")
+                    raise ValueError(f"wrong byte after offset {at}: {told_of(data)}, descriptor {sock.fileno()}")
                 sock.sendall(data)
                 at, left = (at + len(data)) % PERIOD, left - len(data)
     elif op == "lockstep":               # messages of the lengths in the list, one answered at a time

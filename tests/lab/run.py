@@ -37,10 +37,11 @@ import cases_lost  # noqa: E402, F401
 import cases_hostile  # noqa: E402, F401
 import cases_clc  # noqa: E402, F401
 import cases_cut  # noqa: E402, F401
+import cases_faults  # noqa: E402, F401
 
 
 # Some of each kind, for `make test`: streams, half-close and urgent bytes in each pair, the way back, fallback.
-SHORT = [r"^tcp -> tcp", r"smcr.*: (1 B to 64 KiB|half-close|urgent)", r"^way back (the link dies under load|exec)", r"^two devices: both",
+SHORT = [r"^tcp -> tcp", r"smcr.*: (1 B to 64 KiB|half-close|urgent)", r"^way back (the link dies under load|exec|drain with bytes unread)", r"^two devices: both",
          r"^fallback: (a plain TCP client -> smcr|smcr -> a plain TCP|no device, kernel|RoCE is blocked, smcr -> kernel)"]
 
 
@@ -102,7 +103,7 @@ def main():
     cases *= args.times
     began, tried = time.monotonic(), None
     try:
-        with boot(args.out, packets=args.packets, faults=any(name.startswith("hostile") for name, _ in cases)) as guests:
+        with boot(args.out, packets=args.packets, faults=any(name.startswith(("hostile", "faults")) for name, _ in cases)) as guests:
             tried = Tried(guests, args.log)
             print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
             failed = [case for case in cases if not tried.passes(*case)]

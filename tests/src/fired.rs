@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 28] = [
+pub const STEPS: [&str; 38] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -38,6 +38,16 @@ pub const STEPS: [&str; 28] = [
     "Bell",
     "Byte",
     "Looked",
+    "DeviceOpened",
+    "Registered",
+    "QueuePairMade",
+    "QueuePairMoved",
+    "ReceivePosted",
+    "Posted",
+    "SendCompleted",
+    "Arrived",
+    "ClcSent",
+    "ClcTaken",
     "Stranger",
 ];
 

@@ -62,9 +62,9 @@ fn ring_claimed(s: &Sock, dir: &Dir, claimed: u32) -> Option<(Ring, usize)> {
 
 /// First byte of the ring that is read while it has `size` bytes.
 fn start(s: &Sock, dir: &Dir, size: usize) -> *mut u8 {
-    match s.region() {
-        Some(region) if !s.is_linked() => region::ring_of(region, region::number_of(region, dir), size),
-        _ => s.rx.ring.load(Relaxed),
+    match s.region_of_peers() {
+        Some(region) => region::ring_of(region, region::number_of(region, dir), size),
+        None => s.rx.ring.load(Relaxed), // the service thread's to store
     }
 }
 
@@ -76,8 +76,8 @@ pub fn ring_to_read(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
     let noted = claimed & !size::WIDE;
     if s.rx.size.load(Relaxed) != noted {
         s.rx.size.store(noted, Relaxed);
-        if !s.is_linked() {
-            s.rx.ring.store(start(s, dir, found.1), Relaxed); // a link's ring is the service thread's to store
+        if s.region_of_peers().is_some() {
+            s.rx.ring.store(start(s, dir, found.1), Relaxed);
         }
     }
     if claimed & size::WISH != 0 && s.rx.wide.load(Relaxed) == NONE {
@@ -142,11 +142,11 @@ fn answer(s: &Sock, dir: &Dir) {
 }
 
 fn can_map(s: &Sock) -> bool {
-    s.region().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r))
+    s.region_of_peers().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r))
 }
 
 fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
-    let region = s.region()?;
+    let region = s.region_of_peers()?;
     let index = index_of(s);
     let number = region::number_of(region, dir);
     let start = wide::of(index, number).or_else(|| wide::map(index, region).then(|| wide::of(index, number))?)?;
@@ -170,7 +170,7 @@ pub fn rest(s: &Sock, dir: &Dir) {
     if pace(s).is_for_wide() {
         s.tx.waiter.store(0, Relaxed); // fresh pages are slow at first
     }
-    if let Some(region) = s.region() {
+    if let Some(region) = s.region_of_peers() {
         wide::give_back(index_of(s), region::number_of(region, dir));
     }
 }

@@ -15,9 +15,7 @@ use std::sync::atomic::Ordering::*;
 /// held, so the region stays mapped.
 #[cold]
 pub fn release(s: &Sock) {
-    if s.is_linked() {
-        return; // the rings are registered with a device
-    }
+    let Some(region) = s.region_of_peers() else { return }; // the rings of a link are registered with a device
     let now = (clock::ticks() / clock::ticks_of_us(1_000_000).max(1)) as u32;
     if s.tx.released.swap(now, Relaxed) == now {
         return;
@@ -32,8 +30,5 @@ pub fn release(s: &Sock) {
         near::give_back(s, dir);
         bulk::rest(s, dir);
     }
-    let header = s.region.load(Acquire);
-    if !header.is_null() {
-        let _ = mem::let_go(region::start_of(header), region::LEN);
-    }
+    let _ = mem::let_go(region::start_of(region), region::LEN);
 }

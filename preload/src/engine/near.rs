@@ -15,7 +15,7 @@ pub const SOFT: u64 = 4096;
 /// The ring is empty, and the next `want` bytes go in at `head`: chooses where that is. The lock is held.
 #[inline]
 pub fn begin(s: &Sock, dir: &Dir, head: u64, want: usize, size: usize) {
-    let Some(region) = s.region() else { return };
+    let Some(region) = s.region_of_peers() else { return };
     let way = region::number_of(region, dir);
     note(s, way, head, size);
     let (base, mark) = if want <= NEAR[way] {
@@ -43,7 +43,7 @@ fn note(s: &Sock, way: usize, head: u64, size: usize) {
 
 /// The ring, which was full, is empty and of `size` bytes from now on.
 pub fn resize(s: &Sock, dir: &Dir, size: usize) {
-    let Some(region) = s.region() else { return };
+    let Some(region) = s.region_of_peers() else { return };
     s.tx.deep.store(1, Relaxed);
     s.tx.ring.store(region::ring_of(region, region::number_of(region, dir), size), Relaxed);
     s.tx.size.store(size as u32, Relaxed);
@@ -52,7 +52,7 @@ pub fn resize(s: &Sock, dir: &Dir, size: usize) {
 
 /// The connection is idle and its ring empty: gives back the pages of the ring that are not the header's. The lock is held.
 pub fn give_back(s: &Sock, dir: &Dir) {
-    let Some(region) = s.region() else { return };
+    let Some(region) = s.region_of_peers() else { return };
     let (way, size) = (region::number_of(region, dir), s.tx.size.load(Relaxed) as usize);
     note(s, way, s.tx.cursor.load(Relaxed), size);
     if s.tx.deep.swap(0, Relaxed) != 0 {

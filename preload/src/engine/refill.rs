@@ -56,7 +56,7 @@ pub fn refill(s: &Sock, dir: &Dir) {
         return;
     }
     let n = behind.len().min(size - unread);
-    match s.region().map(|r| Annex::map(r, dir)) {
+    match s.region_of_peers().map(|r| Annex::map(r, dir)) {
         Some(Ok(mut annex)) => {
             // SAFETY: so many bytes lie there; the ring has room for them.
             unsafe { ring.put(behind.start as u64, annex.bytes()[behind.start..][..n].as_ptr(), n) };

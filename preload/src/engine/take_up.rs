@@ -169,7 +169,7 @@ impl Taken {
     /// Room for `n` bytes, as far as there is some.
     fn room(&mut self, s: &Sock, dir: &Dir, n: usize) -> Option<&mut [u8]> {
         if self.annex.is_none() {
-            self.annex = s.region().and_then(|r| Annex::map(r, dir).ok());
+            self.annex = s.region_of_peers().and_then(|r| Annex::map(r, dir).ok());
         }
         let memory = config::max_memory().saturating_sub(process::memory());
         let room = annex::LEN.min(memory as usize).saturating_sub(self.bytes);
@@ -190,7 +190,7 @@ pub fn pay(s: &Sock, sock: i32) -> bool {
     if from >= to {
         return true;
     }
-    let mapped = s.tx.dir().zip(s.region()).and_then(|(dir, r)| Annex::map(r, dir).ok());
+    let mapped = s.tx.dir().zip(s.region_of_peers()).and_then(|(dir, r)| Annex::map(r, dir).ok());
     let Some(mut annex) = mapped else {
         end::reset(s, sock); // an orderly end would hide that bytes are missing
         return true;

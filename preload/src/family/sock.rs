@@ -289,6 +289,13 @@ impl Sock {
         (!p.is_null()).then(|| unsafe { &*p })
     }
 
+    /// The same, where rings and annex lie around it: not where page and rings are a link's, for as long as it has them.
+    #[inline]
+    pub fn region_of_peers(&self) -> Option<&'static RegionHeader> {
+        // Acquire: as in `link::slot`; both locks are held where it is given up.
+        self.region().filter(|_| self.link.load(Acquire) == 0)
+    }
+
     /// What has gone through TCP, both ways, in bytes.
     #[inline]
     pub fn carried(&self) -> u64 {

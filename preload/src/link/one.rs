@@ -192,8 +192,15 @@ impl Link {
         if self.backlog.len() < BACKLOG {
             self.backlog.push_back(frame);
         } else {
-            self.patience.give_up();
+            self.give_up();
         }
+    }
+
+    /// The service thread puts it down.
+    fn give_up(&mut self) {
+        self.backlog.clear();
+        self.patience.give_up();
+        lock::call_service();
     }
 
     /// A sign of life is asked for: who does not answer is dead sooner, if it is a process. False: it is on its way already.
@@ -207,13 +214,13 @@ impl Link {
         self.flush();
     }
 
-    /// Sends LLC messages that waited for a slot.
+    /// Sends LLC messages that waited for a slot. One that the card does not take would be awaited by the peer, for as long as it bears.
     pub fn flush(&mut self) {
         while self.patience.outstanding() < SLOTS_LLC
             && let Some(frame) = self.backlog.pop_front()
         {
             if !self.post(&[], &frame, u32::MAX) {
-                self.backlog.clear();
+                self.give_up();
             }
         }
     }

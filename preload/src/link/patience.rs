@@ -27,11 +27,13 @@ pub(super) struct Patience {
     probed: Option<Time>,
     /// When that was asked for last, while it tells something of the peer.
     doubted: Option<Time>,
+    /// The link is given up, whatever is on its way.
+    is_over: bool,
 }
 
 impl Patience {
     /// Nothing is on its way.
-    pub const NEW: Patience = Patience { outstanding: 0, progress: Time::ZERO, probed: None, doubted: None };
+    pub const NEW: Patience = Patience { outstanding: 0, progress: Time::ZERO, probed: None, doubted: None, is_over: false };
 
     /// Messages on their way.
     pub fn outstanding(&self) -> u32 {
@@ -67,13 +69,16 @@ impl Patience {
         self.probed.replace(now + if process { PATIENCE_PROBED } else { PATIENCE }).is_none()
     }
 
-    /// It is over, as soon as something is awaited.
+    /// It is over.
     pub fn give_up(&mut self) {
-        self.probed = Some(Time::ZERO); // long ago
+        self.is_over = true;
     }
 
     /// When what is on its way has been so for too long; `process`: the peer is libsmcr, `full`: so much is that nothing more can go.
     pub fn ends_at(&self, process: bool, full: bool) -> Option<Time> {
+        if self.is_over {
+            return Some(Time::ZERO); // long ago
+        }
         let patience = match process || self.doubted.is_some() {
             true => Some(PATIENCE),
             false => full.then_some(PATIENCE_KERNEL),
@@ -132,6 +137,16 @@ mod tests {
             p.posted(|| late + PATIENCE);
             assert_eq!(kernel(&p), None);
         }
+    }
+
+    #[test]
+    fn who_gives_up_waits_for_nothing() {
+        let mut p = Patience::NEW;
+        p.give_up();
+        assert_eq!(kernel(&p), Some(Time::ZERO));
+        p.posted(|| AT);
+        p.completed(AT);
+        assert_eq!(p.ends_at(true, false), Some(Time::ZERO));
     }
 
     #[test]

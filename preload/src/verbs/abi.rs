@@ -277,6 +277,8 @@ pub const WR_RDMA_WRITE: u32 = 0;
 pub const WR_RDMA_WRITE_WITH_IMM: u32 = 1;
 pub const WR_SEND: u32 = 2;
 pub const WC_WITH_IMM: u32 = 2;
+/// Status of a send that nobody has answered.
+pub const RETRIES_EXCEEDED: u32 = 12;
 pub const SEND_SIGNALED: u32 = 2;
 pub const SEND_SOLICITED: u32 = 4;
 pub const SEND_INLINE: u32 = 8;

@@ -8,6 +8,7 @@ use super::abi::{Functions, Pd, RecvWr, Sge, Srq, SrqInitAttr};
 use super::device::{Device, MESSAGE};
 use super::qp::{Memory, Room, SEND_WR};
 use crate::family::process;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, Res, device as memory};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -105,6 +106,9 @@ impl Domain {
     }
 
     fn post_receive(&self, id: u64) -> Res<()> {
+        if fault::fails(Fault::ReceivePosted) {
+            return Err(Errno(libc::ENOMEM));
+        }
         let mut sge = Sge {
             addr: self.buffers as u64 + id * MESSAGE as u64,
             length: MESSAGE as u32,

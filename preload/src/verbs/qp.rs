@@ -6,6 +6,7 @@
 use super::abi::{self, AhAttr, Functions, Mr, Qp, QpAttr, QpCap, QpInitAttr, SendWr, Sge};
 use super::device::{Device, SENT};
 use super::domain::Domain;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, Res};
 use smcr_proto::smc::id::{Gid, Mtu, Psn, Qpn};
 
@@ -59,6 +60,9 @@ pub struct Remote {
 impl QueuePair {
     /// Makes a queue pair on a port (GID index `index`) and brings it to INIT.
     pub fn make(device: &Device, domain: &Domain, index: u8) -> Res<QueuePair> {
+        if fault::fails(Fault::QueuePairMade) {
+            return Err(Errno(libc::ENOMEM));
+        }
         let verbs = device.verbs;
         let mut init = QpInitAttr {
             qp_context: std::ptr::null_mut(),
@@ -140,7 +144,7 @@ impl QueuePair {
             | abi::MASK_RQ_PSN
             | abi::MASK_MAX_DEST_RD
             | abi::MASK_RNR_TIMER;
-        self.modify(device, attr, mask)
+        self.move_on(device, attr, mask)
     }
 
     /// To RTS: from now on it can send.
@@ -160,13 +164,18 @@ impl QueuePair {
             | abi::MASK_RNR_RETRY
             | abi::MASK_SQ_PSN
             | abi::MASK_MAX_RD;
-        self.modify(device, attr, mask)
+        self.move_on(device, attr, mask)
     }
 
     /// To ERR: nothing moves any more.
     pub fn fail(&self, device: &Device) {
         let attr = QpAttr { qp_state: abi::QPS_ERR, ..QpAttr::default() };
         let _ = self.modify(device, attr, abi::MASK_STATE);
+    }
+
+    /// As [`Self::modify`], while it comes to life.
+    fn move_on(&self, device: &Device, attr: QpAttr, mask: i32) -> Res<()> {
+        if fault::fails(Fault::QueuePairMoved) { Err(Errno(libc::EINVAL)) } else { self.modify(device, attr, mask) }
     }
 
     fn modify(&self, device: &Device, mut attr: QpAttr, mask: i32) -> Res<()> {
@@ -232,6 +241,9 @@ impl QueuePair {
 
     /// Posts these requests, each with the segment of its number.
     fn chain(&self, wrs: &mut [SendWr], sges: &mut [Sge]) -> Res<()> {
+        if fault::fails(Fault::Posted) {
+            return Err(Errno(libc::ENOMEM));
+        }
         let last = wrs.len().min(sges.len()) - 1;
         let (wr, sge) = (wrs.as_mut_ptr(), sges.as_mut_ptr());
         for i in 0..=last {
@@ -293,6 +305,9 @@ impl Memory {
     /// Registers memory of our own that stays mapped as long as the value lives; `remote`: the peer
     /// may write to it.
     pub fn register(domain: &Domain, at: *mut u8, len: usize, remote: bool) -> Res<Memory> {
+        if fault::fails(Fault::Registered) {
+            return Err(Errno(libc::ENOMEM));
+        }
         let access = abi::ACCESS_LOCAL_WRITE | if remote { abi::ACCESS_REMOTE_WRITE } else { 0 };
         // SAFETY: a mapping of ours of this length, see the callers.
         let mr = unsafe { (domain.verbs.ibv_reg_mr)(domain.pd, at.cast(), len, access) };

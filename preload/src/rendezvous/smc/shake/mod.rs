@@ -14,6 +14,7 @@ mod will;
 
 use self::greet::Late;
 use crate::family::sock::{Sock, role};
+use crate::fault::{self, Step as Fault};
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::rendezvous::smc::blocked::{self, Address, Blocked};
@@ -281,6 +282,7 @@ impl Shake {
                 (Ok(0), Machine::Client(m)) => return m.handle_eof(),
                 (Ok(0), Machine::Server(m)) => return m.handle_eof(),
                 (Ok(n), machine) => {
+                    fault::pass(Fault::ClcTaken);
                     self.received += n as u64;
                     match machine {
                         Machine::Client(m) => m.handle_bytes(&buf[..n]),
@@ -304,6 +306,7 @@ impl Shake {
             _ => {}
         }
         while !self.out.is_empty() {
+            fault::pass(Fault::ClcSent);
             match stream::send(self.fd, &self.out) {
                 Ok(n) => {
                     self.sent += n as u64;
