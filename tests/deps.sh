@@ -32,6 +32,7 @@ musl-gcc musl-tools
 setpriv util-linux
 stress-ng stress-ng
 valgrind valgrind
+/usr/lib/x86_64-linux-gnu/liburing.so.2 liburing2
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     bench) list test; echo "haproxy haproxy" ;;
     conformance) list test; echo "haproxy haproxy

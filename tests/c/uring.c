@@ -1,6 +1,7 @@
 /* Owns: programs that send and receive through io_uring, by system calls that nobody sees: alone, and
  * beside hooked calls on other connections. */
 #include "case.h"
+#include <dlfcn.h>
 #include <linux/io_uring.h>
 
 static char buf[64 * KIB];
@@ -105,6 +106,22 @@ static void beside_b(void) {
     asks(by_calls, 3);
 }
 
+/* liburing begins when a connection is in memory already. */
+static void after_a(void) {
+    static char its_ring[4096];
+    int fd = conn();
+    void *lib = dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL);
+    int (*begin)(unsigned, void *, unsigned) = lib ? (int (*)(unsigned, void *, unsigned))dlsym(RTLD_DEFAULT, "io_uring_queue_init") : NULL;
+    if (!begin)
+        die("liburing");
+    say("begins: %d", begin(4, its_ring, 0) < 0);
+    if (make_ring())
+        echo_through_ring(fd);
+    close(fd);
+}
+static void after_b(void) { asks(conn(), 4); }
+
 const struct test tests[] = {{"alone", alone_a, alone_b, COLD},
                              {"beside", beside_a, beside_b, 0},
+                             {"after", after_a, after_b, 0},
                              {0}};

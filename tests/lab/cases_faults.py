@@ -92,7 +92,8 @@ def refused(client, server, who):
                 wrong.append(f"{name}: the server: {job.tail()}")
             for c in (*clients, job):
                 if c.rc is None:
-                    c.kill()
+                    c.kill(seconds=300)
+            if os.environ.get("FAULTS_SHOW"): print(name, seen, [c.rc for c in clients], flush=True)
             failed = ends.at(step, FAILED)
             if not failed:
                 wrong.append(f"{name}: never failed")
@@ -105,7 +106,7 @@ def refused(client, server, who):
 
 for client_, server_, who_ in (("smcr", "smcr", "client"), ("smcr", "smcr", "server"), ("smcr", "smcr", "both"),
                                ("smcr", "kernel", "client"), ("kernel", "smcr", "server")):
-    add(f"faults: refused at the {who_}{'' if who_ != 'both' else ' ends'}, {client_} -> {server_}", refused(client_, server_, who_))
+    add(f"faults: refused at {'both ends' if who_ == 'both' else f'the {who_}'}, {client_} -> {server_}", refused(client_, server_, who_))
 
 
 def late(client, server):

@@ -206,7 +206,7 @@ pub fn is_death(s: &Sock, sock: i32, dir: &Dir, kernel: u32) -> bool {
     const HUP: u32 = libc::POLLHUP as u32;
     // Behind a link, and of a reset, the kernel alone knows.
     kernel & (RDHUP | HUP) == RDHUP
-        && s.region().is_some()
+        && s.region_of_peers().is_some()
         && !s.has(flag::SHUT_RD)
         && is_killed_by(s, sock, dir, true)
 }

@@ -124,7 +124,7 @@ fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
         e => return failed(s, Errno(e as i32)),
     }
     // Behind a link the kernel alone knows.
-    let dir = dir.filter(|_| s.region().is_some());
+    let dir = dir.filter(|_| s.region_of_peers().is_some());
     dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
 }
 

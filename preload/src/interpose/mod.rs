@@ -22,6 +22,7 @@ mod readiness;
 mod sockets;
 mod splices;
 mod stdio;
+mod uring;
 mod vectors;
 
 use crate::sys::{Errno, set_errno};
