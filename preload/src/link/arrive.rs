@@ -177,10 +177,12 @@ impl State {
     /// A write of `len` bytes announces itself.
     fn written(&mut self, number: usize, c: &Completion, value: u32) {
         let Some((place, link)) = self.link_of(number, c.qpn) else { return };
+        let mut starved = false;
         if let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) {
             domain.give_back(c.id);
+            starved = domain.is_starved();
         }
-        if c.status != 0 {
+        if c.status != 0 || starved {
             return self.refused(place, link, c);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };
@@ -208,7 +210,7 @@ impl State {
         let Some((place, link)) = self.link_of(number, c.qpn) else { return };
         let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) else { return };
         let Some(n) = domain.take_message(c.id, c.len, &mut message) else { return };
-        if c.status != 0 {
+        if c.status != 0 || domain.is_starved() {
             return self.refused(place, link, c);
         }
         let now = now();

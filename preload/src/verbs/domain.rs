@@ -10,6 +10,7 @@ use super::qp::{Memory, Room, SEND_WR};
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
 use crate::sys::{Errno, Res, device as memory};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Receive buffers. Soft RoCE (6.12) breaks a link that has none left in the middle of a write that announces itself.
@@ -31,6 +32,9 @@ pub struct Domain {
     /// Receive buffers, then room for messages.
     buffers: *mut u8,
     memory: Memory,
+    /// How many receives there are, and those that the device has not taken.
+    receives: usize,
+    owed: RefCell<Vec<u64>>,
     /// Tells it from all others of the process.
     pub serial: u32,
 }
@@ -58,9 +62,18 @@ impl Domain {
             (pd, if pd.is_null() { std::ptr::null_mut() } else { (verbs.ibv_create_srq)(pd, &mut init) })
         };
         let serial = SERIAL.fetch_add(1, Relaxed);
-        let mut domain =
-            Domain { verbs, pd, srq, queue, buffers: std::ptr::null_mut(), memory: Memory::none(), serial };
-        let filled = if srq.is_null() || receives == 0 { Err(Errno(libc::ENOMEM)) } else { domain.fill(receives) };
+        let mut domain = Domain {
+            verbs,
+            pd,
+            srq,
+            queue,
+            buffers: std::ptr::null_mut(),
+            memory: Memory::none(),
+            receives,
+            owed: RefCell::default(),
+            serial,
+        };
+        let filled = if srq.is_null() || receives == 0 { Err(Errno(libc::ENOMEM)) } else { domain.fill() };
         match filled {
             Ok(()) => Ok(domain),
             Err(e) => {
@@ -70,11 +83,11 @@ impl Domain {
         }
     }
 
-    fn fill(&mut self, receives: usize) -> Res<()> {
+    fn fill(&mut self) -> Res<()> {
         self.buffers = memory::map(LEN)?;
         process::note_memory(LEN as i64);
         self.memory = Memory::register(self, self.buffers, LEN, false)?;
-        (0..receives).try_for_each(|id| self.post_receive(id as u64))
+        (0..self.receives).try_for_each(|id| self.post_receive(id as u64))
     }
 
     /// Room for messages: [`ROOMS`] of them.
@@ -86,8 +99,24 @@ impl Domain {
     /// Posts the buffer of a completed receive again into which nothing came.
     pub fn give_back(&self, id: u64) {
         if (id as usize) < RECEIVES {
-            let _ = self.post_receive(id);
+            self.post_again(id);
         }
+    }
+
+    /// Posts it, and those that could not be posted before.
+    fn post_again(&self, id: u64) {
+        let mut owed = self.owed.borrow_mut();
+        owed.push(id);
+        while let Some(id) = owed.last()
+            && self.post_receive(*id).is_ok()
+        {
+            owed.pop();
+        }
+    }
+
+    /// Whether nothing can arrive any more: the device has taken none of them.
+    pub fn is_starved(&self) -> bool {
+        self.owed.borrow().len() >= self.receives
     }
 
     /// Copies the message of a completed receive out and posts the buffer again. None: no such buffer.
@@ -100,7 +129,7 @@ impl Domain {
                 let from = self.buffers.add(id as usize * MESSAGE);
                 std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), n);
             }
-            let _ = self.post_receive(id);
+            self.post_again(id);
         }
         at.then_some(n)
     }

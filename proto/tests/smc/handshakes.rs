@@ -10,7 +10,7 @@ use smcr_proto::smc::error::WireError;
 use smcr_proto::smc::handshake::client::{Client, Event as ClientEvent};
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent, Offer, Server};
 use smcr_proto::smc::handshake::{
-    ACCEPT_TIMEOUT, CLC_TIMEOUT, DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback,
+    ACCEPT_TIMEOUT, CONFIRM_TIMEOUT, DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback, PROPOSAL_TIMEOUT,
     Outcome,
 };
 use smcr_proto::smc::id::{Gid, Mtu, RmbeSize};
@@ -213,7 +213,7 @@ fn without_an_answer_in_time_both_fail_and_do_not_pretend_to_be_tcp() {
     client.handle_timeout(START + ACCEPT_TIMEOUT - Time::from_millis(1));
     assert_eq!(client.outcome(), None);
     client.handle_timeout(START + ACCEPT_TIMEOUT);
-    server.handle_timeout(START + CLC_TIMEOUT);
+    server.handle_timeout(START + PROPOSAL_TIMEOUT);
     assert_eq!(client.outcome(), Some(Outcome::Fail(Failure::Timeout)));
     assert_eq!(server.outcome(), Some(Outcome::Fail(Failure::Timeout)));
     let (mut client, mut server) = (
@@ -221,7 +221,9 @@ fn without_an_answer_in_time_both_fail_and_do_not_pretend_to_be_tcp() {
         self::server(Ok(offer(true, None))),
     );
     until_confirm(&mut client, &mut server);
-    server.handle_timeout(START + CLC_TIMEOUT);
+    server.handle_timeout(START + CONFIRM_TIMEOUT - Time::from_millis(1));
+    assert_eq!(server.outcome(), None);
+    server.handle_timeout(START + CONFIRM_TIMEOUT);
     assert_eq!(
         server.outcome(),
         Some(Outcome::Fail(Failure::Timeout)),

@@ -5,7 +5,7 @@
 //! answered it.
 
 use super::wire::Wire;
-use super::{CLC_TIMEOUT, DECLINE_TIMEOUT_SERVER, Failure, Host, Outcome, Params, Role, params};
+use super::{CONFIRM_TIMEOUT, DECLINE_TIMEOUT_SERVER, Failure, Host, Outcome, PROPOSAL_TIMEOUT, Params, Role, params};
 use crate::smc::Time;
 use crate::smc::clc::accept::{AcceptConfirm, Endpoint, FirstContact, Form};
 use crate::smc::clc::proposal::{Limits, MAX_ENTRIES, OfferV2, Prefixes, Proposal, Release};
@@ -78,7 +78,7 @@ impl Server {
     /// Waits for a Proposal. If `offer` is an error, the Proposal is read and declined with it.
     pub fn new(now: Time, peer_id: PeerId, offer: Result<Offer, Diagnosis>, host: Host) -> Server {
         let mut wire = Wire::new(peer_id);
-        wire.deadline = Some(now + CLC_TIMEOUT);
+        wire.deadline = Some(now + PROPOSAL_TIMEOUT);
         Server {
             wire,
             offer,
@@ -176,7 +176,7 @@ impl Server {
             form,
         };
         self.wire.send(&Message::Accept(accept));
-        self.wire.deadline = Some(now + CLC_TIMEOUT);
+        self.wire.deadline = Some(now + CONFIRM_TIMEOUT);
         self.state = State::AwaitConfirm(proposal, accept);
     }
 
