@@ -45,6 +45,7 @@ def talk(sock, own, other):
         sock.sendall(b"t")
     encrypt(sock, own, other)
     both(sock, AFTER)
+    show(sock)
     sock.shutdown(socket.SHUT_WR)
     if sock.recv(1):
         raise ValueError("more than was sent")
