@@ -96,10 +96,10 @@ def way_back_drain_of_one_end_under_load(lab):
     return f"{text}; then {on_rdma(lab, to)}"
 
 
-def with_bytes_unread(lab, cut):
+def with_bytes_unread(lab, cut, becomes=""):
     """The other end is drained: the connection has left its link when the program reads what had come by it."""
     lab.restart()
-    job = lab.client("smcr", lab.server("smcr"), "kept", 40_000, PATIENCE=60).expect("up", 30)
+    job = lab.client("smcr", lab.server("smcr"), "kept", 40_000, becomes, PATIENCE=60).expect("up", 30)
     began = lab.on_rdma("smcr", "smcr")
     try:
         if cut:
@@ -111,11 +111,15 @@ def with_bytes_unread(lab, cut):
                 raise Failed(f"it has not left: {lab.socks(lab.b, PORTS['smcr'])}")
             time.sleep(0.2)
         job.guest.say(id=job.number, input="go\n")
-        text = said(job.done(60))
+        job.wait(60)
         drain.done(30)
     finally:
         lab.a.run(MEND)
-    return f"{text}{began}"
+    if becomes == "plain":
+        if job.rc != 1 or not re.search(r"^(ConnectionResetError|OSError: .Errno 107)", job.out, re.M):
+            raise Failed(f"the next program: {job.rc} {job.tail()}")
+        return f"a program without the library is reset{began}"
+    return f"{said(job.done(1))}{began}"
 
 
 @case
@@ -126,6 +130,17 @@ def way_back_drain_with_bytes_unread(lab):
 @case
 def way_back_drain_with_bytes_unread_where_the_link_is_dead(lab):
     return with_bytes_unread(lab, cut=True)
+
+
+@case
+def way_back_drain_with_bytes_unread_and_exec(lab):
+    return with_bytes_unread(lab, cut=False, becomes="another")
+
+
+@case
+def way_back_drain_with_bytes_unread_and_exec_without_the_library(lab):
+    """The peer sends them no more: no orderly end may hide that."""
+    return with_bytes_unread(lab, cut=False, becomes="plain")
 
 
 def forked(lab, what, port, client="smcr"):

@@ -54,8 +54,9 @@ def twice(address, port, n):
     return f"{n} bytes twice"
 
 
-def kept(address, port, n):
-    """n bytes have come and are not read before a line on stdin; then they are, and what the server sends of new ones."""
+def kept(address, port, n, becomes=""):
+    """n bytes have come and are not read before a line on stdin; then they are, and what the server sends of new ones. Or it becomes
+    another program, which reads on."""
     n = int(n)
     sock = connect(address, port, {"op": "echo", "n": n, "rounds": 2})
     put(sock, n)
@@ -63,6 +64,12 @@ def kept(address, port, n):
         time.sleep(0.01)
     print("up", flush=True)
     sys.stdin.readline()
+    if becomes:
+        sock.set_inheritable(True)
+        here = os.path.dirname(os.path.abspath(__file__))
+        text = (f"import sys, socket; sys.path.insert(0, {here!r}); from flow import put, take; s = socket.socket(fileno={sock.fileno()}); "
+                f"s.settimeout(20); take(s, {n}); put(s, {n}, {n}); take(s, {n}, {n}); print('ok the next program reads on')")
+        os.execve(sys.executable, [sys.executable, "-c", text], {**os.environ, **({"LD_PRELOAD": ""} if becomes == "plain" else {})})
     take(sock, n)
     put(sock, n, n)
     take(sock, n, n)

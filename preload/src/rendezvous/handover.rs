@@ -23,10 +23,18 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     if s.is_linked() && !super::smc::may_return(s) {
         return super::smc::hand_over(s, sock, why);
     }
+    if has_rest_of_link(s) {
+        debt::settle(s, sock);
+        return leave_rest(s, sock, why);
+    }
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
     loop {
         if !take_up::take_up(s, sock, until) {
-            return if has_ended(s) { leave_rest(s, sock, why) } else { late(s, sock) };
+            if has_ended(s) {
+                return leave_rest(s, sock, why);
+            }
+            late(s, sock);
+            return false;
         }
         if !ask_back(s, sock, why) {
             debt::settle(s, sock);
@@ -46,7 +54,7 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     }
 }
 
-/// Of a peer that has ended, what lies unread comes to a next program by `rest` alone. False.
+/// What lies unread and can't be sent again comes to a next program by `rest` alone. False.
 fn leave_rest(s: &Sock, sock: i32, why: Reason) -> bool {
     switch::pin(s, sock, why);
     if why != Reason::Exec {
@@ -74,18 +82,23 @@ pub fn has_ended(s: &Sock) -> bool {
 
 /// As [`late`]; a connection over a link does not survive an exec then.
 fn too_late(s: &'static Sock, sock: i32, why: Reason) -> bool {
-    late(s, sock) || s.is_linked() && super::smc::hand_over(s, sock, why)
+    late(s, sock);
+    s.is_linked() && super::smc::hand_over(s, sock, why)
 }
 
-/// Notes that the peer did not come; false.
-pub fn late(s: &Sock, sock: i32) -> bool {
+/// Whether bytes lie unread that came by a link which the connection has left: the peer sends them no more.
+pub fn has_rest_of_link(s: &Sock) -> bool {
+    !s.is_linked() && s.region().is_some() && s.region_of_peers().is_none() && s.rx_in_memory()
+}
+
+/// Notes that the peer did not come.
+pub fn late(s: &Sock, sock: i32) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
     if s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0) {
         end::reset(s, sock); // what was taken up is lost, and an orderly end would hide it
     }
-    false
 }
 
 /// As [`ask_back`] for a process that goes on without the library's memory of the connection: what the peer has marked, or is about
