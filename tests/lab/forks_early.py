@@ -21,6 +21,8 @@ if child == 0:
     both(sock, n)
     print("child done", flush=True)
     if ends:
+        while os.getppid() == parent and time.monotonic() < began + 40:
+            time.sleep(0.05)
         put(sock, n, n)
         take(sock, n, n)
         print(f"ok {n} bytes there and back twice in the child, its parent has ended: {os.getppid() != parent}")
