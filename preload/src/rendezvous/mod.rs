@@ -309,11 +309,10 @@ fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
 
 static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
 
-/// The peer is on another host. Where the handshake was asked there for SMC, what it has shown says more.
+/// The peer is on another host. What its handshake has shown, or CLC since, says more; the service thread may note that just now.
 fn note_remote(s: &Sock) {
-    if s.reason.load(Relaxed) != Reason::SmcPeerNoSmc.code() {
-        s.note(Reason::PeerRemote);
-    }
+    const OF_SMC: u32 = 0x0100_0000;
+    let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| (r < OF_SMC).then_some(Reason::PeerRemote.code()));
 }
 
 /// Whether the peer's address is one of this host's (in this network namespace).
