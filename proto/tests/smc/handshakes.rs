@@ -10,7 +10,7 @@ use smcr_proto::smc::error::WireError;
 use smcr_proto::smc::handshake::client::{Client, Event as ClientEvent};
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent, Offer, Server};
 use smcr_proto::smc::handshake::{
-    ACCEPT_TIMEOUT, CONFIRM_TIMEOUT, DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback, PROPOSAL_TIMEOUT,
+    ACCEPT_TIMEOUT, CONFIRM_TIMEOUT, DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback, MESSAGE_TIMEOUT,
     Outcome,
 };
 use smcr_proto::smc::id::{Gid, Mtu, RmbeSize};
@@ -213,7 +213,7 @@ fn without_an_answer_in_time_both_fail_and_do_not_pretend_to_be_tcp() {
     client.handle_timeout(START + ACCEPT_TIMEOUT - Time::from_millis(1));
     assert_eq!(client.outcome(), None);
     client.handle_timeout(START + ACCEPT_TIMEOUT);
-    server.handle_timeout(START + PROPOSAL_TIMEOUT);
+    server.handle_timeout(START + MESSAGE_TIMEOUT);
     assert_eq!(client.outcome(), Some(Outcome::Fail(Failure::Timeout)));
     assert_eq!(server.outcome(), Some(Outcome::Fail(Failure::Timeout)));
     let (mut client, mut server) = (
@@ -221,14 +221,30 @@ fn without_an_answer_in_time_both_fail_and_do_not_pretend_to_be_tcp() {
         self::server(Ok(offer(true, None))),
     );
     until_confirm(&mut client, &mut server);
-    server.handle_timeout(START + CONFIRM_TIMEOUT - Time::from_millis(1));
-    assert_eq!(server.outcome(), None);
+    while let Some(at) = server.poll_timeout().filter(|at| *at < START + CONFIRM_TIMEOUT) {
+        server.handle_timeout(at);
+        assert_eq!(server.outcome(), None);
+    }
+    assert_eq!(server.poll_timeout(), Some(START + CONFIRM_TIMEOUT));
     server.handle_timeout(START + CONFIRM_TIMEOUT);
     assert_eq!(
         server.outcome(),
         Some(Outcome::Fail(Failure::Timeout)),
         "no Confirm"
     );
+}
+
+#[test]
+fn a_confirm_that_has_begun_is_not_awaited_for_long() {
+    let (mut client, mut server) = (client(true, None), server(Ok(offer(true, None))));
+    let (_, confirm) = until_confirm(&mut client, &mut server);
+    server.handle_timeout(START + MESSAGE_TIMEOUT);
+    assert_eq!(server.handle_bytes(&confirm[..20]), 20);
+    server.handle_timeout(START + MESSAGE_TIMEOUT + MESSAGE_TIMEOUT);
+    assert_eq!(server.outcome(), None, "it has begun a moment ago");
+    let at = server.poll_timeout().unwrap();
+    server.handle_timeout(at);
+    assert_eq!((at, server.outcome()), (START + Time::from_secs(18), Some(Outcome::Fail(Failure::Timeout))));
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn come_to_an_end<'a>(mut client: Client, mut server: Server, told: impl Iterato
         server.accept(Time::ZERO, endpoint(1, 1, RmbeSize::MIN), true, true);
         while client.poll_transmit().is_some() || server.poll_transmit().is_some() {}
     }
-    for second in [7, 31, 61, 75] {
+    for second in [7, 13, 19, 31, 61, 75] {
         let now = Time::from_secs(second);
         client.link_failed(now, Diagnosis::LINK_READY);
         server.link_failed(now, Diagnosis::LINK_READY);

@@ -22,9 +22,9 @@ use super::id::{Eid, Mtu};
 use super::llc::Family;
 use crate::reason::Reason;
 
-/// How long a server waits for Proposal (Linux: CLC_WAIT_TIME).
-pub const PROPOSAL_TIMEOUT: Time = Time::from_secs(6);
-/// How long it waits for Confirm. A Linux client takes Accepts one after the other, and 5 s for each first contact that comes to
+/// How long a server waits for a Proposal, and for the rest of what has begun (Linux: CLC_WAIT_TIME).
+pub const MESSAGE_TIMEOUT: Time = Time::from_secs(6);
+/// How long it waits for a Confirm to begin. A Linux client takes Accepts one after the other, and 5 s for each first contact that comes to
 /// nothing; once it has sent Confirm for a link that is there it looks at TCP no more, and a reset leaves it waiting for ever.
 pub const CONFIRM_TIMEOUT: Time = Time::from_secs(60);
 /// How long a client waits for Accept. A Linux server makes its first contacts one after the other,

@@ -5,7 +5,7 @@
 //! answered it.
 
 use super::wire::Wire;
-use super::{CONFIRM_TIMEOUT, DECLINE_TIMEOUT_SERVER, Failure, Host, Outcome, PROPOSAL_TIMEOUT, Params, Role, params};
+use super::{CONFIRM_TIMEOUT, DECLINE_TIMEOUT_SERVER, Failure, Host, MESSAGE_TIMEOUT, Outcome, Params, Role, params};
 use crate::smc::Time;
 use crate::smc::clc::accept::{AcceptConfirm, Endpoint, FirstContact, Form};
 use crate::smc::clc::proposal::{Limits, MAX_ENTRIES, OfferV2, Prefixes, Proposal, Release};
@@ -64,8 +64,8 @@ enum State {
     AwaitProposal,
     /// The driver decides.
     Deciding(Proposal, Choice),
-    /// This Accept was sent.
-    AwaitConfirm(Proposal, AcceptConfirm),
+    /// This Accept was sent. Confirm is awaited until then; whether some of it had come when that was looked at last.
+    AwaitConfirm(Proposal, AcceptConfirm, Time, bool),
     /// Confirm came; the link is being confirmed.
     AwaitLink(Params),
     /// The link did not come up.
@@ -78,7 +78,7 @@ impl Server {
     /// Waits for a Proposal. If `offer` is an error, the Proposal is read and declined with it.
     pub fn new(now: Time, peer_id: PeerId, offer: Result<Offer, Diagnosis>, host: Host) -> Server {
         let mut wire = Wire::new(peer_id);
-        wire.deadline = Some(now + PROPOSAL_TIMEOUT);
+        wire.deadline = Some(now + MESSAGE_TIMEOUT);
         Server {
             wire,
             offer,
@@ -137,9 +137,14 @@ impl Server {
         if self.wire.is_over() || !self.wire.is_due(now) {
             return;
         }
-        match self.state {
+        match &mut self.state {
+            // One that has begun has to be there soon.
+            State::AwaitConfirm(_, _, until, began) if now < *until && !*began => {
+                *began = self.wire.is_inside();
+                self.wire.deadline = Some((now + MESSAGE_TIMEOUT).min(*until));
+            }
             State::AwaitProposal | State::AwaitConfirm(..) => self.wire.fail(Failure::Timeout),
-            State::AwaitDecline(code) => self.wire.decline(code, false),
+            State::AwaitDecline(code) => self.wire.decline(*code, false),
             State::Deciding(..) | State::AwaitLink(_) | State::Over => {}
         }
     }
@@ -176,8 +181,8 @@ impl Server {
             form,
         };
         self.wire.send(&Message::Accept(accept));
-        self.wire.deadline = Some(now + CONFIRM_TIMEOUT);
-        self.state = State::AwaitConfirm(proposal, accept);
+        self.wire.deadline = Some(now + MESSAGE_TIMEOUT);
+        self.state = State::AwaitConfirm(proposal, accept, now + CONFIRM_TIMEOUT, false);
     }
 
     /// Refuses the Proposal that waits for the decision.
@@ -242,7 +247,7 @@ impl Server {
     }
 
     fn confirmed(&mut self, confirm: AcceptConfirm) {
-        let State::AwaitConfirm(proposal, accept) = &self.state else {
+        let State::AwaitConfirm(proposal, accept, ..) = &self.state else {
             return;
         };
         if let Err((code, end_group)) = check_confirm(accept, &confirm) {
