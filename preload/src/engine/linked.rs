@@ -114,12 +114,13 @@ pub fn agreed(s: &Sock) {
 }
 
 /// All that the program has sent so far has gone through TCP: sending goes on there, unless more has
-/// come meanwhile. `sent` is the position up to which it has gone, `kernel` the bytes of the handshake.
-pub fn return_sending(s: &Sock, sock: i32, sent: u64, kernel: u64) -> bool {
+/// come meanwhile. `sent` is the position up to which it has gone, `kernel` the bytes of the handshake. `is_still`: whether the record is
+/// the connection's, asked with the lock held, for `close::unmap` gives it up with both.
+pub fn return_sending(s: &Sock, sock: i32, (sent, kernel): (u64, u64), is_still: impl Fn() -> bool) -> bool {
     let Some(dir) = s.tx.dir() else { return true };
     let marker = Marker::new();
     let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
-    if dir.head.load(Acquire) != sent {
+    if !is_still() || dir.head.load(Acquire) != sent {
         return false;
     }
     s.tx.kernel.store(sent + kernel, Relaxed);
@@ -135,11 +136,11 @@ pub fn return_sending(s: &Sock, sock: i32, sent: u64, kernel: u64) -> bool {
     true
 }
 
-/// Receiving goes on through TCP.
-pub fn return_receiving(s: &Sock, kernel: u64) -> bool {
+/// Receiving goes on through TCP. `is_still` as above.
+pub fn return_receiving(s: &Sock, kernel: u64, is_still: impl Fn() -> bool) -> bool {
     let Some(dir) = s.rx.dir() else { return true };
     let marker = Marker::new();
-    let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
+    let Some(_held) = s.rx.lock.try_take(&marker).filter(|_| is_still()) else { return false };
     s.rx.kernel.store(kernel, Relaxed);
     dir.switch.store(2, Release);
     s.rx.switches.store(2, Relaxed);
@@ -158,6 +159,18 @@ pub fn after_shutdown(s: &Sock, sock: i32) {
         (false, false) => return,
     };
     let _ = net::shutdown(sock, how);
+}
+
+/// Both directions are on TCP: [`forget`], and what the program has shut down meanwhile is told. False: somebody is in a call, or has
+/// just closed it.
+pub fn return_whole(s: &Sock, sock: i32, is_still: impl Fn() -> bool, note: impl FnOnce()) -> bool {
+    let (m1, m2) = (Marker::new(), Marker::new());
+    let Some(_tx) = s.tx.lock.try_take(&m1) else { return false };
+    let Some(_rx) = s.rx.lock.try_take(&m2).filter(|_| is_still()) else { return false };
+    note();
+    forget(s);
+    after_shutdown(s, sock);
+    true
 }
 
 /// Both directions are on TCP: an ordinary connection again.

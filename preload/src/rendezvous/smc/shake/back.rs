@@ -156,17 +156,22 @@ impl Shake {
             return done;
         }
         let Some(s) = self.sock() else { return false };
+        let is_still = || self.sock().is_some();
         if !self.receives && self.late == Late::Nothing {
-            self.receives = linked::return_receiving(s, self.received);
+            self.receives = linked::return_receiving(s, self.received, is_still);
             lock::with(|all| all.wake_slot(self.index));
         }
-        self.sends = self.sends || done && linked::return_sending(s, self.fd, at, self.sent);
+        let is_still = || self.sock().is_some();
+        self.sends = self.sends || done && linked::return_sending(s, self.fd, (at, self.sent), is_still);
         if !done || !self.sends || !self.receives {
             return false;
         }
-        lock::with(|all| all.slot(self.index).map(|slot| slot.on_tcp = true));
-        linked::forget(s);
-        linked::after_shutdown(s, self.fd);
+        let note = || {
+            lock::with(|all| all.slot(self.index).map(|slot| slot.on_tcp = true));
+        };
+        if !linked::return_whole(s, self.fd, || self.sock().is_some(), note) {
+            return false;
+        }
         lock::with(|all| all.wake_slot(self.index));
         fd::close(self.fd);
         true

@@ -223,7 +223,7 @@ impl Shake {
         if let Some(drained) = self.drained {
             if self.head() != drained {
                 events |= libc::POLLOUT;
-            } else if self.sends {
+            } else if self.sends && !self.receives {
                 // For what may come late, or the program's end.
                 at = Some(now() + Time::from_secs(1));
             } else {
