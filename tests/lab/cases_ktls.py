@@ -1,11 +1,10 @@
 """kTLS: a program hands its keys to the kernel in the middle of a connection, which has left TCP by then. It returns, and every byte is
 right. This machine's kernel may have no TLS; a guest's has."""
 from guests import HERE, Failed
+from ktls import AFTER, LENGTH, PLAIN
 from lab import add, said
 
 KTLS = f"/usr/bin/python3 {HERE}/ktls.py"
-# Plain messages of both ends, and what they send encrypted.
-PLAIN, AFTER = 2 * 300 * 1000, 2 * 2_000_000
 
 
 def ktls(kind, same_host, port):
@@ -26,9 +25,9 @@ def ktls(kind, same_host, port):
         before = {"tcp": [], "smcr": ["shm" if same_host else "rdma"]}[kind]
         if modes != [before, ["tcp"] if before else []]:
             raise Failed(f"before it was encrypted, and then: {modes}; {job.tail()}")
-        if not same_host and traffic.tcp < AFTER:
+        if not same_host and traffic.tcp < 2 * AFTER:
             raise Failed(f"what is encrypted is not on TCP: {traffic}")
-        if before and traffic.tcp > AFTER + AFTER // 5 + PLAIN // 2:
+        if before and traffic.tcp > 2 * AFTER + 2 * AFTER // 5 + PLAIN * LENGTH:
             raise Failed(f"too much on TCP: {traffic}")
         return f"{said(text)}; {' -> '.join(m for mode in modes for m in mode) or 'tcp'}; {traffic}"
     return run

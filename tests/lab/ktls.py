@@ -12,7 +12,8 @@ import sys
 from flow import PAYLOAD, both, put, show, take
 
 TCP_ULP, SOL_TLS, TX, RX = 31, 282, 1, 2
-PLAIN, AFTER = 300, 2_000_000
+# Plain messages there and back, and their length; bytes each way after them.
+PLAIN, LENGTH, AFTER = 300, 1000, 2_000_000
 
 
 def keys(end):
@@ -28,12 +29,8 @@ def encrypt(sock, own, other):
 
 def talk(sock, own, other):
     for i in range(PLAIN):
-        if own == 10:
-            put(sock, 1000, i * 1000)
-            take(sock, 1000, i * 1000)
-        else:
-            take(sock, 1000, i * 1000)
-            put(sock, 1000, i * 1000)
+        for move in (put, take) if own == 10 else (take, put):
+            move(sock, LENGTH, i * LENGTH)
     show(sock)
     if own == 10:
         sock.sendall(b"T")

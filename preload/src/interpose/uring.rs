@@ -48,12 +48,12 @@ fn real(name: &CStr) -> Option<*mut c_void> {
     const LIBRARIES: [&CStr; 2] = [c"liburing.so.2", c"liburing.so.1"];
     // SAFETY: NUL-terminated names; a library that is there is not loaded anew, and stays.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    let mut found = LIBRARIES.iter().map(|library| {
+    let others = LIBRARIES.iter().map(|library| {
         // SAFETY: as above.
         unsafe {
             let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
             if handle.is_null() { handle } else { libc::dlsym(handle, name.as_ptr()) }
         }
     });
-    std::iter::once(next).chain(&mut found).find(|p| !p.is_null())
+    std::iter::once(next).chain(others).find(|p| !p.is_null())
 }

@@ -177,12 +177,13 @@ impl State {
     /// A write of `len` bytes announces itself.
     fn written(&mut self, number: usize, c: &Completion, value: u32) {
         let Some((place, link)) = self.link_of(number, c.qpn) else { return };
-        let mut starved = false;
-        if let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) {
+        let is_starved = if let Some(Ok(domain)) = self.groups[place].as_ref().map(|g| g.links[link].domain()) {
             domain.give_back(c.id);
-            starved = domain.is_starved();
-        }
-        if c.status != 0 || starved {
+            domain.is_starved()
+        } else {
+            false
+        };
+        if c.status != 0 || is_starved {
             return self.refused(place, link, c);
         }
         let Some(group) = self.groups[place].as_mut().filter(|g| g.immediate) else { return };

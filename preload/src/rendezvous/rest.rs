@@ -59,10 +59,9 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) -> bool {
 /// end would hide that it is missing.
 pub fn lose(s: &Sock, sock: i32) {
     let comes = |d: &Dir| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
-    let is_taken_up = s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes);
     if has_rest_of_link(s) {
         let _ = net::disconnect(sock); // so that the next call fails
-    } else if is_taken_up {
+    } else if s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes) {
         end::reset(s, sock);
     }
 }

@@ -106,10 +106,10 @@ impl Domain {
     /// Posts it, and those that could not be posted before.
     fn post_again(&self, id: u64) {
         let mut owed = self.owed.borrow_mut();
-        owed.push(id);
-        while let Some(id) = owed.last()
-            && self.post_receive(*id).is_ok()
-        {
+        if self.post_receive(id).is_err() {
+            return owed.push(id);
+        }
+        while owed.last().is_some_and(|id| self.post_receive(*id).is_ok()) {
             owed.pop();
         }
     }

@@ -156,12 +156,11 @@ impl Shake {
             return done;
         }
         let Some(s) = self.sock() else { return false };
-        let is_still = || self.sock().is_some();
+        let is_still = self.is_still();
         if !self.receives && self.late == Late::Nothing {
             self.receives = linked::return_receiving(s, self.received, is_still);
             lock::with(|all| all.wake_slot(self.index));
         }
-        let is_still = || self.sock().is_some();
         self.sends = self.sends || done && linked::return_sending(s, self.fd, (at, self.sent), is_still);
         if !done || !self.sends || !self.receives {
             return false;
@@ -169,7 +168,7 @@ impl Shake {
         let note = || {
             lock::with(|all| all.slot(self.index).map(|slot| slot.on_tcp = true));
         };
-        if !linked::return_whole(s, self.fd, || self.sock().is_some(), note) {
+        if !linked::return_whole(s, self.fd, is_still, note) {
             return false;
         }
         lock::with(|all| all.wake_slot(self.index));

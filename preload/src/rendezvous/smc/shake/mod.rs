@@ -250,9 +250,13 @@ impl Shake {
 
     /// The program's record, unless it is somebody else's by now.
     fn sock(&self) -> Option<&'static Sock> {
-        let same = self.s.generation.load(Relaxed) == self.generation
-            && self.s.link.load(Relaxed) == self.index + 1;
-        same.then_some(self.s)
+        self.is_still()().then_some(self.s)
+    }
+
+    /// Whether it is not, to be asked later.
+    fn is_still(&self) -> impl Fn() -> bool + Copy + use<> {
+        let (s, generation, link) = (self.s, self.generation, self.index + 1);
+        move || s.generation.load(Relaxed) == generation && s.link.load(Relaxed) == link
     }
 
     /// Takes what belongs to the handshake from the stream, and nothing else.
