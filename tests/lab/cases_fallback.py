@@ -44,10 +44,10 @@ def over_tcp(lab, client, to, wrap="", why=(None, None), operation="one", argume
     return f"{traffic.went_over_tcp(payload(text))} {shown}".strip()
 
 
-def started(lab, wrap, kind="smcr", **env):
+def started(lab, wrap, kind="smcr", how="", **env):
     """A server of its own, started in a special way; its address words and job."""
     port = 5010
-    job = lab.a.start(f"exec {wrap} {PEER} serve {lab.a.ip} {port}", **lab.env(kind, **env))
+    job = lab.a.start(f"exec {wrap} {PEER} serve {lab.a.ip} {port} {how}", **lab.env(kind, **env))
     try:
         job.expect("serving", 60)
     except Failed:
@@ -143,6 +143,24 @@ def blocked(client, server, where, why):
     return run
 
 
+def closed_at_once(client, server, operation, words):
+    """An end that says all and closes before it is known that no link comes up."""
+    def run(lab):
+        to, job = started(lab, "", server)
+        try:
+            for guest in (lab.a, lab.b):
+                guest.run("nft add rule inet lab cut udp dport 4791 drop")
+            text = lab.client(client, to, operation, 50_000, PATIENCE=120).done(125)
+            if words not in said(text):
+                raise Failed(f"the other end has something else: {said(text)}")
+            return f"{said(text)}"
+        finally:
+            for guest in (lab.a, lab.b):
+                guest.run(MEND)
+            job.kill()
+    return run
+
+
 def no_link(kind):
     """The end that waits less declines, and the other one shows that; between two libsmcr each says it by itself."""
     return "SMC 0(201|500)0000" if kind == "smcr" else "(05000000/02010000|02010000/.*)"
@@ -152,6 +170,12 @@ def no_link(kind):
 for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
     for words, where in (("", "AB"), (" towards the server", "A"), (" towards the client", "B")):
         add(f"fallback: RoCE is blocked{words}, {pair[0]} -> {pair[1]}", blocked(*pair, where, tuple(map(no_link, pair))))
+
+
+for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
+    for operation, end, words in (("closes", "client", "eof 50000"), ("stream", "server", "50000 bytes")):
+        if pair[end == "server"] == "smcr":
+            add(f"fallback: RoCE is blocked, and the {end} closes at once, {pair[0]} -> {pair[1]}", closed_at_once(*pair, operation, words))
 
 
 @case

@@ -84,6 +84,26 @@ def way_back_one_end_gives_the_link_up_and_the_other_is_idle(lab):
     return f"{said(job.done(60))}{began}; no group {took:.0f} s after; then {on_rdma(lab, to)}"
 
 
+@case
+def way_back_closed_at_once_on_a_link_that_is_dead(lab):
+    """The handshake joins a group by CLC alone, and the program has closed before it is over."""
+    lab.restart()
+    to = lab.server("smcr")
+    first = lab.client("smcr", to, "holds", PATIENCE=100).expect("up", 30)
+    began = lab.on_rdma("smcr", "smcr")
+    try:
+        for guest in (lab.a, lab.b):
+            guest.run(CUT)
+        first.guest.say(id=first.number, input="go\n")
+        text = said(first.done(100))
+        if "server saw eof 50000" not in text:
+            raise Failed(text)
+    finally:
+        for guest in (lab.a, lab.b):
+            guest.run(MEND)
+    return f"{text}{began}; then {on_rdma(lab, to)}"
+
+
 def linkgroups(guest):
     return json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"]
 

@@ -1,9 +1,12 @@
 """The stream that both ends of a case know, and sockets of either family: what `peer.py` and the forking servers use."""
 import ctypes
 import errno
+import fcntl
+import itertools
 import json
 import os
 import random
+import resource
 import select
 import socket
 import struct
@@ -58,6 +61,17 @@ def local_name(sock):
     raw, length = ctypes.create_string_buffer(16), ctypes.c_uint(16)
     LIBC.getsockname(sock.fileno(), raw, ctypes.byref(length))
     return f"{socket.inet_ntoa(raw.raw[4:8])}:{struct.unpack_from('!H', raw.raw, 2)[0]}"
+
+
+def tight():
+    """One more descriptor may be opened, and no other."""
+    def is_open(fd):
+        try:
+            return fcntl.fcntl(fd, fcntl.F_GETFD) >= 0
+        except OSError:
+            return False
+    free = next(fd for fd in itertools.count() if not is_open(fd))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def opened():

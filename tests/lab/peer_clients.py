@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from flow import PATIENCE, PAYLOAD, READER, both, connect, line, named, opened, pattern, put, show, take, until_end, urgent_in, urgent_out
+from flow import HOLD, PATIENCE, PAYLOAD, READER, both, connect, line, named, opened, pattern, put, show, take, tight, until_end, urgent_in, urgent_out
 
 
 def echo(address, port, *sizes):
@@ -245,6 +245,39 @@ def left(address, port):
     show(sock)
     sock.close()
     return ends(address, port, OWN)
+
+
+def closes(address, port, n):
+    """Says n bytes and closes at once, and lives on; then asks how that ended."""
+    sock = connect(address, port, {"op": "report", "name": OWN, "quiet": True})
+    put(sock, int(n))
+    sock.close()
+    print("closed", flush=True)
+    return ends(address, port, OWN, 100)
+
+
+def holds(address, port):
+    """One connection that stays; when told to, `closes` beside it."""
+    sock = connect(address, port, {"op": "hold"})
+    sock.recv(1)
+    print("up", flush=True)
+    sys.stdin.readline()
+    return closes(address, port, 50_000)
+
+
+def tightly(address, port, n, left):
+    """When the connection is made, one more descriptor may be opened, or none."""
+    sock = opened()
+    tight()
+    if not int(left):
+        os.dup(sock.fileno())
+    named("connect", sock, address, port)
+    request = {"op": "lockstep", "lengths": [int(n)], "stay": HOLD == "both"}
+    sock.sendall(json.dumps(request).encode() + b"\n")
+    put(sock, int(n))
+    take(sock, int(n))
+    show(sock)
+    return f"{n} bytes there and back"
 
 
 def many(address, port, n, size, hold="", burst=""):

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, told_of, until_end, urgent_in, urgent_out
+from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
 
 
 def serve_one(sock):
@@ -111,7 +111,8 @@ JAM = threading.Event()
 ENDS = {}
 
 
-def serve(address, port, asleep=0):
+def serve(address, port, asleep=0, how=""):
+    """`how`: "tight": with one descriptor for each connection and no other; "alone": without further threads, one connection after the other."""
     listener = opened()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     named("bind", listener, address, int(port))
@@ -128,5 +129,10 @@ def serve(address, port, asleep=0):
             sock.close()
 
     while True:
+        if how == "tight":
+            tight()
         sock = accepted(listener)
+        if how == "alone":
+            one(sock)
+            continue
         threading.Thread(target=one, args=(sock,), daemon=True).start()

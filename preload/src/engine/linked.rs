@@ -18,7 +18,7 @@ use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::{Counter, State};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 /// Where a link's connection lies.
 pub struct Rings {
@@ -307,9 +307,6 @@ pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
 
 /// Before the last descriptor is closed: what the peer is to see.
 pub fn before_close(s: &Sock, sock: i32) {
-    if s.can_return() && is_owner(s) {
-        keep_tcp(s, sock);
-    }
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
     let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
     let mut marks = fin::WRITE | fin::CLOSED;
@@ -317,6 +314,11 @@ pub fn before_close(s: &Sock, sock: i32) {
         marks |= fin::RESET;
     }
     dir.fin.fetch_or(marks, Release);
+    // Pairs with the one at the end of a handshake (`Shake::link`).
+    fence(SeqCst);
+    if s.can_return() && is_owner(s) {
+        keep_tcp(s, sock);
+    }
     kick(s);
 }
 

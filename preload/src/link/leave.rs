@@ -173,6 +173,10 @@ impl State {
             s.clear(flag::FROZEN);
         }
         slot.show_all();
+        if !slot.active {
+            // There never was a link by which more could come.
+            slot.broken(None);
+        }
         let over = slot.group.is_none_or(|g| {
             self.groups.get(g).and_then(Option::as_ref).is_none_or(|g| g.over.is_some())
         });

@@ -33,11 +33,18 @@ pub enum Closing {
     Abort,
 }
 
+/// Names a connection: its number, and what tells it from others that had the number before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Id {
+    pub index: u32,
+    pub serial: u32,
+}
+
 /// A connection.
 pub struct Slot {
     /// Its number.
     pub index: u32,
-    /// Tells it from others that had the number before.
+    /// See [`Id`].
     pub serial: u32,
     /// The program's record, and its generation: it may be another's by now.
     record: (&'static Sock, u32),
@@ -56,7 +63,9 @@ pub struct Slot {
     pub conn: Option<Conn>,
     /// Counted in the group's machine.
     pub joined: bool,
-    /// The handshake is over: data may be sent.
+    /// The handshake is on its way: whatever becomes of its group, the program's bytes are still to go through TCP perhaps.
+    pub in_handshake: bool,
+    /// It has ended with a link: data may be sent.
     pub active: bool,
     /// The handshake is to end on TCP: the process has forked before there was a ring to receive in.
     pub for_tcp: bool,
@@ -113,6 +122,7 @@ impl Slot {
             link: 0,
             conn: None,
             joined: false,
+            in_handshake: true,
             active: false,
             for_tcp: false,
             on_tcp: false,
@@ -134,6 +144,10 @@ impl Slot {
             leaving: Leaving::No,
             tainted: false,
         }
+    }
+
+    pub fn id(&self) -> Id {
+        Id { index: self.index, serial: self.serial }
     }
 
     /// The program's record, while the program has it.
@@ -327,7 +341,7 @@ impl Slot {
 
     /// Whether nothing is left to be done for it: ring and number may be given up.
     pub fn is_finished(&self, group_over: bool) -> bool {
-        if matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_)) {
+        if self.in_handshake || matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_)) {
             return false;
         }
         let said = self.conn.as_ref().is_none_or(|c| c.is_finished() && self.in_flight == 0);

@@ -8,7 +8,7 @@ use super::leave::{Leaving, Unseen};
 use super::lock::{SLOTS, STALLED, USED, mark, now};
 use super::one::Link;
 use super::pool::{Element, Headers, Pool};
-use super::slot::{Closing, Slot, token};
+use super::slot::{Closing, Id, Slot, token};
 use crate::family::sock::Sock;
 use crate::layout::RegionHeader;
 use crate::sys::{Errno, Res, proc};
@@ -96,7 +96,7 @@ impl State {
 
     /// A connection of a parent that has ended, in the middle of its handshake, gets a number of this process. It will be on TCP:
     /// of its memory what there is serves until then. None: there is no number.
-    pub fn adopt(&mut self, sock: &'static Sock) -> Option<u32> {
+    pub fn adopt(&mut self, sock: &'static Sock) -> Option<Id> {
         let header: *const RegionHeader = sock.region()?;
         let ring = (Element::inherited(sock.tx.ring.load(Relaxed)), sock.tx.size.load(Relaxed));
         let index = self.free_place().ok()?;
@@ -104,9 +104,10 @@ impl State {
         self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
         let mut slot = Slot::new(index as u32, self.serial, sock, header.cast_mut(), ring);
         (slot.cookie, slot.for_tcp) = (sock.cookie.load(Relaxed), true);
+        let id = slot.id();
         self.slots[index] = Some(Box::new(slot));
         sock.link.store(index as u32 + 1, Release);
-        Some(index as u32)
+        Some(id)
     }
 
     fn free_place(&mut self) -> Res<usize> {
@@ -123,6 +124,11 @@ impl State {
     /// The connection with this number.
     pub fn slot(&mut self, index: u32) -> Option<&mut Slot> {
         self.slots.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// The same, unless the number is another's by now.
+    pub fn slot_of(&mut self, id: Id) -> Option<&mut Slot> {
+        self.slot(id.index).filter(|slot| slot.serial == id.serial)
     }
 
     /// The open device of a port, opened if it is not.
@@ -184,11 +190,11 @@ impl State {
 
     /// Gives a connection a ring in a group, and a link of it: from now on the peer may learn of it. The end that the
     /// handshake sends.
-    pub fn give_ring(&mut self, index: u32, place: usize, link: usize) -> Res<Endpoint> {
+    pub fn give_ring(&mut self, id: Id, place: usize, link: usize) -> Res<Endpoint> {
         let peer_id = self.peer_id()?;
         self.generation = self.generation.wrapping_add(1);
         let (generation, send_rings) = (self.generation, &mut self.send_rings);
-        let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
+        let slot = self.slots.get_mut(id.index as usize).and_then(Option::as_deref_mut).filter(|s| s.serial == id.serial);
         let group = self.groups.get_mut(place).and_then(Option::as_mut);
         let (Some(slot), Some(group)) = (slot, group) else { return Err(Errno(libc::EINVAL)) };
         let used = group.links.get_mut(link).ok_or(Errno(libc::EINVAL))?;
@@ -201,7 +207,7 @@ impl State {
                 return Err(e);
             }
         };
-        let (Some(token), Some(qp)) = (token(index, generation), &used.qp) else {
+        let (Some(token), Some(qp)) = (token(id.index, generation), &used.qp) else {
             group.rings.give_back(ring);
             return Err(Errno(libc::ENOTCONN));
         };
@@ -255,10 +261,23 @@ impl State {
     }
 
     /// The connection has no group any more: its ring is given back unless the peer may still write.
-    pub fn leave_group(&mut self, index: u32) {
-        let Some(mut slot) = self.slots.get_mut(index as usize).and_then(Option::take) else { return };
+    pub fn leave_group(&mut self, id: Id) {
+        let place = self.slots.get_mut(id.index as usize);
+        let Some(mut slot) = place.and_then(|p| p.take_if(|slot| slot.serial == id.serial)) else { return };
         self.part(&mut slot);
-        self.slots[index as usize] = Some(slot);
+        self.slots[id.index as usize] = Some(slot);
+    }
+
+    /// Its handshake is over, whatever it has come to; the program may have closed it meanwhile.
+    pub fn end_handshake(&mut self, id: Id) {
+        let Some(slot) = self.slot_of(id) else { return };
+        slot.in_handshake = false;
+        let (on_tcp, place) = (slot.on_tcp, slot.group);
+        let over = place.is_none_or(|p| self.groups.get(p).and_then(Option::as_ref).is_none_or(|g| g.over.is_some()));
+        // A page that ended on TCP is kept for a program that may look at it.
+        if !on_tcp && self.slot_of(id).is_some_and(|slot| slot.is_finished(over)) {
+            self.release(id.index);
+        }
     }
 
     fn part(&mut self, slot: &mut Slot) {

@@ -309,10 +309,11 @@ fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
 
 static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
 
-/// The peer is on another host. What its handshake has shown, or CLC since, says more; the service thread may note that just now.
+/// The peer is on another host. What its handshake has shown, or CLC since, says more; the service thread may note that just now. So does
+/// what this process had not for a handshake.
 fn note_remote(s: &Sock) {
     const OF_SMC: u32 = 0x0100_0000;
-    let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| (r < OF_SMC).then_some(Reason::PeerRemote.code()));
+    let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| (r < OF_SMC && r != Reason::NoResources.code()).then_some(Reason::PeerRemote.code()));
 }
 
 /// Whether the peer's address is one of this host's (in this network namespace).

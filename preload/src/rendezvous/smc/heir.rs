@@ -66,15 +66,15 @@ impl Heir {
             fd::close(own);
             return Taken::Not;
         };
-        let index = lock::with(|all| {
+        let id = lock::with(|all| {
             // Acquire: what the one before has said of it; pairs with the Release here, and with the end of a process.
             page.server.compare_exchange(self.owner, process::pid(), AcqRel, Acquire)?;
             Ok(all.adopt(s))
         });
-        match index {
-            Some(Ok(Some(index))) => {
+        match id {
+            Some(Ok(Some(id))) => {
                 log::info!(target: "smcr::link", fd = own, "a handshake goes on in a forked child");
-                Taken::Here(Box::new(Shake::inherited(s, page, own, index, peer)))
+                Taken::Here(Box::new(Shake::inherited(s, page, own, id, peer)))
             }
             Some(Err(owner)) => {
                 fd::close(own);

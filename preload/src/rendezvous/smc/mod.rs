@@ -19,7 +19,7 @@ mod way_back;
 use super::learn_names;
 use super::mark::{self, Shown};
 use crate::engine::linked::{self, Rings};
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{Sock, flag};
 use crate::link::lock;
 use crate::sys::{fd, net};
 use crate::verbs::{load, port};
@@ -27,10 +27,8 @@ use crate::{config, control, log};
 use shake::Shake;
 use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
-use smcr_proto::smc::clc::decline::Decline;
-use smcr_proto::smc::clc::Message;
 use smcr_proto::smc::diagnosis::Diagnosis;
-use smcr_proto::smc::id::{PeerId, RmbeSize};
+use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
 
 pub use farewell::{at_exit, leave_to_relatives};
@@ -101,25 +99,32 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     let size = ring_size(&peer);
     let cookie = net::cookie(sock).unwrap_or(0);
     s.cookie.store(cookie, Relaxed);
+    // The handshake has a descriptor of its own: the program may close its one meanwhile.
+    let own = service::ensure().then(|| fd::dup_from(sock, 3).map(fd::park));
+    let Some(Ok(own)) = own else { return do_without(s, sock, peer) };
     let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;
         slot.cookie = cookie;
         let ring = (slot.tx.0.start, slot.tx.1);
-        Some(Rings { index: slot.index, header: slot.header, ring, receive: size.bytes() })
+        Some((slot.id(), Rings { index: slot.index, header: slot.header, ring, receive: size.bytes() }))
     });
-    let Some(rings) = rings.flatten() else { return give_up(s, sock, Reason::NoResources) };
+    let Some((id, rings)) = rings.flatten() else {
+        fd::close(own);
+        return do_without(s, sock, peer);
+    };
     if !linked::begin(s, sock, &rings) {
+        // Bytes have gone, in a call of the kernel that nothing here has seen: the handshake's would be among them.
         lock::with(|all| all.release(rings.index));
-        return give_up(s, sock, Reason::CountMismatch);
+        fd::close(own);
+        s.note(Reason::CountMismatch);
+        let _ = net::disconnect(sock);
+        return;
     }
-    // The handshake has a descriptor of its own: the program may close its one meanwhile.
-    let own = fd::dup_from(sock, 3).map(fd::park);
-    let Ok(own) = own else { return give_up(s, sock, Reason::NoResources) };
     let refusal = refusal.map(|why| match why {
         Reason::MaxMemory => (why, Diagnosis::MEMORY),
         _ => (why, Diagnosis::NO_SMCR_DEVICE),
     });
-    service::submit(Shake::new(s, own, rings.index, size, peer, refusal));
+    service::submit(Shake::new(s, own, id, size, peer, refusal));
 }
 
 /// The rings of a connection. Between two libsmcr a sender keeps what the peer has not read, for the way back, where
@@ -141,17 +146,11 @@ fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
     control::decide_link(s)
 }
 
-/// Nothing can be set up. A client says so to the peer in one message and goes on with TCP; a server
-/// would have to wait for the client's first, which nobody does here: the connection ends.
-fn give_up(s: &'static Sock, sock: i32, why: Reason) {
-    log::warn!(target: "smcr::link", fd = sock, reason = why.label(), "no memory for a handshake");
-    s.note(why);
-    let decline = Message::Decline(Decline::new(PeerId::default(), Diagnosis::MEMORY)).emit();
-    let is_client = s.role.load(Relaxed) == role::CLIENT;
-    let fresh = s.tx.kernel.load(Relaxed) == 0 && s.rx.kernel.load(Relaxed) == 0;
-    if is_client && fresh && net::send_slice(sock, &decline, libc::MSG_DONTWAIT) == Ok(decline.len()) {
-        s.tx.kernel.store(decline.len() as u64, Relaxed);
-    } else {
+/// There is no thread, no descriptor or no memory for a handshake: it is declined here and now.
+fn do_without(s: &'static Sock, sock: i32, peer: Peer) {
+    log::warn!(target: "smcr::link", fd = sock, "no thread, descriptor or memory for a handshake");
+    s.note(Reason::NoResources);
+    if !Shake::refuse(s, sock, peer, Reason::NoResources) {
         let _ = net::disconnect(sock);
     }
 }

@@ -12,6 +12,7 @@ use super::way_back::Leaver;
 use crate::link::cover::{self, rest::Rest};
 use crate::link::leave::TcpEvent;
 use crate::link::lock::{self, now};
+use crate::link::slot::Id;
 use crate::log;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, held, net, proc};
@@ -49,12 +50,18 @@ const UNUSED: Time = Time::from_millis(300);
 /// When to look again where a fork is under way.
 const SOON: Time = Time::from_millis(10);
 
+mod run {
+    pub const NOT: u32 = 0;
+    pub const BEGINS: u32 = 1;
+    pub const IS: u32 = 2;
+}
+
 static SUBMITTED: AtomicPtr<Node> = AtomicPtr::new(std::ptr::null_mut());
-static RUNNING: AtomicU32 = AtomicU32::new(0);
+static RUNNING: AtomicU32 = AtomicU32::new(run::NOT);
 /// epoll set of the TCP connections below links: their end may be the peer's death.
 static WATCH: AtomicI32 = AtomicI32::new(-1);
 
-/// Hands a handshake to the thread, which is made if there is none.
+/// Hands a handshake to the thread.
 pub fn submit(shake: Shake) {
     enqueue(Job::Shake(shake));
 }
@@ -82,7 +89,23 @@ pub fn begin_later(s: &'static Sock, fd: i32) {
 
 /// Whether there is such a thread.
 pub fn is_running() -> bool {
-    RUNNING.load(Relaxed) != 0
+    RUNNING.load(Relaxed) == run::IS
+}
+
+/// The same, and makes it if there is none. False where the process may have no more threads or descriptors.
+pub fn ensure() -> bool {
+    // A handler that interrupted this would wait for itself.
+    is_running() || proc::with_signals_blocked(|| loop {
+        match RUNNING.compare_exchange(run::NOT, run::BEGINS, AcqRel, Acquire) {
+            Err(run::IS) => return true,
+            Err(_) => drop(fd::poll(&mut [], 1)),
+            Ok(_) => {
+                let is = start();
+                RUNNING.store(if is { run::IS } else { run::NOT }, Release); // pairs with the Acquire above
+                return is;
+            }
+        }
+    })
 }
 
 fn enqueue(job: Job) {
@@ -96,28 +119,25 @@ fn enqueue(job: Job) {
             Err(now) => head = now,
         }
     }
-    if RUNNING.swap(1, AcqRel) == 0 && !start() {
-        RUNNING.store(0, Release);
+    if ensure() {
+        lock::call_service();
     }
-    lock::call_service();
 }
 
 fn start() -> bool {
-    let (Ok(event), Ok(watch)) = (fd::eventfd(), fd::epoll_create()) else { return false };
-    let [event, watch] = [event, watch].map(fd::park);
-    if !held::can_hold(event) {
-        [event, watch].into_iter().for_each(fd::close);
-        return false;
+    let Ok(event) = fd::eventfd().map(fd::park) else { return false };
+    let watch = fd::epoll_create().map(fd::park).unwrap_or(-1);
+    if watch >= 0 && held::can_hold(event) {
+        WATCH.store(watch, Release);
+        lock::set_service(event);
+        if std::thread::Builder::new().name("smcr-link".into()).stack_size(256 * 1024).spawn(serve).is_ok() {
+            return true;
+        }
+        lock::set_service(-1);
+        WATCH.store(-1, Release);
     }
-    WATCH.store(watch, Release);
-    lock::set_service(event);
-    proc::with_signals_blocked(|| {
-        std::thread::Builder::new()
-            .name("smcr-link".into())
-            .stack_size(256 * 1024)
-            .spawn(serve)
-            .is_ok()
-    })
+    [event, watch].into_iter().filter(|own| *own >= 0).for_each(fd::close);
+    false
 }
 
 /// What the thread has to do.
@@ -186,7 +206,7 @@ fn round(work: &mut Work) {
     let (mut i, time) = (0, now());
     while i < shakes.len() {
         if shakes[i].is_due(time) && shakes[i].step(blocked) {
-            shakes.swap_remove(i);
+            shakes.swap_remove(i).end();
         } else {
             i += 1;
         }
@@ -273,9 +293,9 @@ fn entry(fd: i32, events: i16) -> libc::pollfd {
 
 /// Notes the TCP connection below a link, to hear of its end, and of what a peer with libsmcr (`speaks`) says there.
 /// Once: afterwards the stream is the program's, or over.
-pub fn watch(tcp: i32, index: u32, serial: u32, speaks: bool) {
+pub fn watch(tcp: i32, id: Id, speaks: bool) {
     let said = if speaks { libc::EPOLLIN } else { 0 };
-    let data = u64::from(serial & SERIAL) << 32 | u64::from(index);
+    let data = u64::from(id.serial & SERIAL) << 32 | u64::from(id.index);
     listen(tcp, libc::EPOLLRDHUP | said | libc::EPOLLET, data, libc::EPOLL_CTL_ADD);
 }
 
@@ -323,7 +343,7 @@ fn tcp_events(listeners: &mut [Listener]) {
 
 /// A forked child has no service thread.
 pub fn forget_in_child() {
-    RUNNING.store(0, Relaxed);
+    RUNNING.store(run::NOT, Relaxed);
     SUBMITTED.store(std::ptr::null_mut(), Relaxed);
     relatives::forget_in_child();
     let watch = WATCH.swap(-1, Relaxed);
@@ -342,7 +362,7 @@ pub fn owns(fd: i32) -> bool {
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(lock::parent());
-    if RUNNING.load(Relaxed) == 0 {
+    if RUNNING.load(Relaxed) == run::NOT {
         return;
     }
     add(lock::service());

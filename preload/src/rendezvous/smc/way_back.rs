@@ -14,6 +14,7 @@ use crate::family::sock::Sock;
 use crate::layout::fin;
 use crate::link::leave::Leaving;
 use crate::link::lock::{self, now};
+use crate::link::slot::Id;
 use crate::link::wake;
 use crate::log;
 use crate::sys::{Errno, dir, fd, net};
@@ -23,8 +24,7 @@ use std::sync::atomic::Ordering::*;
 
 /// One connection on its way.
 pub struct Leaver {
-    index: u32,
-    serial: u32,
+    id: Id,
     /// The TCP connection, by a descriptor of our own.
     pub fd: i32,
     stage: Stage,
@@ -55,12 +55,12 @@ impl Leaver {
     pub fn find(index: u32) -> Option<Leaver> {
         let found = lock::with(|all| {
             let slot = all.slot(index).filter(|s| s.leaving == Leaving::Wanted)?;
-            Some((slot.serial, slot.cookie, slot.tcp, slot.sock()))
+            Some((slot.id(), slot.cookie, slot.tcp, slot.sock()))
         });
-        let (serial, cookie, tcp, sock) = found.flatten()?;
+        let (id, cookie, tcp, sock) = found.flatten()?;
         let hint = tcp.or(sock.map(|s| s.fd.load(Relaxed)));
         match descriptor(hint, cookie) {
-            Some(fd) => Some(Leaver::new(index, serial, fd, Vec::new())),
+            Some(fd) => Some(Leaver::new(id, fd, Vec::new())),
             None => {
                 log::warn!(target: "smcr::link", index, "no descriptor for the way back");
                 lock::with(|all| all.cancel_back(index));
@@ -70,9 +70,9 @@ impl Leaver {
     }
 
     /// The same for a handshake that was agreed upon and has no link; `out` is what it still has to send.
-    pub fn new(index: u32, serial: u32, fd: i32, out: Vec<u8>) -> Leaver {
+    pub fn new(id: Id, fd: i32, out: Vec<u8>) -> Leaver {
         let stand = Stand { received: 0, taken: 0 };
-        Leaver { index, serial, fd, stage: Stage::Quiet, out, heard: [0; LEN], got: 0, stand }
+        Leaver { id, fd, stage: Stage::Quiet, out, heard: [0; LEN], got: 0, stand }
     }
 
     /// Goes on as far as it can; true when it is over.
@@ -112,8 +112,7 @@ impl Leaver {
 
     /// The program's record, while the program has it.
     fn sock(&self) -> Option<&'static Sock> {
-        let serial = self.serial;
-        lock::with(|all| all.slot(self.index).filter(|s| s.serial == serial)?.sock()).flatten()
+        lock::with(|all| all.slot_of(self.id)?.sock()).flatten()
     }
 
     fn fall_quiet(&mut self) {
@@ -125,7 +124,7 @@ impl Leaver {
                 return;
             }
         }
-        if let Some(received) = lock::with(|all| all.state_back(self.index)).flatten() {
+        if let Some(received) = lock::with(|all| all.state_back(self.id.index)).flatten() {
             self.stand.received = received;
             self.out.extend_from_slice(&WayBack { received }.emit());
             self.stage = Stage::Talk;
@@ -150,7 +149,7 @@ impl Leaver {
         if !self.out.is_empty() {
             return;
         }
-        let (sent, taken) = lock::with(|all| all.sent_by_link(self.index)).unwrap_or_default();
+        let (sent, taken) = lock::with(|all| all.sent_by_link(self.id.index)).unwrap_or_default();
         match WayBack::parse(&self.heard).and_then(|w| w.resume(taken, sent)) {
             Some(taken) => {
                 self.stand.taken = taken;
@@ -159,7 +158,7 @@ impl Leaver {
             None => {
                 log::warn!(target: "smcr::link", fd = self.fd, "what the peer says of its way back can't be right");
                 let _ = net::disconnect(self.fd);
-                lock::with(|all| all.break_back(self.index));
+                lock::with(|all| all.break_back(self.id.index));
                 self.stage = Stage::Over;
             }
         }
@@ -167,7 +166,7 @@ impl Leaver {
 
     /// TCP has ended: there is nowhere to go.
     fn cancel(&mut self) {
-        lock::with(|all| all.cancel_back(self.index));
+        lock::with(|all| all.cancel_back(self.id.index));
         self.stage = Stage::Over;
     }
 
@@ -176,8 +175,8 @@ impl Leaver {
             self.stage = Stage::Alone(self.stand.taken);
             return;
         };
-        if way_back::come_back(s, self.fd, self.index, self.stand) {
-            lock::with(|all| all.wake_slot(self.index));
+        if way_back::come_back(s, self.fd, self.id.index, self.stand) {
+            lock::with(|all| all.wake_slot(self.id.index));
             wake::everybody();
             self.stage = Stage::Pay;
         }
@@ -186,13 +185,13 @@ impl Leaver {
     fn pay(&mut self) {
         let Some(s) = self.sock() else {
             // Closed meanwhile: that has paid.
-            lock::with(|all| all.left(self.index));
+            lock::with(|all| all.left(self.id.index));
             self.stage = Stage::Over;
             return;
         };
         if debt::pay(s, self.fd) {
             linked::after_shutdown(s, self.fd);
-            lock::with(|all| all.left(self.index));
+            lock::with(|all| all.left(self.id.index));
             self.stage = Stage::Over;
         }
     }
@@ -201,7 +200,7 @@ impl Leaver {
     fn send_alone(&mut self, at: u64) {
         let fd = self.fd;
         let result = lock::with(|all| {
-            let slot = all.slot(self.index)?;
+            let slot = all.slot(self.id.index)?;
             let (dir, size) = (slot.tx_dir(), u64::from(slot.tx.1));
             let (mut at, head) = (at, dir.head.load(Acquire));
             if dir.fin.load(Acquire) & fin::RESET != 0 {
@@ -224,7 +223,7 @@ impl Leaver {
         match result.flatten() {
             Some((at, false)) => self.stage = Stage::Alone(at),
             _ => {
-                lock::with(|all| all.left(self.index));
+                lock::with(|all| all.left(self.id.index));
                 self.stage = Stage::Over;
             }
         }

@@ -11,37 +11,40 @@ use crate::log;
 use crate::rendezvous::smc::service;
 use crate::rendezvous::smc::stream;
 use crate::rendezvous::smc::way_back::Leaver;
-use crate::sys::{Errno, fd, net};
+use crate::sys::{Errno, net};
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::handshake::Params;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 impl Shake {
     pub(super) fn head(&self) -> u64 {
-        lock::with(|all| all.slot(self.index).map(|s| s.tx_dir().head.load(Acquire)))
+        lock::with(|all| self.slot(all).map(|s| s.tx_dir().head.load(Acquire)))
             .flatten()
             .unwrap_or(0)
     }
 
     pub(super) fn link(&mut self, params: &Params) {
-        let ours = self.is_ours();
+        let (ours, Some(id)) = (self.is_ours(), self.id) else { return };
         let agreed = lock::with(|all| {
-            let slot = all.slot(self.index)?;
-            let conn = slot.conn.as_mut()?;
-            conn.activate(&params.peer).ok()?;
+            let slot = all.slot_of(id)?;
+            // In any case: whoever waits for it hears of its end as of a link's.
+            (slot.active, slot.ours) = (true, ours);
+            let activated = slot.conn.as_mut().is_some_and(|conn| conn.activate(&params.peer).is_ok());
+            let Some(conn) = slot.conn.as_mut().filter(|_| activated) else {
+                slot.tainted = true;
+                slot.broken(None);
+                return None;
+            };
             conn.set_libsmcr(ours);
             #[cfg(feature = "faults")]
-            crate::link::forge::met(self.index, &params.peer);
-            slot.active = true;
-            slot.ours = ours;
-            let (serial, group, link) = (slot.serial, slot.group, slot.link);
+            crate::link::forge::met(id.index, &params.peer);
+            let (group, link) = (slot.group, slot.link);
             if let Some(Some(group)) = group.map(|g| &mut all.groups[g]) {
                 group.note_peer_key(link, &params.peer);
             }
-            Some(serial)
+            Some(())
         });
-        let serial = agreed.flatten();
-        if serial.is_none() {
+        if agreed.flatten().is_none() {
             let _ = net::disconnect(self.fd);
         }
         if let Some(s) = self.sock() {
@@ -52,16 +55,20 @@ impl Shake {
             linked::agreed(s);
         }
         log::debug!(target: "smcr::link", fd = self.fd, first = params.first_contact, "connection over a link");
-        service::watch(self.fd, self.index, serial.unwrap_or(0), ours);
+        service::watch(self.fd, id, ours);
         let place = self.group;
+        // Pairs with the one in `linked::before_close`: a program that closes meanwhile keeps a descriptor for the way back, or is seen here.
+        fence(SeqCst);
         lock::with(|all| {
+            if ours && let Some(slot) = all.slot_of(id).filter(|s| s.tcp.is_none() && s.tx_dir().fin.load(Relaxed) & fin::CLOSED != 0) {
+                slot.tcp = Some(self.fd);
+                self.gone = true;
+            }
             // What came before this end knew that there is a way back.
-            all.note_unseen(self.index, false);
+            all.note_unseen(id.index, false);
             // The group may have ended meanwhile.
             place.map(|place| all.look_at_group(place))
         });
-        fd::close(self.fd);
-        lock::kick(self.index);
     }
 
     fn note_kernel(&self, s: &Sock) {
@@ -76,16 +83,16 @@ impl Shake {
             return false;
         }
         let (made, place) = (self.made, self.group);
-        let serial = lock::with(|all| {
-            let slot = all.slot(self.index)?;
+        let id = lock::with(|all| {
+            let slot = self.slot(all)?;
             (slot.ours, slot.leaving) = (true, Leaving::Wanted);
-            let serial = slot.serial;
+            let id = slot.id();
             if let Some(place) = place.filter(|_| made) {
                 all.end_group(place);
             }
-            Some(serial)
+            Some(id)
         });
-        let Some(serial) = serial.flatten() else { return false };
+        let Some(id) = id.flatten() else { return false };
         log::info!(target: "smcr::link", fd = self.fd, "no link came up: on over TCP");
         self.tried = Some(false);
         if let Some(s) = self.sock() {
@@ -96,7 +103,7 @@ impl Shake {
             self.note_kernel(s);
         }
         self.machine = Machine::Over;
-        service::leave(Leaver::new(self.index, serial, self.fd, std::mem::take(&mut self.out)));
+        service::leave(Leaver::new(id, self.fd, std::mem::take(&mut self.out)));
         self.gone = true;
         true
     }
@@ -107,7 +114,9 @@ impl Shake {
         self.drained = Some(0);
         let made = self.group.take().filter(|_| self.made);
         lock::with(|all| {
-            all.leave_group(self.index);
+            if let Some(id) = self.id {
+                all.leave_group(id);
+            }
             if let Some(place) = made {
                 all.end_group(place);
             }
@@ -120,10 +129,13 @@ impl Shake {
     /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
     pub(super) fn drain(&mut self) -> bool {
         let Some(mut at) = self.drained else { return true };
+        if self.id.is_none() {
+            return self.late == Late::Nothing;
+        }
         // Asked before its ring is looked at: what it has sent before it left is there then.
         let mut left_by_program = self.sock().is_none();
         let done = lock::with(|all| {
-            let Some(slot) = all.slot(self.index) else { return true };
+            let Some(slot) = self.slot(all) else { return true };
             let dir = slot.tx_dir();
             left_by_program |= dir.fin.load(Acquire) & fin::LEFT != 0;
             loop {
@@ -150,8 +162,7 @@ impl Shake {
         self.drained = Some(at);
         if left_by_program {
             if done {
-                lock::with(|all| all.release(self.index));
-                fd::close(self.fd);
+                lock::with(|all| self.slot(all).map(|slot| slot.index).map(|index| all.release(index)));
             }
             return done;
         }
@@ -159,20 +170,25 @@ impl Shake {
         let is_still = self.is_still();
         if !self.receives && self.late == Late::Nothing {
             self.receives = linked::return_receiving(s, self.received, is_still);
-            lock::with(|all| all.wake_slot(self.index));
+            self.wake();
         }
         self.sends = self.sends || done && linked::return_sending(s, self.fd, (at, self.sent), is_still);
         if !done || !self.sends || !self.receives {
             return false;
         }
         let note = || {
-            lock::with(|all| all.slot(self.index).map(|slot| slot.on_tcp = true));
+            lock::with(|all| self.slot(all).map(|slot| slot.on_tcp = true));
         };
         if !linked::return_whole(s, self.fd, is_still, note) {
             return false;
         }
-        lock::with(|all| all.wake_slot(self.index));
-        fd::close(self.fd);
+        self.wake();
         true
+    }
+
+    fn wake(&self) {
+        if let Some(id) = self.id {
+            lock::with(|all| all.wake_slot(id.index));
+        }
     }
 }

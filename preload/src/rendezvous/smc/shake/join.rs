@@ -2,8 +2,10 @@
 
 use super::{Machine, Shake};
 use crate::link::lock::{self, now};
+use crate::link::slot::Slot;
 use crate::link::state::State;
 use crate::log;
+use crate::sys::Errno;
 use crate::verbs::qp::Remote;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
@@ -91,7 +93,7 @@ impl Shake {
 
     /// Not where the process has forked meanwhile (`smc::gate`).
     fn may_enter(&mut self, all: &mut State) -> Result<(), Diagnosis> {
-        if all.slot(self.index).is_some_and(|slot| slot.for_tcp) {
+        if self.slot(all).is_some_and(|slot| slot.for_tcp) {
             self.refusal = Some((Reason::SharedByFork, Diagnosis::MEMORY));
             return Err(Diagnosis::MEMORY);
         }
@@ -110,12 +112,12 @@ impl Shake {
             })?,
         };
         self.group = Some(place);
-        let end = all.give_ring(self.index, place, link).map_err(|e| {
+        let end = self.id.ok_or(Errno(libc::EINVAL)).and_then(|id| all.give_ring(id, place, link)).map_err(|e| {
             log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
             // ENOBUFS is what the pool says at `max_memory`.
             if e.0 == libc::ENOBUFS { Diagnosis::MEMORY } else { Diagnosis::REGISTER_BUFFER }
         });
-        if let Some(slot) = all.slot(self.index) {
+        if let Some(slot) = self.slot(all) {
             slot.joined = !self.made;
         }
         end
@@ -145,7 +147,7 @@ impl Shake {
             group.begin(&all.devices, params, place as u32, ours, now()).map_err(|_| Diagnosis::LINK_READY)?;
             let joined = group.join();
             group.run(&all.devices, now());
-            if let Some(slot) = all.slot(this.index) {
+            if let Some(slot) = this.slot(all) {
                 slot.joined = joined;
             }
             Ok(())
@@ -193,6 +195,11 @@ impl Shake {
                 _ => {}
             }
         }
+    }
+
+    /// Its connection among all.
+    pub(super) fn slot<'a>(&self, all: &'a mut State) -> Option<&'a mut Slot> {
+        all.slot_of(self.id?)
     }
 
     fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut Shake) -> T) -> T

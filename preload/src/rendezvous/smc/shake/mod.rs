@@ -10,16 +10,18 @@ mod back;
 mod begin;
 mod greet;
 mod join;
+mod refuse;
 mod will;
 
 use self::greet::Late;
 use crate::family::sock::{Sock, role};
 use crate::fault::{self, Step as Fault};
 use crate::link::lock::{self, now};
+use crate::link::slot::Id;
 use crate::log;
 use crate::rendezvous::smc::blocked::{self, Address, Blocked};
 use crate::rendezvous::smc::stream;
-use crate::sys::{Errno, net};
+use crate::sys::{Errno, fd, net};
 use crate::verbs::port::Port;
 use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
@@ -41,7 +43,8 @@ pub struct Shake {
     generation: u32,
     /// The TCP connection, by a descriptor of our own.
     pub fd: i32,
-    index: u32,
+    /// Where the program's bytes are meanwhile. None: with the program, which waits (`refuse`).
+    id: Option<Id>,
     size: RmbeSize,
     peer: Peer,
     refusal: Option<(Reason, Diagnosis)>,
@@ -103,16 +106,29 @@ impl Shake {
     pub fn new(
         s: &'static Sock,
         fd: i32,
-        index: u32,
+        id: Id,
         size: RmbeSize,
         peer: Peer,
         refusal: Option<(Reason, Diagnosis)>,
     ) -> Shake {
-        let shake = Shake {
+        let shake = Shake::bare(s, fd, Some(id), size, peer, refusal);
+        shake.bequeath();
+        shake
+    }
+
+    fn bare(
+        s: &'static Sock,
+        fd: i32,
+        id: Option<Id>,
+        size: RmbeSize,
+        peer: Peer,
+        refusal: Option<(Reason, Diagnosis)>,
+    ) -> Shake {
+        Shake {
             s,
             generation: s.generation.load(Relaxed),
             fd,
-            index,
+            id,
             size,
             peer,
             refusal,
@@ -134,12 +150,10 @@ impl Shake {
             late: Late::Nothing,
             rest_until: None,
             gone: false,
-        };
-        shake.bequeath();
-        shake
+        }
     }
 
-    /// Goes on as far as it can; true when it is over.
+    /// Goes on as far as it can; true when it is over, and to be ended ([`Shake::end`]).
     pub fn step(&mut self, blocked: &mut Blocked) -> bool {
         self.revoke();
         self.heed(blocked);
@@ -168,6 +182,17 @@ impl Shake {
             self.bequeath();
         }
         over
+    }
+
+    /// Gives up what it holds.
+    pub fn end(self) {
+        if let Some(id) = self.id {
+            lock::with(|all| all.end_handshake(id));
+            lock::kick(id.index);
+        }
+        if !self.gone {
+            fd::close(self.fd);
+        }
     }
 
     /// Where a link has just failed to come up no other is tried.
@@ -255,8 +280,8 @@ impl Shake {
 
     /// Whether it is not, to be asked later.
     fn is_still(&self) -> impl Fn() -> bool + Copy + use<> {
-        let (s, generation, link) = (self.s, self.generation, self.index + 1);
-        move || s.generation.load(Relaxed) == generation && s.link.load(Relaxed) == link
+        let (s, generation, link) = (self.s, self.generation, self.id.map_or(0, |id| id.index + 1));
+        move || link != 0 && s.generation.load(Relaxed) == generation && s.link.load(Relaxed) == link
     }
 
     /// Takes what belongs to the handshake from the stream, and nothing else.

@@ -9,6 +9,7 @@ use super::greet::Late;
 use super::{Machine, Shake};
 use crate::family::sock::{Sock, medium};
 use crate::layout::RegionHeader;
+use crate::link::slot::Id;
 use crate::sys::net;
 use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
@@ -92,12 +93,12 @@ impl Shake {
     }
 
     /// The handshake of a process that has ended, by a descriptor and a number of our own.
-    pub fn inherited(s: &'static Sock, page: &RegionHeader, fd: i32, index: u32, peer: Peer) -> Shake {
+    pub fn inherited(s: &'static Sock, page: &RegionHeader, fd: i32, id: Id, peer: Peer) -> Shake {
         let will = Will::parse(page.will[0].load(Acquire));
         let until = Time::from_nanos(page.will[1].load(Relaxed));
         let code = Diagnosis::MEMORY;
         let size = RmbeSize::at_least(s.rx_ring.load(Relaxed));
-        let mut shake = Shake::new(s, fd, index, size, peer, Some((Reason::SharedByFork, code)));
+        let mut shake = Shake::new(s, fd, id, size, peer, Some((Reason::SharedByFork, code)));
         let Some(will) = will else {
             // It ended in the middle of a step.
             let _ = net::disconnect(fd);

@@ -1,0 +1,32 @@
+"""A process that may have no more descriptors, or no thread, when a handshake is to begin: it says no, and its connections are on TCP."""
+from cases_fallback import NOBODY, declined, over_tcp, started
+from lab import add
+
+# Of `nobody`, who runs nothing else.
+NO_THREADS = f"prlimit --nproc=1 {NOBODY}"
+# What the end that has nothing shows.
+OWN = "resources"
+
+
+def server(client, wrap, how):
+    def run(lab):
+        to, job = started(lab, wrap, how=f"0 {how}")
+        try:
+            shown = [over_tcp(lab, client, to, why=(declined(client, "01010000"), OWN)) for _ in range(3)]
+            return "; ".join(shown)
+        finally:
+            job.kill()
+    return run
+
+
+def client(server, wrap, operation, arguments="65537", why=OWN):
+    return lambda lab: over_tcp(lab, "smcr", lab.server(server), wrap, (why, declined(server, "01010000") if why == OWN else None), operation, arguments)
+
+
+for peer in ("kernel", "smcr"):
+    add(f"limits: no descriptor is left, {peer} -> smcr server without", server(peer, "", "tight"))
+    add(f"limits: one descriptor is left, smcr client without -> {peer}", client(peer, "", "tightly", "65537 1"))
+    # It cannot see what devices there are, and does not ask.
+    add(f"limits: no descriptor is left, smcr client without -> {peer}", client(peer, "", "tightly", "65537 0", "remote"))
+    add(f"limits: no thread may be made, {peer} -> smcr server without", server(peer, NO_THREADS, "alone"))
+    add(f"limits: no thread may be made, smcr client without -> {peer}", client(peer, NO_THREADS, "one"))
