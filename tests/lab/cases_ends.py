@@ -62,7 +62,7 @@ def said_and_gone(client, server, n=40_000, wait=0):
     """A program that says what it has to say and ends at once, while the handshake has not even begun; or has filled the ring of a
     reader who comes late."""
     def run(lab):
-        to, name = lab.server(server), f"parting {client} {server} {n}"
+        to, name = lab.server(server), f"parting {client} {server} {n} {wait}"
         with lab.traffic() as traffic:
             lab.client(client, to, "parting", n, f"'{name}'", wait, PATIENCE=40).done(45)
             text = lab.client("tcp" if server == "tcp" else server, to, "ends", f"'{name}'", PATIENCE=60).done(65)
@@ -104,6 +104,7 @@ add("kernel -> kernel: closed with bytes unread", ending("kernel", "kernel", "un
 for client, server in OURS:
     add(f"{client} -> {server}: all is said, and the process ends at once", said_and_gone(client, server))
     add(f"{client} -> {server}: all is said, more than the ring holds, and read late", said_and_gone(client, server, 120_000, 3))
+    add(f"{client} -> {server}: all is said, more than the ring holds, and read very late", said_and_gone(client, server, 120_000, 14))
     for piece in (4000, 65536):
         add(f"{client} -> {server}: the server says all and closes, read late, {piece} at a time", late_reader(client, server, piece))
     add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))

@@ -5,7 +5,7 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import MEND, PORTS, case, said
+from lab import MEND, PORTS, add, case, said
 
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
@@ -84,24 +84,31 @@ def way_back_one_end_gives_the_link_up_and_the_other_is_idle(lab):
     return f"{said(job.done(60))}{began}; no group {took:.0f} s after; then {on_rdma(lab, to)}"
 
 
-@case
-def way_back_closed_at_once_on_a_link_that_is_dead(lab):
-    """The handshake joins a group by CLC alone, and the program has closed before it is over."""
-    lab.restart()
-    to = lab.server("smcr")
-    first = lab.client("smcr", to, "holds", PATIENCE=100).expect("up", 30)
-    began = lab.on_rdma("smcr", "smcr")
-    try:
-        for guest in (lab.a, lab.b):
-            guest.run(CUT)
-        first.guest.say(id=first.number, input="go\n")
-        text = said(first.done(100))
-        if "server saw eof 50000" not in text:
-            raise Failed(text)
-    finally:
-        for guest in (lab.a, lab.b):
-            guest.run(MEND)
-    return f"{text}{began}; then {on_rdma(lab, to)}"
+def on_a_dead_link(operation, *rest):
+    """The handshake joins a group by CLC alone, and the program has closed, or has ended, before it is over."""
+    def run(lab):
+        lab.restart()
+        to = lab.server("smcr")
+        job = lab.client("smcr", to, "holds", operation, 50_000, *rest, PATIENCE=100).expect("up", 30)
+        began = lab.on_rdma("smcr", "smcr")
+        try:
+            for guest in (lab.a, lab.b):
+                guest.run(CUT)
+            job.guest.say(id=job.number, input="go\n")
+            text = said(job.done(100))
+            if rest:
+                text = said(lab.client("tcp", to, "ends", *rest, PATIENCE=60).done(65))
+            if "server saw eof 50000" not in text:
+                raise Failed(text)
+        finally:
+            for guest in (lab.a, lab.b):
+                guest.run(MEND)
+        return f"{text}{began}; then {on_rdma(lab, to)}"
+    return run
+
+
+add("way back: closed at once on a link that is dead", on_a_dead_link("closes"))
+add("way back: all is said on a link that is dead, and the process ends at once", on_a_dead_link("parting", "dead"))
 
 
 def linkgroups(guest):

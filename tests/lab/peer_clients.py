@@ -256,13 +256,13 @@ def closes(address, port, n):
     return ends(address, port, OWN, 100)
 
 
-def holds(address, port):
-    """One connection that stays; when told to, `closes` beside it."""
+def holds(address, port, operation, *rest):
+    """One connection that stays; when told to, another operation beside it."""
     sock = connect(address, port, {"op": "hold"})
     sock.recv(1)
     print("up", flush=True)
     sys.stdin.readline()
-    return closes(address, port, 50_000)
+    return globals()[operation](address, port, *rest)
 
 
 def tightly(address, port, n, left):

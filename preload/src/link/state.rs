@@ -4,11 +4,11 @@ use super::awake::Awake;
 use super::cover;
 use super::failover::Arrival;
 use super::group::Group;
-use super::leave::{Leaving, Unseen};
-use super::lock::{SLOTS, STALLED, USED, mark, now};
+use super::leave::Unseen;
+use super::lock::{SLOTS, STALLED, USED, now};
 use super::one::Link;
 use super::pool::{Element, Headers, Pool};
-use super::slot::{Closing, Id, Slot, token};
+use super::slot::{Id, Slot, token};
 use crate::family::sock::Sock;
 use crate::layout::RegionHeader;
 use crate::sys::{Errno, Res, proc};
@@ -18,7 +18,7 @@ use crate::verbs::uevent;
 use crate::verbs::domain::Domain;
 use crate::verbs::qp::QueuePair;
 use smcr_proto::smc::clc::accept::Endpoint;
-use smcr_proto::smc::conn::{self, Conn};
+use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::{PeerId, Psn, RmbeSize};
 use std::sync::atomic::Ordering::*;
@@ -329,55 +329,6 @@ impl State {
             slot.wake();
         }
     }
-
-    /// Ends all groups, because the process ends. A kernel that has not closed all connections yet is not told: it would show
-    /// its programs a reset where they have an end to read. Its next Test Link finds out.
-    pub fn end_all(&mut self) {
-        let State { groups, slots, devices, .. } = self;
-        for (place, group) in groups.iter_mut().enumerate() {
-            let Some(group) = group else { continue };
-            let open = |s: &Slot| s.group == Some(place) && s.conn.as_ref().is_some_and(|c| !c.is_finished());
-            if group.ours || !slots.iter().flatten().any(|s| open(s)) {
-                group.end(devices, true, now());
-            }
-        }
-    }
-
-    /// Whether bytes wait in the ring of a connection whose handshake is on its way.
-    pub fn owes_handshake(&self) -> bool {
-        let owes = |s: &Slot| {
-            let out = s.tx_dir();
-            // Those that others hold go on without this process.
-            let alone = s.sock().is_none_or(|s| s.holders.load(Relaxed) <= 1);
-            alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
-        };
-        self.slots.iter().flatten().any(|s| owes(s))
-    }
-
-    /// Closes the connections that the program has left open; whether all have said so, and a kernel that is the peer as well.
-    pub fn close_all(&mut self, first: bool) -> bool {
-        let mut quiet = true;
-        for slot in self.slots.iter_mut().flatten().filter(|s| s.active) {
-            if first {
-                slot.closing = slot.closing.max(Closing::Close);
-                mark(slot.index);
-            }
-            if slot.is_leaving() {
-                quiet &= slot.leaving == Leaving::Gone;
-                continue;
-            }
-            let head = slot.tx_dir().head.load(Relaxed);
-            let unsendable = slot.conn.as_mut().is_none_or(|c| c.write(0, false).is_err());
-            let said = slot.conn.as_ref().is_none_or(|c| {
-                !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
-            });
-            let over = slot.group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
-            let answered = slot.ours || over || slot.conn.as_ref().is_none_or(conn::Conn::is_finished);
-            quiet &= said && answered && slot.in_flight == 0 && (slot.pumped == head || unsendable);
-        }
-        quiet
-    }
-
 }
 
 /// The sending rings of this size.

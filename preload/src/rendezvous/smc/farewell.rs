@@ -5,15 +5,18 @@
 
 use super::{gate, service};
 use crate::family;
-use crate::link::lock;
+use crate::link::lock::{self, now};
+use crate::link::parting::Parting;
 use crate::log;
 use crate::sys::fd;
+use smcr_proto::smc::Time;
 
 /// How long the peers have for each step (Linux waits as long in close).
 const PATIENCE_MS: u32 = 2000;
-/// How long a handshake has: longer than any lasts. A kernel's server that makes its first contacts one after the other may take
-/// 30 s for Accept, the greeting 2 s, the link 4 s and a Decline 8 s.
-const HANDSHAKE_MS: u32 = 45_000;
+/// How long what was sent has to reach its peer, which TCP would see to after the end of the process: longer than a link takes to be given up, and than
+/// any handshake lasts. A kernel's server that makes its first contacts one after the other may take 30 s for Accept, the greeting 2 s, the link
+/// 4 s and a Decline 8 s.
+const OWED_MS: u32 = 45_000;
 /// How long messages of libsmcr to libsmcr are waited for at the end.
 const QUIET_MS: u32 = 100;
 
@@ -42,8 +45,8 @@ pub fn at_exit() {
     if !lock::is_used() && !service::is_running() {
         return;
     }
-    // What has been sent before its handshake is over: TCP would carry it after the end of the process as well.
-    if !gate::wait(HANDSHAKE_MS, || lock::with(|all| all.owes_handshake()) == Some(true)) {
+    // What has been sent before its handshake is over.
+    if !gate::wait(OWED_MS, || lock::with(|all| all.owes_handshake()) == Some(true)) {
         log::warn!(target: "smcr::link", "the process ends in a handshake: what it has sent is lost");
     }
     leave_to_relatives();
@@ -53,16 +56,24 @@ pub fn at_exit() {
 }
 
 fn close_all() {
-    let mut first = true;
-    for _ in 0..PATIENCE_MS {
-        let quiet = lock::with(|all| {
+    let (began, mut first) = (now(), true);
+    loop {
+        let parting = lock::with(|all| {
             all.poll();
             all.close_all(first)
         });
-        if quiet != Some(false) && !first {
-            break;
-        }
         if !first {
+            let patience = match parting {
+                None | Some(Parting::Quiet) => 0,
+                Some(Parting::Unanswered) => PATIENCE_MS,
+                Some(Parting::Owed) => OWED_MS,
+            };
+            if now().saturating_sub(began) >= Time::from_millis(patience.into()) {
+                if parting == Some(Parting::Owed) {
+                    log::warn!(target: "smcr::link", "a peer takes nothing: what the process has sent it is lost");
+                }
+                return;
+            }
             let _ = fd::poll(&mut [], 1);
         }
         first = false;

@@ -1,0 +1,74 @@
+//! The process ends: what its connections still owe their peers, and their end. Called by `rendezvous::smc::farewell`.
+
+use super::leave::Leaving;
+use super::lock::{mark, now};
+use super::slot::{Closing, Slot};
+use super::state::State;
+use smcr_proto::smc::conn;
+use std::sync::atomic::Ordering::*;
+
+/// How far the connections of a process are that ends: the one that is least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Parting {
+    /// All have said so, and a kernel that is the peer as well.
+    Quiet,
+    /// A peer has yet to hear it, or to say so.
+    Unanswered,
+    /// Bytes have yet to reach their peer: by the link, or on the way back to TCP.
+    Owed,
+}
+
+impl State {
+    /// Ends all groups, because the process ends. A kernel that has not closed all connections yet is not told: it would show
+    /// its programs a reset where they have an end to read. Its next Test Link finds out.
+    pub fn end_all(&mut self) {
+        let State { groups, slots, devices, .. } = self;
+        for (place, group) in groups.iter_mut().enumerate() {
+            let Some(group) = group else { continue };
+            let open = |s: &Slot| s.group == Some(place) && s.conn.as_ref().is_some_and(|c| !c.is_finished());
+            if group.ours || !slots.iter().flatten().any(|s| open(s)) {
+                group.end(devices, true, now());
+            }
+        }
+    }
+
+    /// Whether bytes wait in the ring of a connection whose handshake is on its way.
+    pub fn owes_handshake(&self) -> bool {
+        let owes = |s: &Slot| {
+            let out = s.tx_dir();
+            // Those that others hold go on without this process.
+            let alone = s.sock().is_none_or(|s| s.holders.load(Relaxed) <= 1);
+            alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
+        };
+        self.slots.iter().flatten().any(|s| owes(s))
+    }
+
+    /// Closes the connections that the program has left open.
+    pub fn close_all(&mut self, first: bool) -> Parting {
+        let mut all = Parting::Quiet;
+        for slot in self.slots.iter_mut().flatten().filter(|s| s.active) {
+            if first {
+                slot.closing = slot.closing.max(Closing::Close);
+                mark(slot.index);
+            }
+            if slot.is_leaving() {
+                all = all.max(if slot.leaving == Leaving::Gone { Parting::Quiet } else { Parting::Owed });
+                continue;
+            }
+            let head = slot.tx_dir().head.load(Relaxed);
+            let unsendable = slot.conn.as_mut().is_none_or(|c| c.write(0, false).is_err());
+            let said = slot.conn.as_ref().is_none_or(|c| {
+                !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
+            });
+            let over = slot.group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
+            let answered = slot.ours || over || slot.conn.as_ref().is_none_or(conn::Conn::is_finished);
+            let owed = slot.in_flight > 0 || slot.pumped != head && !unsendable;
+            all = all.max(match () {
+                () if owed && !over => Parting::Owed,
+                () if owed || !said || !answered => Parting::Unanswered,
+                () => Parting::Quiet,
+            });
+        }
+        all
+    }
+}
