@@ -1,6 +1,8 @@
-"""A process that may have no more descriptors, or no thread, when a handshake is to begin: it says no, and its connections are on TCP."""
+"""A process that may have no more descriptors, or no thread, when a handshake is to begin: it says no, and its connections are on TCP; or when
+connections are to go back there."""
 from cases_fallback import NOBODY, declined, over_tcp, started
-from lab import add
+from guests import Failed
+from lab import MEND, add, case, said
 
 # Of `nobody`, who runs nothing else.
 NO_THREADS = f"prlimit --nproc=1 {NOBODY}"
@@ -30,3 +32,24 @@ for peer in ("kernel", "smcr"):
     add(f"limits: no descriptor is left, smcr client without -> {peer}", client(peer, "", "tightly", "65537 0", "remote"))
     add(f"limits: no thread may be made, {peer} -> smcr server without", server(peer, NO_THREADS, "alone"))
     add(f"limits: no thread may be made, smcr client without -> {peer}", client(peer, NO_THREADS, "one"))
+
+
+@case
+def limits_the_link_dies_and_no_descriptor_is_left(lab):
+    """The way back takes one for each connection while that is on its way."""
+    lab.restart()
+    job = lab.client("smcr", lab.server("smcr"), "full", 100_000, 8, PATIENCE=120).expect("up", 40)
+    try:
+        began = lab.on_rdma("smcr", "smcr", number=9)
+        for guest in (lab.a, lab.b):
+            guest.run("nft add rule inet lab cut udp dport 4791 drop")
+        with lab.traffic() as traffic:
+            job.guest.say(id=job.number, input="go\n")
+            text = said(job.done(120))
+        if traffic.tcp < 2 * 8 * 100_000:
+            raise Failed(f"not over TCP at the end: {traffic}")
+        return f"{text}; {traffic}{began}"
+    finally:
+        for guest in (lab.a, lab.b):
+            guest.run(MEND)
+        lab.restart()

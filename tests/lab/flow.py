@@ -63,15 +63,25 @@ def local_name(sock):
     return f"{socket.inet_ntoa(raw.raw[4:8])}:{struct.unpack_from('!H', raw.raw, 2)[0]}"
 
 
-def tight():
-    """One more descriptor may be opened, and no other."""
+def tight(left=1):
+    """One more descriptor may be opened, or none, and no other."""
     def is_open(fd):
         try:
             return fcntl.fcntl(fd, fcntl.F_GETFD) >= 0
         except OSError:
             return False
     free = next(fd for fd in itertools.count() if not is_open(fd))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def fill_table():
+    """Opens descriptors until no more may be."""
+    try:
+        while True:
+            os.dup(1)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
 
 
 def opened():

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from flow import PERIOD, READER, accepted, both, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
+from flow import PERIOD, READER, accepted, both, fill_table, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
 
 
 def serve_one(sock):
@@ -77,6 +77,10 @@ def serve_one(sock):
         sock.sendall(b"r")
         JAM.wait()
         sock.sendall(b"j")
+        until_end(sock)
+    elif op == "full":
+        fill_table()
+        sock.sendall(b"f")
         until_end(sock)
     elif op == "lost":
         lost(sock, n, r["mark"])

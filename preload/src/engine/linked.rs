@@ -13,7 +13,7 @@ use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::layout::word;
 use crate::link::{cover, lock};
-use crate::sys::{Errno, fd, net};
+use crate::sys::{Errno, fd, net, spare};
 use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
 use crate::transport::waiters::Waiter;
@@ -325,7 +325,7 @@ pub fn before_close(s: &Sock, sock: i32) {
 /// The program closes its descriptor: the link keeps one until the peer has everything, for the way back.
 pub fn keep_tcp(s: &Sock, sock: i32) {
     let Some(index) = s.link.load(Relaxed).checked_sub(1) else { return };
-    let Ok(own) = fd::dup_from(sock, 3).map(fd::park) else { return };
+    let Ok(own) = spare::duplicate(sock) else { return };
     let kept = lock::with(|all| match all.slot(index) {
         Some(slot) if slot.tcp.is_none() => {
             slot.tcp = Some(own);

@@ -23,6 +23,7 @@ pub mod porter;
 pub mod probe;
 pub mod proc;
 pub mod rights;
+pub mod spare;
 pub mod start;
 pub mod thread;
 mod unpolled;

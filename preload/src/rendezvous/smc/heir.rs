@@ -12,7 +12,7 @@ use crate::family::sock::Sock;
 use crate::link::lock::{self, now};
 use crate::log;
 use crate::rendezvous::mark::{self, Shown};
-use crate::sys::{fd, proc};
+use crate::sys::{Errno, fd, proc};
 use smcr_proto::smc::Time;
 use std::sync::atomic::Ordering::*;
 
@@ -61,7 +61,11 @@ impl Heir {
     fn take(&self) -> Taken {
         let s = self.s;
         let Some(page) = s.region() else { return Taken::Not };
-        let Some(own) = way_back::descriptor(Some(s.fd.load(Relaxed)), s.cookie.load(Relaxed)) else { return Taken::Not };
+        let own = match way_back::descriptor(Some(s.fd.load(Relaxed)), s.cookie.load(Relaxed)) {
+            Ok(own) => own,
+            Err(Errno(libc::EMFILE)) => return Taken::By(self.owner), // later perhaps
+            Err(_) => return Taken::Not,
+        };
         let Shown::Peer(peer) = mark::ask(s, own) else {
             fd::close(own);
             return Taken::Not;

@@ -15,7 +15,7 @@ use crate::link::lock::{self, now};
 use crate::link::slot::Id;
 use crate::log;
 use crate::family::sock::{Sock, flag};
-use crate::sys::{fd, held, net, proc};
+use crate::sys::{fd, held, net, proc, spare};
 use crate::verbs::uevent;
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
@@ -47,7 +47,7 @@ struct Later {
 
 /// How long an accepted connection may wait for its first use.
 const UNUSED: Time = Time::from_millis(300);
-/// When to look again where a fork is under way.
+/// When to look again where a fork is under way, or no descriptor is left.
 const SOON: Time = Time::from_millis(10);
 
 mod run {
@@ -145,6 +145,8 @@ fn start() -> bool {
 struct Work {
     shakes: Vec<Shake>,
     leavers: Vec<Leaver>,
+    /// Connections that are to leave, and for which there was no descriptor.
+    refused: Vec<u32>,
     later: Vec<Later>,
     listeners: Vec<Listener>,
     heirs: Vec<Heir>,
@@ -164,7 +166,8 @@ fn serve() {
 }
 
 fn round(work: &mut Work) {
-    let Work { shakes, leavers, later, listeners, heirs, blocked, rest } = work;
+    let Work { shakes, leavers, refused, later, listeners, heirs, blocked, rest } = work;
+    spare::refill();
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.
@@ -212,7 +215,12 @@ fn round(work: &mut Work) {
         }
     }
     let wanted = lock::with(|all| std::mem::take(&mut all.leavers)).unwrap_or_default();
-    leavers.extend(wanted.into_iter().filter_map(Leaver::find));
+    for index in std::mem::take(refused).into_iter().chain(wanted) {
+        match Leaver::find(index) {
+            Ok(found) => leavers.extend(found),
+            Err(_) => refused.push(index),
+        }
+    }
     leavers.retain_mut(|l| !l.step());
     let heard = uevent::descriptor().unwrap_or(-1);
     let own = [lock::service(), WATCH.load(Relaxed), heard];
@@ -229,7 +237,8 @@ fn round(work: &mut Work) {
         fds.push(entry(if wants.events == 0 { -1 } else { leaver.fd }, wants.events));
     }
     let rests = rest.look(now(), shakes.is_empty() && leavers.is_empty() && heirs.is_empty());
-    at = [at, rests].into_iter().flatten().min();
+    let again = (!refused.is_empty()).then(|| now() + SOON);
+    at = [at, rests, again].into_iter().flatten().min();
     // Armed before the last look: what comes afterwards makes an event.
     let busy = lock::with(|all| {
         if rests.is_some() {
@@ -346,6 +355,7 @@ pub fn forget_in_child() {
     RUNNING.store(run::NOT, Relaxed);
     SUBMITTED.store(std::ptr::null_mut(), Relaxed);
     relatives::forget_in_child();
+    spare::forget_in_child();
     let watch = WATCH.swap(-1, Relaxed);
     if watch >= 0 {
         fd::close(watch);
@@ -369,7 +379,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(WATCH.load(Relaxed));
     backlog::descriptors(&mut *add);
     relatives::descriptors(&mut *add);
-    cover::descriptor().into_iter().chain(uevent::descriptor()).for_each(&mut *add);
+    cover::descriptor().into_iter().chain(uevent::descriptor()).chain(spare::descriptor()).for_each(&mut *add);
     lock::with(|all| {
         for d in &all.devices {
             d.descriptors().into_iter().for_each(&mut *add);
@@ -382,6 +392,7 @@ pub fn moved(old: i32, new: i32) -> bool {
     cover::moved(old, new)
         || lock::moved(old, new)
         || uevent::moved(old, new)
+        || spare::moved(old, new)
         || WATCH.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
         || backlog::moved(old, new)
         || relatives::moved(old, new)

@@ -17,7 +17,7 @@ use crate::link::lock::{self, now};
 use crate::link::slot::Id;
 use crate::link::wake;
 use crate::log;
-use crate::sys::{Errno, dir, fd, net};
+use crate::sys::{Errno, Res, dir, fd, net, spare};
 use smcr_proto::smc::Time;
 use smcr_proto::way_back::{LEN, WayBack};
 use std::sync::atomic::Ordering::*;
@@ -51,20 +51,21 @@ enum Stage {
 }
 
 impl Leaver {
-    /// For a connection that wants to leave. None: it is gone, or nobody here has its descriptor.
-    pub fn find(index: u32) -> Option<Leaver> {
+    /// For a connection that wants to leave. None: it is gone, or nobody here has its descriptor. EMFILE: to be asked again.
+    pub fn find(index: u32) -> Res<Option<Leaver>> {
         let found = lock::with(|all| {
             let slot = all.slot(index).filter(|s| s.leaving == Leaving::Wanted)?;
             Some((slot.id(), slot.cookie, slot.tcp, slot.sock()))
         });
-        let (id, cookie, tcp, sock) = found.flatten()?;
+        let Some((id, cookie, tcp, sock)) = found.flatten() else { return Ok(None) };
         let hint = tcp.or(sock.map(|s| s.fd.load(Relaxed)));
         match descriptor(hint, cookie) {
-            Some(fd) => Some(Leaver::new(id, fd, Vec::new())),
-            None => {
+            Ok(fd) => Ok(Some(Leaver::new(id, fd, Vec::new()))),
+            Err(full @ Errno(libc::EMFILE)) => Err(full),
+            Err(_) => {
                 log::warn!(target: "smcr::link", index, "no descriptor for the way back");
                 lock::with(|all| all.cancel_back(index));
-                None
+                Ok(None)
             }
         }
     }
@@ -230,26 +231,27 @@ impl Leaver {
     }
 }
 
-/// A descriptor of our own of the TCP connection with this cookie.
-pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Option<i32> {
+/// A descriptor of our own of the TCP connection with this cookie. EMFILE: the process has as many as it may have now.
+pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Res<i32> {
     // The number may be another's at any moment: what was duplicated is asked.
     let take = |n: i32| {
-        let own = fd::dup_from(n, 3).ok()?;
+        let own = spare::duplicate(n)?;
         if net::cookie(own) == Ok(cookie) {
-            return Some(fd::park(own));
+            return Ok(own);
         }
         fd::close(own);
-        None
+        Err(Errno(libc::EBADF))
     };
-    if let Some(own) = hint.and_then(take) {
-        return Some(own);
+    match hint.map(take) {
+        Some(Err(Errno(libc::EBADF))) | None => {}
+        Some(hinted) => return hinted,
     }
-    let mut found = None;
-    let _ = dir::numbers(c"/proc/self/fd", |n| {
-        if found.is_none() && net::cookie(n) == Ok(cookie) {
+    let mut found = Err(Errno(libc::EBADF));
+    dir::numbers(c"/proc/self/fd", |n| {
+        if found.is_err() && net::cookie(n) == Ok(cookie) {
             found = take(n);
         }
-    });
+    })?;
     found
 }
 
