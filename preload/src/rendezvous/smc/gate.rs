@@ -67,21 +67,38 @@ static BEGINS: AtomicU32 = AtomicU32::new(0);
 /// Runs `f` when nobody else begins a handshake. Who uses the connection meanwhile comes here too, and waits: in a call of the
 /// kernel it would be in the way. Not in a signal handler that has interrupted it.
 pub(super) fn alone(f: impl FnOnce()) {
-    struct Last;
-    impl Drop for Last {
-        fn drop(&mut self) {
-            BEGINS.store(0, Release); // pairs with the Acquire below
+    loop {
+        match Alone::enter() {
+            Ok(_alone) => return f(),
+            Err(holder) if holder == process::tid() => return,
+            Err(_) => drop(fd::poll(&mut [], 1)),
         }
     }
-    let me = process::tid();
-    while let Err(holder) = BEGINS.compare_exchange(0, me, Acquire, Relaxed) {
-        if holder == me {
-            return;
-        }
-        let _ = fd::poll(&mut [], 1);
+}
+
+/// The same if nobody else does now, in the service thread, which others may wait for. False: it has not run.
+pub(super) fn alone_now(f: impl FnOnce()) -> bool {
+    let alone = Alone::enter();
+    if alone.is_ok() {
+        f();
     }
-    let _last = Last;
-    f();
+    alone.is_ok()
+}
+
+/// This thread begins a handshake.
+struct Alone;
+
+impl Alone {
+    /// Err: who does.
+    fn enter() -> Result<Alone, u32> {
+        BEGINS.compare_exchange(0, process::tid(), Acquire, Relaxed).map(|_| Alone)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        BEGINS.store(0, Release); // pairs with the Acquire in `enter`
+    }
 }
 
 /// In the parent, or fork has failed.

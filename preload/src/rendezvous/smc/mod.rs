@@ -27,6 +27,7 @@ use crate::{config, control, log};
 use shake::Shake;
 use smcr_proto::handshake::Peer;
 use smcr_proto::reason::Reason;
+use smcr_proto::smc::Time;
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
@@ -51,19 +52,17 @@ pub fn first_use(s: &'static Sock, sock: i32) {
         Shown::Unmarked | Shown::Nobody => s.clear(flag::UNASKED),
         Shown::Peer(peer) => {
             let _entered = gate::enter();
-            begin_once(s, sock, peer);
+            gate::alone(|| begin_once(s, sock, peer, PATIENCE));
         }
     }
 }
 
-/// Only one thread begins. Others that are about to use the connection see that nobody has looked yet until it has.
-fn begin_once(s: &'static Sock, sock: i32, peer: Peer) {
-    gate::alone(|| {
-        if s.has(flag::UNASKED) {
-            begin(s, sock, peer);
-            s.clear(flag::UNASKED);
-        }
-    });
+/// Only one thread begins (`gate::alone`). Others that are about to use the connection see that nobody has looked yet until it has.
+fn begin_once(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
+    if s.has(flag::UNASKED) {
+        begin(s, sock, peer, patience);
+        s.clear(flag::UNASKED);
+    }
 }
 
 /// The same for a connection that nobody has used since it was accepted, if this process alone has it: where several have it,
@@ -73,7 +72,7 @@ fn begin_unused(s: &'static Sock, sock: i32) -> bool {
     if s.holders.load(Relaxed) == 1
         && let Shown::Peer(peer) = mark::ask(s, sock)
     {
-        begin_once(s, sock, peer);
+        return gate::alone_now(|| begin_once(s, sock, peer, PATIENCE_OF_SERVICE));
     }
     true
 }
@@ -93,15 +92,20 @@ pub fn accepted(s: &'static Sock, sock: i32) {
 const PATIENCE_MS: u32 = 1000;
 const PATIENCE_BARE_MS: u32 = 7000;
 
+/// How long a peer may take where a handshake is declined in place: a kernel waits 10 s, a libsmcr 6 s for a message. The service thread has others
+/// to look after, and the peer has begun long ago when it comes.
+const PATIENCE: Time = Time::from_secs(10);
+const PATIENCE_OF_SERVICE: Time = Time::from_secs(1);
+
 /// What was shown is a commitment: CLC follows, if only to say no.
-fn begin(s: &'static Sock, sock: i32, peer: Peer) {
+fn begin(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
     let refusal = may_link(s, sock).err();
     let size = ring_size(&peer);
     let cookie = net::cookie(sock).unwrap_or(0);
     s.cookie.store(cookie, Relaxed);
     // The handshake has a descriptor of its own: the program may close its one meanwhile.
     let own = service::ensure().then(|| fd::dup_from(sock, 3).map(fd::park));
-    let Some(Ok(own)) = own else { return do_without(s, sock, peer) };
+    let Some(Ok(own)) = own else { return do_without(s, sock, peer, patience) };
     let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;
         slot.cookie = cookie;
@@ -110,7 +114,7 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer) {
     });
     let Some((id, rings)) = rings.flatten() else {
         fd::close(own);
-        return do_without(s, sock, peer);
+        return do_without(s, sock, peer, patience);
     };
     if !linked::begin(s, sock, &rings) {
         // Bytes have gone, in a call of the kernel that nothing here has seen: the handshake's would be among them.
@@ -147,10 +151,10 @@ fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
 }
 
 /// There is no thread, no descriptor or no memory for a handshake: it is declined here and now.
-fn do_without(s: &'static Sock, sock: i32, peer: Peer) {
+fn do_without(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
     log::warn!(target: "smcr::link", fd = sock, "no thread, descriptor or memory for a handshake");
     s.note(Reason::NoResources);
-    if !Shake::refuse(s, sock, peer, Reason::NoResources) {
+    if !Shake::refuse(s, sock, peer, Reason::NoResources, patience) {
         let _ = net::disconnect(sock);
     }
 }

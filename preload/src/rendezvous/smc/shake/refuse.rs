@@ -13,15 +13,12 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
 
-/// How long the peer may take: a kernel waits 10 s, a libsmcr 6 s for a message.
-const PATIENCE: Time = Time::from_secs(10);
-
 impl Shake {
-    /// Says no. True: what comes next in the stream is the program's, either way.
-    pub fn refuse(s: &'static Sock, sock: i32, peer: Peer, why: Reason) -> bool {
+    /// Says no, to a peer that may take so long. True: what comes next in the stream is the program's, either way.
+    pub fn refuse(s: &'static Sock, sock: i32, peer: Peer, why: Reason, patience: Time) -> bool {
         let refusal = Some((why, Diagnosis::MEMORY));
         let mut shake = Shake::bare(s, sock, None, RmbeSize::at_least(0), peer, refusal);
-        let (mut blocked, until) = (Blocked::default(), now() + PATIENCE);
+        let (mut blocked, until) = (Blocked::default(), now() + patience);
         while !shake.step(&mut blocked) {
             if now() >= until {
                 return false;
