@@ -45,10 +45,12 @@ void die(const char *what) {
 
 /* ---- connections ---- */
 
+/* Loopback, or this host's address that CASE_ADDRESS names. */
 static struct sockaddr_in here(int port) {
+    const char *address = getenv("CASE_ADDRESS");
     return (struct sockaddr_in){.sin_family = AF_INET,
                                 .sin_port = htons(port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                                .sin_addr.s_addr = address ? inet_addr(address) : htonl(INADDR_LOOPBACK)};
 }
 
 int listen_on(int port) {

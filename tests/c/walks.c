@@ -1,5 +1,6 @@
 /* Owns: random walks. The two ends of a connection take turns by dice; whoever has the turn makes one random call with random arguments and says what
- * came of it, with a digest of the bytes. Nothing runs meanwhile, so natively a seed has one transcript. WALK_SEED=N walks another way. */
+ * came of it, with a digest of the bytes. Nothing runs meanwhile, so natively a seed has one transcript. WALK_SEED=N walks another way; WALK_ARRIVES is how long
+ * bytes may take to the other end, in microseconds. */
 #include "case.h"
 
 enum { CONNECTIONS = 6, MOST_IN_FLIGHT = 40000, BIG = 20000, NUMBERS = 4, TAIL = 10 };
@@ -347,8 +348,9 @@ static void end(void) {
 }
 
 static void walk(unsigned seed, unsigned kind) {
-    const char *other = getenv("WALK_SEED");
+    const char *other = getenv("WALK_SEED"), *slow = getenv("WALK_ARRIVES");
     seed += other ? (unsigned)atol(other) : 0;
+    useconds_t arrives = slow ? (useconds_t)atol(slow) : 2000;
     on_signal(SIGPIPE, broken, 0);
     for (unsigned c = 0; c < CONNECTIONS; c++) {
         shared = seed * 1000 + c, own = shared * 2 + is_a;
@@ -360,7 +362,7 @@ static void walk(unsigned seed, unsigned kind) {
             if (rnd(&shared) % 2 == (unsigned)is_a) {
                 say("%u:", i);
                 step(kind);
-                usleep(put_now > 0 ? 2000 : 0); /* its way may be paced */
+                usleep(put_now > 0 ? arrives : 0); /* its way may be paced */
                 tell_step();
             } else {
                 hear_step();
@@ -372,7 +374,7 @@ static void walk(unsigned seed, unsigned kind) {
         } else {
             hear();
             gone = 1;
-            usleep(5000);
+            usleep(arrives + 3000);
             for (unsigned i = steps; i < steps + TAIL; i++) {
                 say("%u:", i);
                 step(kind);

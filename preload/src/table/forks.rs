@@ -96,12 +96,11 @@ pub fn at_exit() {
         return; // what it has in memory is its parent's
     }
     if linked::is_foreign() {
-        // The parent has the link; it must hear that the last one of us is gone.
-        for s in held().filter(|s| s.is_linked() && !linked::is_owner(s)) {
-            if s.holders.fetch_sub(1, AcqRel) <= 1 {
-                linked::before_close(s, -1);
-                linked::leave(s);
-            }
+        // The parent has the link; it must hear that the last one of us is gone. Where it is not, nothing changes yet: that this process holds it
+        // no more is counted when it is gone (`family::reap`).
+        for s in held().filter(|s| s.is_linked() && !linked::is_owner(s) && s.holders.load(Acquire) <= 1) {
+            linked::before_close(s, -1);
+            linked::leave(s);
         }
     }
     rendezvous::smc::at_exit();
