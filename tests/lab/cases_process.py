@@ -47,6 +47,22 @@ add("accept then fork a little later, kernel client", late_fork("kernel"))
 add("accept then fork a little later, smcr client", late_fork("smcr"))
 
 
+def children_end(client, server, where, how):
+    """Beside a connection that the process goes on with."""
+    def run(lab):
+        to = lab.server(server)
+        with lab.traffic() as traffic:
+            text = lab.client(client, to, "children", 9000, where, how, PATIENCE=60).done(65)
+        return f"{said(text)}; {traffic.went_over_rdma(payload(text))}{all_smcr(text, client)}"
+    return run
+
+
+for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
+    for where, kind in zip(("client", "server"), pair):
+        for how in ("exits", "killed") if kind == "smcr" else ():
+            add(f"{' -> '.join(pair)}: children of the {where} end ({how})", children_end(*pair, where, how))
+
+
 def first_use(lab):
     """The program reads for the first time when the library begins the handshake by itself: neither is in the other's way."""
     job, seen = lab.a.start(f"exec {FORKING} around {lab.a.ip} 5533", **lab.env("smcr")).expect("serving", 30), []

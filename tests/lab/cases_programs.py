@@ -37,6 +37,22 @@ def redis(server, client, port):
     return run
 
 
+@case
+def redis_saves_beside_its_connections(lab):
+    """Each BGSAVE forks a child that exits; the connection that asked goes on."""
+    job = running(lab.a, f"redis-server --port 6390 --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab", "Ready to accept", **lab.env("smcr"))
+    try:
+        said = "for i in 1 2 3 4; do echo set k$i $i$(head -c 9000 /dev/zero | tr '\\0' x); echo bgsave; sleep 3; echo get k$i; done"
+        with lab.traffic() as traffic:
+            text = lab.b.run(f"({said}) | redis-cli -h {lab.a.ip} -p 6390", 60, **lab.env("smcr"))
+        got = [int(line[0]) for line in text.splitlines() if re.fullmatch(r"\dx{9000}", line)]
+        if got != [1, 2, 3, 4] or text.count("Background saving started") < 2:
+            raise Failed(f"{got} {re.sub('x+', 'x', text)[-300:]}")
+        return f"{text.count('Background saving started')} saves; {traffic.went_over_rdma(8 * 9000)}"
+    finally:
+        job.kill()
+
+
 def asked_while(lab, load, ends, port):
     """The modes that the kernel's ends, or ours, show while a program runs: of connections that are there already."""
     modes, end = {role: set() for role in ends}, time.monotonic() + 90

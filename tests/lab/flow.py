@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import select
+import signal
 import socket
 import struct
 import sys
@@ -72,6 +73,17 @@ def tight(left=1):
             return False
     free = next(fd for fd in itertools.count() if not is_open(fd))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def a_child(how):
+    """Forks one that ends, and waits until the library has heard of it."""
+    child = os.fork()
+    if child == 0:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(0.3)
 
 
 def fill_table():

@@ -6,7 +6,7 @@
 
 AF=43 makes it a program of the kernel's AF_SMC, else it is a plain TCP program. A client sends one line
 of JSON that says what the server shall do on this connection; what is sent either way is a pattern that
-shows each lost, doubled or misplaced byte. Operations are functions of `peer_clients.py` and `peer_changes.py`.
+shows each lost, doubled or misplaced byte. Operations are functions of `peer_clients.py`, `peer_changes.py` and `peer_process.py`.
 """
 import faulthandler
 import signal
@@ -14,6 +14,7 @@ import sys
 
 import peer_changes
 import peer_clients
+import peer_process
 from flow import PATIENCE, PAYLOAD
 from peer_server import serve
 
@@ -23,7 +24,7 @@ def main(operation, address, port, *rest):
         serve(address, port, *rest)
     faulthandler.register(signal.SIGALRM, chain=True)  # says where
     signal.alarm(PATIENCE)  # a hang is a failure of this case, and no more
-    run = getattr(peer_clients, operation, None) or getattr(peer_changes, operation)
+    run = next(getattr(module, operation) for module in (peer_clients, peer_changes, peer_process) if hasattr(module, operation))
     print("ok", run(address, int(port), *rest), flush=True)
     print("payload", sum(PAYLOAD), flush=True)
 

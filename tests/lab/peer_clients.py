@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from flow import HOLD, PATIENCE, PAYLOAD, READER, both, connect, fill_table, line, named, opened, pattern, put, show, take, tight, until_end, urgent_in, urgent_out
+from flow import PATIENCE, PAYLOAD, READER, both, connect, line, named, opened, pattern, put, show, take, until_end, urgent_in, urgent_out
 
 
 def echo(address, port, *sizes):
@@ -263,36 +263,6 @@ def holds(address, port, operation, *rest):
     print("up", flush=True)
     sys.stdin.readline()
     return globals()[operation](address, port, *rest)
-
-
-def tightly(address, port, n, left):
-    """When the connection is made, one more descriptor may be opened, or none."""
-    sock = opened()
-    tight(int(left))
-    named("connect", sock, address, port)
-    request = {"op": "lockstep", "lengths": [int(n)], "stay": HOLD == "both"}
-    sock.sendall(json.dumps(request).encode() + b"\n")
-    put(sock, int(n))
-    take(sock, int(n))
-    show(sock)
-    return f"{n} bytes there and back"
-
-
-def full(address, port, n, number):
-    """So many connections carry n bytes there and back; then no end may open any descriptor, and they do so once more."""
-    n, socks = int(n), [connect(address, port, {"op": "echo", "n": int(n), "rounds": 2}) for _ in range(int(number))]
-    for sock in socks:
-        put(sock, n)
-        take(sock, n)
-    control = connect(address, port, {"op": "full"})
-    control.recv(1)
-    fill_table()
-    print("up", flush=True)
-    sys.stdin.readline()
-    for sock in socks:
-        put(sock, n, n)
-        take(sock, n, n)
-    return f"{n} bytes there and back, twice over {number} connections"
 
 
 def many(address, port, n, size, hold="", burst=""):

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from flow import PERIOD, READER, accepted, both, fill_table, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
+from flow import PERIOD, READER, a_child, accepted, both, fill_table, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
 
 
 def serve_one(sock):
@@ -78,6 +78,12 @@ def serve_one(sock):
         JAM.wait()
         sock.sendall(b"j")
         until_end(sock)
+    elif op == "children":               # a child ends between the bytes of each round and their way back
+        for turn in range(r["rounds"]):
+            take(sock, n, turn * n)
+            if r["how"]:
+                a_child(r["how"])
+            put(sock, n, turn * n)
     elif op == "full":
         fill_table()
         sock.sendall(b"f")

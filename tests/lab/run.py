@@ -40,6 +40,7 @@ import cases_clc  # noqa: E402, F401
 import cases_cut  # noqa: E402, F401
 import cases_faults  # noqa: E402, F401
 import cases_ktls  # noqa: E402, F401
+import cases_twice  # noqa: E402, F401
 
 
 # Some of each kind, for `make test`: streams, half-close and urgent bytes in each pair, the way back, fallback.

@@ -1,0 +1,57 @@
+"""The programs of `tests/c`, which `make test` runs on one host over shared memory: here their ends are in two guests, over RDMA. Each case has one transcript
+natively, and the same with the library at both ends (`twice.py`)."""
+import os
+import re
+import subprocess
+import time
+
+from guests import HERE, Failed
+from lab import LIB, add
+
+SOURCES = os.path.join(HERE, "..", "c")
+BUILT = os.path.realpath(os.path.join(HERE, "..", "..", "target", "lab-cases"))
+TWICE = f"/usr/bin/python3 {HERE}/twice.py"
+# Bytes take longer from guest to guest than from process to process.
+ENV = {"WALK_ARRIVES": "40000"}
+PROGRAMS = {
+    "walks": 6,
+}
+
+
+def compiled(program):
+    os.makedirs(BUILT, exist_ok=True)
+    subprocess.run(["cc", "-std=gnu11", "-w", "-O1", "-g", "-pthread", "-o", f"{BUILT}/{program}", f"{program}.c", "case.c", "bytes.c"], cwd=SOURCES, check=True)
+    return f"{BUILT}/{program}"
+
+
+def same(program, least):
+    """All of them; `least` are to be comparable, and to have bytes on RoCE."""
+    def run(lab):
+        path = compiled(program)
+        ours = [name for name in lab.logged().items()]
+        words = " ".join(f"{name}={value}" for name, value in [*ENV.items(), *ours])
+        leads = lab.a.start(f"exec env {words} {TWICE} a {lab.a.ip} {LIB} {path}").expect("leads", 30)
+        follows = lab.b.start(f"exec env {words} {TWICE} b {lab.a.ip} {LIB} {path}")
+        try:
+            text, end = "", time.monotonic() + 1500
+            while leads.rc is None and time.monotonic() < end:
+                time.sleep(0.5)
+            text = leads.done(1)
+        finally:
+            for job in (leads, follows):
+                if job.rc is None:
+                    job.kill()
+        lines = re.findall(r"^\w+::(\w+) (\w+) ?(.*)$", text, re.M)
+        other = [f"{name}: {words[:300]}" for name, verdict, words in lines if verdict == "other"]
+        if other:
+            raise Failed(f"another transcript: {'; '.join(other)}")
+        over_rdma = [name for name, verdict, words in lines if verdict == "same" and int(words.split()[0]) > 1000]
+        if len(over_rdma) < least:
+            raise Failed(f"no more than {len(over_rdma)} over RDMA: {[line[:2] for line in lines]}")
+        verdicts = [verdict for _, verdict, _ in lines]
+        return f"{len(lines)} cases, {verdicts.count('same')} the same, {len(over_rdma)} of them over RDMA" + "".join(f", {verdicts.count(w)} {w}" for w in ("unsteady", "unsound") if w in verdicts)
+    return run
+
+
+for program, least in PROGRAMS.items():
+    add(f"twice: {program}", same(program, least))
