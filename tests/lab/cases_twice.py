@@ -13,9 +13,10 @@ BUILT = os.path.realpath(os.path.join(HERE, "..", "..", "target", "lab-cases"))
 TWICE = f"/usr/bin/python3 {HERE}/twice.py"
 # Bytes take longer from guest to guest than from process to process.
 ENV = {"WALK_ARRIVES": "40000"}
-PROGRAMS = {
-    "walks": 6,
-}
+# Cases that are to be comparable, and to have bytes on RoCE.
+PROGRAMS = {"walks": 5, "calls": 7, "flags": 8, "close": 12}
+# Over RDMA these differ from TCP (docs/interpose.md says how).
+KNOWN = {"flags::oob", "close::eof", "close::unread", "close::linger_zero"}
 
 
 def compiled(program):
@@ -25,7 +26,7 @@ def compiled(program):
 
 
 def same(program, least):
-    """All of them; `least` are to be comparable, and to have bytes on RoCE."""
+    """All of them, `least` over RDMA."""
     def run(lab):
         path = compiled(program)
         ours = [name for name in lab.logged().items()]
@@ -42,14 +43,15 @@ def same(program, least):
                 if job.rc is None:
                     job.kill()
         lines = re.findall(r"^\w+::(\w+) (\w+) ?(.*)$", text, re.M)
-        other = [f"{name}: {words[:300]}" for name, verdict, words in lines if verdict == "other"]
+        other = [f"{name}: {words[:300]}" for name, verdict, words in lines if verdict == "other" and f"{program}::{name}" not in KNOWN]
         if other:
             raise Failed(f"another transcript: {'; '.join(other)}")
         over_rdma = [name for name, verdict, words in lines if verdict == "same" and int(words.split()[0]) > 1000]
         if len(over_rdma) < least:
             raise Failed(f"no more than {len(over_rdma)} over RDMA: {[line[:2] for line in lines]}")
         verdicts = [verdict for _, verdict, _ in lines]
-        return f"{len(lines)} cases, {verdicts.count('same')} the same, {len(over_rdma)} of them over RDMA" + "".join(f", {verdicts.count(w)} {w}" for w in ("unsteady", "unsound") if w in verdicts)
+        rest = "".join(f", {verdicts.count(w)} {w}" for w in ("other", "unsteady", "unsound") if w in verdicts)
+        return f"{len(lines)} cases, {verdicts.count('same')} the same, {len(over_rdma)} of them over RDMA{rest}"
     return run
 
 

@@ -122,6 +122,9 @@ unsafe fn send_anyhow(
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
+    if flags & libc::MSG_ZEROCOPY != 0 && s.is_linked() && s.can_return() {
+        life::hand_over(s, fd, Reason::ZeroCopy); // the kernel alone says when it has done with the bytes
+    }
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
     let number = fd;
