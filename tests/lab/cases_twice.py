@@ -14,7 +14,7 @@ TWICE = f"/usr/bin/python3 {HERE}/twice.py"
 # Bytes take longer from guest to guest than from process to process.
 ENV = {"WALK_ARRIVES": "40000"}
 # Cases that are to be comparable, and to have bytes on RoCE.
-PROGRAMS = {"walks": 5, "calls": 7, "flags": 8, "close": 12}
+PROGRAMS = {"walks": 5, "calls": 7, "flags": 8, "close": 12, "children": 9, "execs": 8}
 # Over RDMA these differ from TCP (docs/interpose.md says how).
 KNOWN = {"flags::oob", "close::eof", "close::unread", "close::linger_zero"}
 

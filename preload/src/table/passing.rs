@@ -9,6 +9,7 @@ use super::{connections, life, sock};
 use crate::family::process;
 use crate::family::sock::{Sock, aside as who, flag};
 use crate::rendezvous::aside::{self, Place};
+use crate::rendezvous::smc;
 use crate::sys::{self, net};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::*};
@@ -52,6 +53,9 @@ fn note(s: &Sock) {
 /// connections that may come back when it has ended.
 pub fn before_start(pid: Option<u32>) -> Option<Place> {
     let surviving = || connections().filter(|(fd, _)| survives_exec(*fd));
+    for (fd, s) in surviving().filter(|(fd, s)| *fd <= 2 || s.has(flag::INHERITABLE)) {
+        smc::give_away(s, fd);
+    }
     for (fd, s) in surviving().filter(|(_, s)| s.has(flag::INHERITABLE)) {
         pass_on(s, fd);
     }

@@ -77,6 +77,21 @@ fn begin_unused(s: &'static Sock, sock: i32) -> bool {
     true
 }
 
+/// Another program is about to get a connection that nobody has used: it is declined here, for neither that one nor who has it as well could do so later,
+/// when the other may have used it. TCP from now on.
+pub fn give_away(s: &'static Sock, sock: i32) {
+    if s.has(flag::UNASKED)
+        && let Shown::Peer(peer) = mark::ask(s, sock)
+    {
+        gate::alone(|| {
+            if s.has(flag::UNASKED) {
+                decline(s, sock, peer, Reason::Exec, PATIENCE);
+                s.clear(flag::UNASKED);
+            }
+        });
+    }
+}
+
 /// A marked connection was accepted. Its first use makes the link; if that does not come soon, the service
 /// thread does, for a kernel's client waits for the handshake, and not for long.
 pub fn accepted(s: &'static Sock, sock: i32) {
@@ -153,8 +168,12 @@ fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
 /// There is no thread, no descriptor or no memory for a handshake: it is declined here and now.
 fn do_without(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
     log::warn!(target: "smcr::link", fd = sock, "no thread, descriptor or memory for a handshake");
-    s.note(Reason::NoResources);
-    if !Shake::refuse(s, sock, peer, Reason::NoResources, patience) {
+    decline(s, sock, peer, Reason::NoResources, patience);
+}
+
+fn decline(s: &'static Sock, sock: i32, peer: Peer, why: Reason, patience: Time) {
+    s.note(why);
+    if !Shake::refuse(s, sock, peer, why, patience) {
         let _ = net::disconnect(sock);
     }
 }
