@@ -7,7 +7,7 @@
 //! [`return_receiving`]).
 
 use super::tx::Step;
-use super::{bell, end, shadow};
+use super::{bell, end, rouse, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
@@ -148,6 +148,14 @@ pub fn return_receiving(s: &Sock, kernel: u64, is_still: impl Fn() -> bool) -> b
     s.rx_medium.store(medium::TCP, SeqCst);
     changes::note(s);
     true
+}
+
+/// The program has shut down a direction: the link tells the peer, and who waits for the connection looks again, as the kernel
+/// wakes who waits for a TCP socket.
+pub fn after_own_shutdown(s: &Sock) {
+    kick(s);
+    changes::note(s);
+    rouse::all();
 }
 
 /// The program has shut down a direction while the handshake was on its way: now TCP is told.

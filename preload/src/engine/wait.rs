@@ -132,7 +132,8 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         if linked {
             linked::poll();
         }
-        follow::pending(s, dir)
+        // Of TCP's own end the kernel's socket tells, which is not listened to over a link.
+        follow::pending(s, dir) || linked && is_over(s)
     };
     if s.rx_in_memory() && !polled && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
         return Ok(());

@@ -91,7 +91,7 @@ hooks! {
             guarded(|| close::before_shutdown(s, fd, how));
             if s.is_linked() {
                 return if (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-                    engine::linked::kick(s);
+                    engine::linked::after_own_shutdown(s);
                     0
                 } else {
                     crate::sys::set_errno(crate::sys::Errno(libc::EINVAL));
