@@ -4,9 +4,7 @@ that has gone stays in the kernel."""
 import re
 
 from guests import Failed
-from lab import MEND, add, said
-
-CUT = "nft add rule inet lab cut udp dport 4791 drop"
+from lab import add, said
 
 
 def dies(client, server, writes):
@@ -15,14 +13,9 @@ def dies(client, server, writes):
         to = lab.server(server)
         job = lab.client(client, to, "bereft", writes, PATIENCE=240).expect("up", 40)
         began = lab.on_rdma(client, server)
-        try:
-            for guest in (lab.a, lab.b):
-                guest.run(CUT)
+        with lab.cut_off():
             job.expect("saw ", 100)
             text = job.done(245)
-        finally:
-            for guest in (lab.a, lab.b):
-                guest.run(MEND)
         mine, took = re.search(r"^saw (\w+) after ([\d.]+) s", text, re.M).groups()
         theirs = re.search(r"server saw (\w+)", said(text))[1]
         ours, kernel = (mine, theirs) if client == "smcr" else (theirs, mine)

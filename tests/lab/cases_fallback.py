@@ -132,14 +132,8 @@ def blocked(client, server, where, why):
         finally:
             job.kill()
     def run(lab):
-        guests = [lab.guests.a if name == "A" else lab.guests.b for name in where]
-        for guest in guests:
-            guest.run("nft add rule inet lab cut udp dport 4791 drop")
-        try:
+        with lab.cut_off(*(lab.a if name == "A" else lab.b for name in where)):
             return fresh(lab)
-        finally:
-            for guest in guests:
-                guest.run(MEND)
     return run
 
 
@@ -148,15 +142,12 @@ def closed_at_once(client, server, operation, words):
     def run(lab):
         to, job = started(lab, "", server)
         try:
-            for guest in (lab.a, lab.b):
-                guest.run("nft add rule inet lab cut udp dport 4791 drop")
-            text = lab.client(client, to, operation, 50_000, PATIENCE=120).done(125)
-            if words not in said(text):
-                raise Failed(f"the other end has something else: {said(text)}")
-            return f"{said(text)}"
+            with lab.cut_off():
+                text = said(lab.client(client, to, operation, 50_000, PATIENCE=120).done(125))
+            if words not in text:
+                raise Failed(f"the other end has something else: {text}")
+            return text
         finally:
-            for guest in (lab.a, lab.b):
-                guest.run(MEND)
             job.kill()
     return run
 

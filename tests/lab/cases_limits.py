@@ -2,7 +2,7 @@
 connections are to go back there."""
 from cases_fallback import NOBODY, declined, over_tcp, started
 from guests import Failed
-from lab import MEND, add, case, said
+from lab import add, case, said
 
 # Of `nobody`, who runs nothing else.
 NO_THREADS = f"prlimit --nproc=1 {NOBODY}"
@@ -42,15 +42,11 @@ def limits_the_link_dies_and_no_descriptor_is_left(lab):
     job = lab.client("smcr", lab.server("smcr"), "full", 100_000, 8, PATIENCE=120).expect("up", 40)
     try:
         began = lab.on_rdma("smcr", "smcr", number=9)
-        for guest in (lab.a, lab.b):
-            guest.run("nft add rule inet lab cut udp dport 4791 drop")
-        with lab.traffic() as traffic:
+        with lab.cut_off(), lab.traffic() as traffic:
             job.guest.say(id=job.number, input="go\n")
             text = said(job.done(120))
         if traffic.tcp < 2 * 8 * 100_000:
             raise Failed(f"not over TCP at the end: {traffic}")
         return f"{text}; {traffic}{began}"
     finally:
-        for guest in (lab.a, lab.b):
-            guest.run(MEND)
         lab.restart()

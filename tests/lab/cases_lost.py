@@ -3,9 +3,7 @@ import re
 import time
 
 from guests import Failed
-from lab import MEND, case, payload, said
-
-CUT = "nft add rule inet lab cut udp dport 4791 drop"
+from lab import CUT, MEND, case, payload, said
 
 
 @case

@@ -3,7 +3,6 @@ natively, and the same with the library at both ends (`twice.py`)."""
 import os
 import re
 import subprocess
-import time
 
 from guests import HERE, Failed
 from lab import LIB, add
@@ -29,15 +28,11 @@ def same(program, least):
     """All of them, `least` over RDMA."""
     def run(lab):
         path = compiled(program)
-        ours = [name for name in lab.logged().items()]
-        words = " ".join(f"{name}={value}" for name, value in [*ENV.items(), *ours])
+        words = " ".join(f"{name}={value}" for name, value in {**ENV, **lab.logged()}.items())
         leads = lab.a.start(f"exec env {words} {TWICE} a {lab.a.ip} {LIB} {path}").expect("leads", 30)
         follows = lab.b.start(f"exec env {words} {TWICE} b {lab.a.ip} {LIB} {path}")
         try:
-            text, end = "", time.monotonic() + 1500
-            while leads.rc is None and time.monotonic() < end:
-                time.sleep(0.5)
-            text = leads.done(1)
+            text = leads.done(1500)
         finally:
             for job in (leads, follows):
                 if job.rc is None:

@@ -5,9 +5,8 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import MEND, PORTS, add, case, said
+from lab import CUT, MEND, PORTS, add, case, said
 
-CUT = "nft add rule inet lab cut udp dport 4791 drop"
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
 
@@ -91,18 +90,13 @@ def on_a_dead_link(operation, *rest):
         to = lab.server("smcr")
         job = lab.client("smcr", to, "holds", operation, 50_000, *rest, PATIENCE=100).expect("up", 30)
         began = lab.on_rdma("smcr", "smcr")
-        try:
-            for guest in (lab.a, lab.b):
-                guest.run(CUT)
+        with lab.cut_off():
             job.guest.say(id=job.number, input="go\n")
             text = said(job.done(100))
             if rest:
                 text = said(lab.client("tcp", to, "ends", *rest, PATIENCE=60).done(65))
             if "server saw eof 50000" not in text:
                 raise Failed(text)
-        finally:
-            for guest in (lab.a, lab.b):
-                guest.run(MEND)
         return f"{text}{began}; then {on_rdma(lab, to)}"
     return run
 

@@ -1,4 +1,5 @@
 """What cases share: servers and clients of the three kinds, counters, proofs. Used by the cases_* files."""
+import contextlib
 import json
 import re
 import time
@@ -11,6 +12,8 @@ EID = "SMCR-LAB"
 PEER = f"/usr/bin/python3 {HERE}/peer.py"
 KERNEL = f"/usr/bin/python3 {HERE}/kernel.py"
 LIB = "/usr/local/lib/smcr/libsmcr.so"
+# RoCE does not get into a guest any more.
+CUT = "nft add rule inet lab cut udp dport 4791 drop"
 # What a case has cut off carries again.
 MEND = "nft flush chain inet lab cut"
 CASES = []
@@ -80,6 +83,18 @@ class Lab:
         guest = guest or self.b
         words = " ".join(map(str, rest))
         return guest.start(f"exec {PEER} {operation} {to} {words}", **self.env(kind, **more))
+
+    @contextlib.contextmanager
+    def cut_off(self, *guests):
+        """Meanwhile RoCE does not get into these guests, or into both."""
+        guests = guests or (self.a, self.b)
+        try:
+            for guest in guests:
+                guest.run(CUT)
+            yield
+        finally:
+            for guest in guests:
+                guest.run(MEND)
 
     # --- proofs ---
 

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 
+from flow import line
 from kernel import counters
 
 DEADLINE = float(os.environ.get("DEADLINE", "60"))
@@ -35,10 +36,8 @@ def relay(one, other):
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-    threads = [threading.Thread(target=copy, args=ends, daemon=True) for ends in ((one, other), (other, one))]
-    for thread in threads:
-        thread.start()
-    return threads
+    for ends in ((one, other), (other, one)):
+        threading.Thread(target=copy, args=ends, daemon=True).start()
 
 
 def run(program, case, side, sync, env):
@@ -71,16 +70,6 @@ def kill(group):
         pass
 
 
-def line(control):
-    text = b""
-    while not text.endswith(b"\n"):
-        byte = control.recv(1)
-        if not byte:
-            raise EOFError
-        text += byte
-    return json.loads(text)
-
-
 def say(control, what):
     control.sendall(json.dumps(what).encode() + b"\n")
 
@@ -88,6 +77,10 @@ def say(control, what):
 def environment(address, library):
     env = {**os.environ, "CASE_ADDRESS": address}
     return {**env, "LD_PRELOAD": library} if library else env
+
+
+def came_to_nothing(said):
+    return any("hangs" in text or "DIED" in text for text in said)
 
 
 class Pair:
@@ -109,27 +102,26 @@ class Pair:
 
     def check(self, case):
         native = self.both(case, None)
-        if any("hangs" in said or "DIED" in said for said in native):
+        if came_to_nothing(native):
             return "unsound " + " | ".join(native[-4:])
         before = counters()["roce"]
         ours = self.both(case, self.library)
         carried = counters()["roce"] - before
         if ours == native:
             return f"same {carried}"
-        again = [self.both(case, None) for _ in range(3)]
-        if any(other != native for other in again):
+        if not came_to_nothing(ours) and any(self.both(case, None) != native for _ in range(3)):
             return f"unsteady {carried}"
         self.keep(case, native, ours)
         changed = [said for said in difflib.unified_diff(native, ours, lineterm="", n=0) if not said.startswith(("---", "+++", "@@"))]
         return f"other {carried} " + " | ".join(changed[:8])
 
-
     def keep(self, case, native, ours):
         """Both transcripts whole, where KEEP names a directory."""
+        if not KEEP:
+            return
         for name, said in (("native", native), ("library", ours)):
-            if KEEP:
-                with open(f"{KEEP}/{os.path.basename(self.program)}.{case}.{name}", "w") as file:
-                    file.write("\n".join(said) + "\n")
+            with open(f"{KEEP}/{os.path.basename(self.program)}.{case}.{name}", "w") as file:
+                file.write("\n".join(said) + "\n")
 
 
 def lead(address, library, program, *cases):

@@ -8,7 +8,7 @@
 
 use super::lock::{self, mark, now};
 use super::slot::{Closing, Slot};
-use super::state::State;
+use super::state::{State, is_over};
 use crate::family::holders;
 use crate::family::sock::flag;
 use crate::layout::{ctl, fin};
@@ -136,13 +136,12 @@ impl State {
     /// after this. None: messages are still on their way.
     pub fn state_back(&mut self, index: u32) -> Option<u64> {
         self.poll(); // what has arrived counts
-        let group = self.slots.get(index as usize)?.as_ref()?.group;
-        let over = group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
-        let slot = self.slot(index)?;
+        let State { slots, groups, .. } = self;
+        let slot = slots.get_mut(index as usize)?.as_deref_mut()?;
         if let Leaving::Stated(at) = slot.leaving {
             return Some(at);
         }
-        if slot.in_flight > 0 && !over {
+        if slot.in_flight > 0 && !is_over(groups, slot.group) {
             return None;
         }
         let back = slot.rx_dir();
@@ -177,10 +176,8 @@ impl State {
             // There never was a link by which more could come.
             slot.broken(None);
         }
-        let over = slot.group.is_none_or(|g| {
-            self.groups.get(g).and_then(Option::as_ref).is_none_or(|g| g.over.is_some())
-        });
-        if over {
+        let place = slot.group;
+        if is_over(&self.groups, place) {
             if let Some(slot) = self.slot(index) {
                 slot.link_down();
                 if slot.is_finished(true) {

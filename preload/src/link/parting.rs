@@ -3,7 +3,7 @@
 use super::leave::Leaving;
 use super::lock::{mark, now};
 use super::slot::{Closing, Slot};
-use super::state::State;
+use super::state::{State, is_over};
 use smcr_proto::smc::conn;
 use std::sync::atomic::Ordering::*;
 
@@ -60,7 +60,7 @@ impl State {
             let said = slot.conn.as_ref().is_none_or(|c| {
                 !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
             });
-            let over = slot.group.is_none_or(|g| self.groups[g].as_ref().is_none_or(|g| g.over.is_some()));
+            let over = is_over(&self.groups, slot.group);
             let answered = slot.ours || over || slot.conn.as_ref().is_none_or(conn::Conn::is_finished);
             let owed = slot.in_flight > 0 || slot.pumped != head && !unsendable;
             all = all.max(match () {

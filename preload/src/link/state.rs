@@ -270,12 +270,12 @@ impl State {
 
     /// Its handshake is over, whatever it has come to; the program may have closed it meanwhile.
     pub fn end_handshake(&mut self, id: Id) {
-        let Some(slot) = self.slot_of(id) else { return };
+        let State { slots, groups, .. } = self;
+        let slot = slots.get_mut(id.index as usize).and_then(Option::as_deref_mut);
+        let Some(slot) = slot.filter(|slot| slot.serial == id.serial) else { return };
         slot.in_handshake = false;
-        let (on_tcp, place) = (slot.on_tcp, slot.group);
-        let over = place.is_none_or(|p| self.groups.get(p).and_then(Option::as_ref).is_none_or(|g| g.over.is_some()));
         // A page that ended on TCP is kept for a program that may look at it.
-        if !on_tcp && self.slot_of(id).is_some_and(|slot| slot.is_finished(over)) {
+        if !slot.on_tcp && slot.is_finished(is_over(groups, slot.group)) {
             self.release(id.index);
         }
     }
@@ -329,6 +329,11 @@ impl State {
             slot.wake();
         }
     }
+}
+
+/// Whether a connection with this group, if any, has no link that carries on.
+pub(super) fn is_over(groups: &[Option<Group>], place: Option<usize>) -> bool {
+    place.and_then(|place| groups.get(place)?.as_ref()).is_none_or(|group| group.over.is_some())
 }
 
 /// The sending rings of this size.

@@ -52,27 +52,27 @@ pub fn first_use(s: &'static Sock, sock: i32) {
         Shown::Unmarked | Shown::Nobody => s.clear(flag::UNASKED),
         Shown::Peer(peer) => {
             let _entered = gate::enter();
-            gate::alone(|| begin_once(s, sock, peer, PATIENCE));
+            gate::alone(|| once(s, || begin(s, sock, peer, PATIENCE)));
         }
     }
 }
 
 /// Only one thread begins (`gate::alone`). Others that are about to use the connection see that nobody has looked yet until it has.
-fn begin_once(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
+fn once(s: &Sock, begin: impl FnOnce()) {
     if s.has(flag::UNASKED) {
-        begin(s, sock, peer, patience);
+        begin();
         s.clear(flag::UNASKED);
     }
 }
 
-/// The same for a connection that nobody has used since it was accepted, if this process alone has it: where several have it,
+/// [`first_use`] for a connection that nobody has used since it was accepted, if this process alone has it: where several have it,
 /// the one that uses it begins. False: to be asked again.
 fn begin_unused(s: &'static Sock, sock: i32) -> bool {
     let Some(_entered) = gate::try_enter() else { return false };
     if s.holders.load(Relaxed) == 1
         && let Shown::Peer(peer) = mark::ask(s, sock)
     {
-        return gate::alone_now(|| begin_once(s, sock, peer, PATIENCE_OF_SERVICE));
+        return gate::alone_now(|| once(s, || begin(s, sock, peer, PATIENCE_OF_SERVICE)));
     }
     true
 }
@@ -83,12 +83,7 @@ pub fn give_away(s: &'static Sock, sock: i32) {
     if s.has(flag::UNASKED)
         && let Shown::Peer(peer) = mark::ask(s, sock)
     {
-        gate::alone(|| {
-            if s.has(flag::UNASKED) {
-                decline(s, sock, peer, Reason::Exec, PATIENCE);
-                s.clear(flag::UNASKED);
-            }
-        });
+        gate::alone(|| once(s, || decline(s, sock, peer, Reason::Exec, PATIENCE)));
     }
 }
 

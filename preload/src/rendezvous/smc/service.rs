@@ -7,7 +7,7 @@ use super::backlog::{self, Listener};
 use super::heir::Heir;
 use super::relatives;
 use super::blocked::Blocked;
-use super::shake::Shake;
+use super::shake::{self, Shake};
 use super::way_back::Leaver;
 use crate::link::cover::{self, rest::Rest};
 use crate::link::leave::TcpEvent;
@@ -255,9 +255,7 @@ fn round(work: &mut Work) {
     if busy == Some(true) || !SUBMITTED.load(Acquire).is_null() {
         return;
     }
-    // Rounded up: a deadline is never met too early, which would be a busy loop.
-    let ms = at.map_or(-1, |at| at.saturating_sub(now()).as_micros().div_ceil(1000).min(60_000) as i32);
-    if fd::poll(&mut fds, ms).unwrap_or(0) == 0 {
+    if fd::poll(&mut fds, at.map_or(-1, shake::until)).unwrap_or(0) == 0 {
         return;
     }
     if fds[0].revents != 0 {

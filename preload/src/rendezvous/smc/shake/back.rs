@@ -129,9 +129,7 @@ impl Shake {
     /// Sends what the program has sent meanwhile, then lets it go on by itself. True: done.
     pub(super) fn drain(&mut self) -> bool {
         let Some(mut at) = self.drained else { return true };
-        if self.id.is_none() {
-            return self.late == Late::Nothing;
-        }
+        let Some(id) = self.id else { return self.late == Late::Nothing };
         // Asked before its ring is looked at: what it has sent before it left is there then.
         let mut left_by_program = self.sock().is_none();
         let done = lock::with(|all| {
@@ -162,7 +160,11 @@ impl Shake {
         self.drained = Some(at);
         if left_by_program {
             if done {
-                lock::with(|all| self.slot(all).map(|slot| slot.index).map(|index| all.release(index)));
+                lock::with(|all| {
+                    if all.slot_of(id).is_some() {
+                        all.release(id.index);
+                    }
+                });
             }
             return done;
         }
@@ -170,7 +172,7 @@ impl Shake {
         let is_still = self.is_still();
         if !self.receives && self.late == Late::Nothing {
             self.receives = linked::return_receiving(s, self.received, is_still);
-            self.wake();
+            lock::with(|all| all.wake_slot(id.index));
         }
         self.sends = self.sends || done && linked::return_sending(s, self.fd, (at, self.sent), is_still);
         if !done || !self.sends || !self.receives {
@@ -182,13 +184,7 @@ impl Shake {
         if !linked::return_whole(s, self.fd, is_still, note) {
             return false;
         }
-        self.wake();
+        lock::with(|all| all.wake_slot(id.index));
         true
-    }
-
-    fn wake(&self) {
-        if let Some(id) = self.id {
-            lock::with(|all| all.wake_slot(id.index));
-        }
     }
 }

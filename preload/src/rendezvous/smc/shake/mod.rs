@@ -37,7 +37,7 @@ use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
 
 pub use about::names;
-pub use wants::Wants;
+pub use wants::{Wants, until};
 
 /// A handshake on its way.
 pub struct Shake {

@@ -1,7 +1,7 @@
 //! A handshake for which there is no descriptor, no memory or no thread: the thread that uses the connection says no by itself, and waits
 //! until the peer has heard it. Nothing is in memory yet, so nothing has to come back from there. Called by [`super::super::begin`].
 
-use super::Shake;
+use super::{Shake, until};
 use crate::family::sock::Sock;
 use crate::link::lock::now;
 use crate::rendezvous::smc::blocked::Blocked;
@@ -18,15 +18,14 @@ impl Shake {
     pub fn refuse(s: &'static Sock, sock: i32, peer: Peer, why: Reason, patience: Time) -> bool {
         let refusal = Some((why, Diagnosis::MEMORY));
         let mut shake = Shake::bare(s, sock, None, RmbeSize::at_least(0), peer, refusal);
-        let (mut blocked, until) = (Blocked::default(), now() + patience);
+        let (mut blocked, end) = (Blocked::default(), now() + patience);
         while !shake.step(&mut blocked) {
-            if now() >= until {
+            if now() >= end {
                 return false;
             }
             let wants = shake.wants();
-            let at = wants.at.map_or(until, |at| at.min(until));
-            let ms = at.saturating_sub(now()).as_micros().div_ceil(1000) as i32;
-            let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: wants.events, revents: 0 }], ms);
+            let at = wants.at.map_or(end, |at| at.min(end));
+            let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: wants.events, revents: 0 }], until(at));
         }
         s.tx.kernel.store(shake.sent, Relaxed);
         s.rx.kernel.store(shake.received, Relaxed);

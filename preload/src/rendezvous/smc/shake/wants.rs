@@ -13,6 +13,11 @@ pub struct Wants {
     pub at: Option<Time>,
 }
 
+/// A timeout of poll(2) that ends at this time. Rounded up: a deadline is never met too early, which would be a busy loop.
+pub fn until(at: Time) -> i32 {
+    at.saturating_sub(now()).as_micros().div_ceil(1000).min(60_000) as i32
+}
+
 impl Shake {
     /// Whether a step may get it further: something happened, its time has come, or it waits for what
     /// makes no event.
