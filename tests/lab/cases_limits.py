@@ -11,11 +11,10 @@ OWN = "resources"
 
 
 def server(client, wrap, how):
-    """What is missing may be a descriptor for the handshake, or for its device."""
     def run(lab):
         to, job = started(lab, wrap, how=f"0 {how}")
         try:
-            shown = [over_tcp(lab, client, to, why=(declined(client, "(01010000|03030002)"), f"{OWN}|SMC 03030002")) for _ in range(3)]
+            shown = [over_tcp(lab, client, to, why=(declined(client, "01010000"), OWN)) for _ in range(3)]
             return "; ".join(shown)
         finally:
             job.kill()

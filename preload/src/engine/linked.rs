@@ -13,7 +13,7 @@ use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::layout::word;
 use crate::link::{cover, lock};
-use crate::sys::{Errno, fd, net, spare};
+use crate::sys::{Errno, net, spare};
 use crate::transport::changes;
 use crate::transport::region::{Dir, RegionHeader, fin};
 use crate::transport::waiters::Waiter;
@@ -342,7 +342,7 @@ pub fn keep_tcp(s: &Sock, sock: i32) {
         _ => false,
     });
     if kept != Some(true) {
-        fd::close(own);
+        spare::give_back(own, lock::service());
     }
 }
 

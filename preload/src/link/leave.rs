@@ -12,7 +12,7 @@ use super::state::{State, is_over};
 use crate::family::holders;
 use crate::family::sock::flag;
 use crate::layout::{ctl, fin};
-use crate::sys::fd;
+use crate::sys::spare;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::conn::{self, Conn};
@@ -84,7 +84,7 @@ impl Slot {
     /// The descriptor of the TCP connection that was kept when the program closed its own is not needed.
     pub(super) fn let_tcp_go(&mut self) {
         if let Some(tcp) = self.tcp.take() {
-            fd::close(tcp);
+            spare::give_back(tcp, lock::service());
         }
     }
 

@@ -1,19 +1,19 @@
 //! One descriptor kept for a process that may have no more: what has to be duplicated then takes its number.
 //!
-//! Made and made again by the service thread of the links ([`refill`]), used by it and by a close for the way back to TCP.
+//! Made with the service thread of the links, when there are numbers, and never again: a later one could be the program's last. What was
+//! duplicated gives the number back ([`give_back`]). Used by the way back to TCP, and by a close for it.
 
 use super::{Errno, Res, fd};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
 static SPARE: AtomicI32 = AtomicI32::new(-1);
 
-/// Keeps one, if there is none and a number is to be had.
-pub fn refill() {
+/// Keeps one.
+pub fn make() {
     if SPARE.load(Relaxed) < 0
         && let Ok(own) = fd::eventfd().map(fd::park)
-        && SPARE.compare_exchange(-1, own, AcqRel, Relaxed).is_err()
     {
-        fd::close(own);
+        SPARE.store(own, Release);
     }
 }
 
@@ -28,7 +28,23 @@ pub fn duplicate(number: i32) -> Res<i32> {
     if spare < 0 {
         return Err(refused);
     }
-    fd::dup3(number, spare, libc::O_CLOEXEC).map(|_| spare).inspect_err(|_| fd::close(spare))
+    fd::dup3(number, spare, libc::O_CLOEXEC).map(|_| spare).inspect_err(|_| keep(spare))
+}
+
+/// What [`duplicate`] has made is not needed any more: its number is the spare one if there is none, with the same file behind it as `like`, another
+/// descriptor of our own.
+pub fn give_back(own: i32, like: i32) {
+    if SPARE.load(Relaxed) < 0 && fd::dup3(like, own, libc::O_CLOEXEC).is_ok() {
+        keep(own);
+    } else {
+        fd::close(own);
+    }
+}
+
+fn keep(own: i32) {
+    if SPARE.compare_exchange(-1, own, AcqRel, Relaxed).is_err() {
+        fd::close(own);
+    }
 }
 
 /// Names it, if there is one.
@@ -41,7 +57,7 @@ pub fn moved(old: i32, new: i32) -> bool {
     SPARE.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
 }
 
-/// A forked child makes its own where it needs one.
+/// A forked child makes its own with its own thread.
 pub fn forget_in_child() {
     let own = SPARE.swap(-1, Relaxed);
     if own >= 0 {

@@ -8,7 +8,7 @@ use super::load;
 use super::port::Port;
 use crate::fault::{self, Step as Fault};
 use crate::log;
-use crate::sys::{Errno, Res, fd};
+use crate::sys::{self, Errno, Res, fd};
 use smcr_proto::smc::id::Mtu;
 use std::ffi::CStr;
 
@@ -87,7 +87,7 @@ impl Device {
         if fault::fails(Fault::DeviceOpened) {
             return Err(Errno(libc::ENODEV));
         }
-        let context = open(verbs, &port.device).ok_or(Errno(libc::ENODEV))?;
+        let context = open(verbs, &port.device)?;
         // SAFETY: an open context.
         let out_of_the_way = unsafe { [&mut (*context).cmd_fd, &mut (*context).async_fd] };
         for fd in out_of_the_way {
@@ -113,8 +113,9 @@ impl Device {
             let _ = fd::fcntl((*context).async_fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
         }
         if device.channel.is_null() {
+            let e = sys::errno();
             device.close();
-            return Err(Errno(libc::ENOMEM));
+            return Err(e);
         }
         // SAFETY: a channel just made.
         unsafe {
@@ -325,22 +326,23 @@ fn status(wc: &Wc) -> u32 {
     wc.status
 }
 
-fn open(verbs: &Functions, name: &str) -> Option<*mut Context> {
+/// ENODEV: there is none of that name; else what the library found.
+fn open(verbs: &Functions, name: &str) -> Res<*mut Context> {
     let mut n = 0;
     // SAFETY: the list is used and freed here; its entries are valid up to `n`, and a context keeps its
     // device.
     unsafe {
         let list = (verbs.ibv_get_device_list)(&mut n);
         if list.is_null() {
-            return None;
+            return Err(sys::errno());
         }
-        let mut found = None;
+        let mut found = Err(Errno(libc::ENODEV));
         for i in 0..n.max(0) as usize {
             let device = *list.add(i);
             let its = CStr::from_ptr((verbs.ibv_get_device_name)(device));
             if its.to_bytes() == name.as_bytes() {
                 let context = (verbs.ibv_open_device)(device);
-                found = (!context.is_null()).then_some(context);
+                found = if context.is_null() { Err(sys::errno()) } else { Ok(context) };
                 break;
             }
         }

@@ -130,6 +130,7 @@ fn start() -> bool {
     if watch >= 0 && held::can_hold(event) {
         WATCH.store(watch, Release);
         lock::set_service(event);
+        spare::make();
         if std::thread::Builder::new().name("smcr-link".into()).stack_size(256 * 1024).spawn(serve).is_ok() {
             return true;
         }
@@ -167,7 +168,6 @@ fn serve() {
 
 fn round(work: &mut Work) {
     let Work { shakes, leavers, refused, later, listeners, heirs, blocked, rest } = work;
-    spare::refill();
     let mut node = SUBMITTED.swap(std::ptr::null_mut(), Acquire);
     while !node.is_null() {
         // SAFETY: made by `submit`, taken off the list by this thread alone.

@@ -17,7 +17,7 @@ use crate::link::lock::{self, now};
 use crate::link::slot::Id;
 use crate::link::wake;
 use crate::log;
-use crate::sys::{Errno, Res, dir, fd, net, spare};
+use crate::sys::{Errno, Res, dir, net, spare};
 use smcr_proto::smc::Time;
 use smcr_proto::way_back::{LEN, WayBack};
 use std::sync::atomic::Ordering::*;
@@ -87,7 +87,7 @@ impl Leaver {
                 Stage::Pay => self.pay(),
                 Stage::Alone(at) => self.send_alone(at),
                 Stage::Over => {
-                    fd::close(self.fd);
+                    spare::give_back(self.fd, lock::service());
                     return true;
                 }
             }
@@ -239,7 +239,7 @@ pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Res<i32> {
         if net::cookie(own) == Ok(cookie) {
             return Ok(own);
         }
-        fd::close(own);
+        spare::give_back(own, lock::service());
         Err(Errno(libc::EBADF))
     };
     match hint.map(take) {

@@ -1,8 +1,9 @@
 //! What a handshake says of this process and its host, and which RoCE port belongs to a connection.
 
 use crate::link::lock;
-use crate::sys::net;
+use crate::sys::{Errno, net};
 use crate::verbs::port::{self, Port};
+use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::Host;
 use smcr_proto::smc::id::PeerId;
 
@@ -28,6 +29,14 @@ fn host() -> Host {
     }
     let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     Host::linux(std::str::from_utf8(&name[..end]).unwrap_or("localhost"))
+}
+
+/// What a peer is told where no device or link can be had.
+pub(super) fn no_device(e: Errno) -> Diagnosis {
+    match e.0 {
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM => Diagnosis::MEMORY,
+        _ => Diagnosis::NO_SMCR_DEVICE,
+    }
 }
 
 /// The RoCE port for the source address of a connection.

@@ -1,10 +1,10 @@
 //! How a handshake begins: a port, the greeting between two libsmcr, what is offered.
 
-use super::about::{find_port, names};
+use super::about::{find_port, names, no_device};
 use super::{Machine, Shake};
 use crate::control;
 use crate::link::lock::{self, now};
-use crate::verbs::port::Port;
+use crate::sys::{Errno, Res, fd};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
@@ -27,12 +27,11 @@ const LIMITS_OF_KERNELS: Limits = Limits { max_links: 2, ..LIMITS };
 impl Shake {
     pub(super) fn start(&mut self) {
         if self.refusal.is_none() {
-            self.port = find_port(self.fd);
             // Opened before the first message: the first time takes long, and the peer waits 6 s for the next one.
-            let opens = |port: &Port| lock::with(|all| all.device(port).is_ok()) == Some(true);
-            if !self.port.as_ref().is_some_and(opens) {
-                self.refusal = Some((Reason::SmcNoRdma, Diagnosis::NO_SMCR_DEVICE));
-            }
+            self.refusal = self.open_device().err().map(|e| match no_device(e) {
+                code @ Diagnosis::MEMORY => (Reason::NoResources, code),
+                code => (Reason::SmcNoRdma, code),
+            });
         }
         let ours = self.is_ours();
         if self.is_client() {
@@ -58,6 +57,15 @@ impl Shake {
             }
         };
         self.machine = Machine::Server(Server::new(now(), peer_id, offer, host));
+    }
+
+    fn open_device(&mut self) -> Res<()> {
+        self.port = find_port(self.fd);
+        match &self.port {
+            Some(port) => lock::with(|all| all.device(port)).unwrap_or(Err(Errno(libc::EBUSY))).map(drop),
+            // A process that may open nothing sees none.
+            None => Err(fd::dup_from(self.fd, 3).map(fd::close).err().unwrap_or(Errno(libc::ENODEV))),
+        }
     }
 
     pub(super) fn propose(&mut self) {

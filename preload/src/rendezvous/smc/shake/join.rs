@@ -1,5 +1,6 @@
 //! The link side of a handshake: finds the group for a connection or makes one, and brings its link up.
 
+use super::about::no_device;
 use super::{Machine, Shake};
 use crate::link::lock::{self, now};
 use crate::link::slot::Slot;
@@ -108,7 +109,7 @@ impl Shake {
             Some(at) => at,
             None => all.new_group(role, port, self.size).map(|place| (place, 0)).map_err(|e| {
                 log::warn!(target: "smcr::link", errno = e.0, "no link group could be made");
-                if e.0 == libc::ENOMEM { Diagnosis::MEMORY } else { Diagnosis::NO_SMCR_DEVICE }
+                no_device(e)
             })?,
         };
         self.group = Some(place);
