@@ -17,6 +17,9 @@ IP = {"A": "10.77.0.1", "B": "10.77.0.2"}
 EMULATOR = shlex.split(os.environ.get("LAB_QEMU", "qemu-system-x86_64"))
 # What a kernel writes that has lost a thread, or itself.
 OOPS = re.compile(r"Oops: |BUG: |Kernel panic|general protection fault|double fault")
+# EFLAGS in it, and the bits of them that a processor always leaves 0 (3, 5, 15, and 22 and above; Intel SDM 1, 3.4.3).
+EFLAGS = re.compile(r"EFLAGS: ([0-9a-f]{8})")
+ALWAYS_ZERO = 0xFFC0_8028
 # The second network, which the cases of two devices use.
 SECOND = {"A": "10.78.0.1", "B": "10.78.0.2"}
 
@@ -223,6 +226,11 @@ class Guests:
                 time.sleep(0.05)
         guest.connect(process)
         return guest
+
+    def impossible_flags(self, role):
+        """What its kernel has reported of the flags, if no processor can have them: the emulator has failed, and nothing that ran on it."""
+        found = EFLAGS.findall(self.console(role))
+        return next((flags for flags in found if int(flags, 16) & ALWAYS_ZERO), None)
 
     def console(self, role):
         """Its end; from where the kernel of the guest has reported an error of its own, if it has."""
