@@ -70,6 +70,13 @@ static void executed(void) {
         MUST(dup2(null, 1));
         warm(fd);
         echo(fd, "executed", 7);
+    } else if (!strcmp(role, "over")) {
+        R(recv(AT, buf, 10, 0));
+        R(send(AT, "x", 1, MSG_NOSIGNAL));
+        settle();
+        R(send(AT, "x", 1, MSG_NOSIGNAL));
+        R(shutdown(AT, SHUT_WR));
+        meet();
     } else if (!strcmp(role, "share")) { /* its own child uses it in turns with it */
         warm(AT);
         for (int i = 0; i < 2; i++) {
@@ -390,6 +397,21 @@ static void connected_b(void) {
     exec_at(dial(PORT), "warm");
 }
 
+/* It has ended when it goes to the next program. */
+static void over_a(void) {
+    int fd = conn();
+    got(fd, buf, 5000, 0, 5);
+    R(recv(fd, buf, 10, 0));
+    exec_at(fd, "over");
+}
+static void over_b(void) {
+    int fd = conn();
+    fill(buf, 5000, 0, 5);
+    put(fd, buf, 5000);
+    R(close(fd));
+    meet();
+}
+
 const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"low", low_a, warm_b, 0},
                              {"itself", itself_a, itself_b, 0},
@@ -414,5 +436,6 @@ const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"fails_beside_recv", fails_beside_recv_a, fails_beside_b, 0},
                              {"fails_beside_poll", fails_beside_poll_a, fails_beside_b, 0},
                              {"connected", connected_a, connected_b, 0},
+                             {"over", over_a, over_b, 0},
                              {"executed", executed, executed, COLD},
                              {0}};

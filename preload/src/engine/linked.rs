@@ -158,6 +158,22 @@ pub fn after_own_shutdown(s: &Sock) {
     rouse::all();
 }
 
+/// Whether the kernel says that nobody is connected any more: the connection has ended both ways, and TCP below as well (`link::below`).
+pub fn is_over(s: &Sock, sock: i32) -> bool {
+    let marks = s.rx.dir().map_or(0, |back| back.fin.load(Acquire));
+    let ended = marks & fin::RESET != 0 || marks & fin::WRITE != 0 && (s.has(flag::SHUT_WR) || s.has(flag::SWALLOWED));
+    ended && net::peer_addr(sock).is_err_and(|e| e.0 == libc::ENOTCONN)
+}
+
+/// The peer has closed, and all that it sent was read: TCP below shows the same to whoever gets it.
+pub fn has_nothing_left(s: &Sock) -> bool {
+    s.rx.dir().is_some_and(|back| {
+        let marks = back.fin.load(Acquire);
+        let is_told = marks & fin::RESET == 0 || end::is_death_told(s);
+        marks & fin::CLOSED != 0 && is_told && back.head.load(Acquire) == s.rx.cursor.load(Relaxed)
+    })
+}
+
 /// The program has shut down a direction while the handshake was on its way: now TCP is told.
 pub fn after_shutdown(s: &Sock, sock: i32) {
     let how = match (s.has(flag::SHUT_RD), s.has(flag::SHUT_WR)) {
@@ -310,7 +326,11 @@ pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
     }
     // TCP takes what comes first after the peer has closed; the answer to it is the reset.
     let first = s.flags.fetch_or(flag::SWALLOWED, AcqRel) & flag::SWALLOWED == 0;
-    Some(if first { Step::Moved(n) } else { Step::Failed(Errno(libc::EPIPE)) })
+    if !first {
+        return Some(Step::Failed(Errno(libc::EPIPE)));
+    }
+    after_own_shutdown(s); // as that changes what the connection shows
+    Some(Step::Moved(n))
 }
 
 /// Before the last descriptor is closed: what the peer is to see.

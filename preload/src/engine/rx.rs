@@ -89,6 +89,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 if waits == 0 && kernel::is_unknown(s) {
                     wait::was_called_rightly(s);
                 }
+                if !peek && urgent::is_near(s) && urgent::is_at_mark(s) {
+                    return Ok(got); // a call ends before an urgent byte (tcp_recvmsg)
+                }
                 let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d) || follow::is_at_switch(s, d));
                 if got == bufs.len() || (got >= enough && !more) || is_all {
                     return Ok(got);

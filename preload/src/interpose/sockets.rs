@@ -88,8 +88,12 @@ hooks! {
             guarded(|| life::first_use(s, fd));
         }
         if let Some(s) = table::sock(fd) && s.region().is_some() {
-            guarded(|| close::before_shutdown(s, fd, how));
-            if s.is_linked() {
+            let mut over = false;
+            guarded(|| {
+                over = s.is_linked() && engine::linked::is_over(s, fd);
+                close::before_shutdown(s, fd, how);
+            });
+            if s.is_linked() && !over {
                 return if (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
                     engine::linked::after_own_shutdown(s);
                     0

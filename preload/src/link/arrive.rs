@@ -68,6 +68,7 @@ impl State {
         if slot.tcp.is_some() && slot.has_said_all() {
             slot.let_tcp_go();
         }
+        slot.end_tcp();
         let finished = slot.is_finished(over);
         if is && !was && STALLED.fetch_add(1, Relaxed) == 0 {
             // Completions of messages end sleeps from now on as well; one may have come meanwhile.
@@ -162,7 +163,7 @@ impl State {
         if let Some(slot) = self.slot(index).filter(|s| s.group != Some(place) || s.link == link) {
             slot.in_flight = slot.in_flight.saturating_sub(1);
             let left = slot.tx_dir().head.load(Relaxed) != slot.pumped;
-            if slot.stalled || left || slot.closing >= Closing::Close {
+            if slot.stalled || left || slot.closing > Closing::Open {
                 mark(index);
             }
         }

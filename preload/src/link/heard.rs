@@ -100,6 +100,7 @@ impl Slot {
             s.rx.end.store(ENDED, Relaxed);
         }
         self.mark_end(fin::WRITE | fin::CLOSED | fin::RESET);
+        self.end_tcp();
     }
 
     /// Marks how the peer's direction has ended, and wakes whoever waits for either.
@@ -117,6 +118,7 @@ impl Slot {
     /// The group is over.
     pub fn link_down(&mut self) {
         let Some(conn) = &mut self.conn else { return };
+        let ended = self.in_flight == 0 && conn.has_ended();
         conn.handle_link_down();
         let error = conn.take_error();
         let (sent, read) = conn.sent_bytes();
@@ -125,7 +127,7 @@ impl Slot {
         if self.active && self.ends_without_answer() {
             return self.broken(None);
         }
-        if marks & fin::CLOSED != 0 || !self.active {
+        if marks & fin::CLOSED != 0 || ended || !self.active {
             return;
         }
         if !self.tcp_ended {

@@ -255,6 +255,7 @@ impl State {
         // After the handshake a peer says one thing only, and does not end before it has its answer.
         if what != TcpEvent::Readable {
             self.probe(index);
+            mark(index);
         } else if !slot.is_leaving() {
             self.want_back(index);
             // Perhaps the peer has given the link up, and could not say so by it.

@@ -12,13 +12,14 @@
 //! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
 //! - [`slot`]: a connection, [`pieces`] what it writes where, [`nudge`] what a kernel is given to read, [`heard`] what it hears; [`ending`]: when a kernel's
-//!   end is shown; [`leave`]: how it leaves for TCP; [`parting`]: the end of the process;
+//!   end is shown; [`leave`]: how it leaves for TCP; [`below`]: what TCP is told of its end; [`parting`]: the end of the process;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, for tests alone.
 
 mod arrive;
 mod awake;
+mod below;
 pub mod cover;
 mod ending;
 mod failover;

@@ -93,6 +93,8 @@ pub struct Slot {
     pub tcp_ended: bool,
     /// By a reset.
     pub tcp_reset: bool,
+    /// By this end, since the connection is over.
+    pub(super) tcp_told: bool,
     /// The other end is libsmcr.
     pub ours: bool,
     /// Cookie of the TCP connection.
@@ -137,6 +139,7 @@ impl Slot {
             urgent: None,
             tcp_ended: false,
             tcp_reset: false,
+            tcp_told: false,
             ours: false,
             cookie: 0,
             tcp: None,

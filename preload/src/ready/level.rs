@@ -137,7 +137,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         Verdict::Eof => {
             // What our own sending brought about shows in the kernel's socket.
             let own = if s.rx.end.load(Relaxed) == end::RST { 0 } else { kernel & (HUP | ERR) };
-            bits |= IN | RDHUP | own | if s.has(flag::SHUT_WR) { HUP } else { 0 };
+            let is_answered = linked && s.has(flag::SWALLOWED);
+            bits |= IN | RDHUP | own | if s.has(flag::SHUT_WR) || is_answered { HUP } else { 0 };
         }
         Verdict::Reset => {
             bits |= kernel & (IN | OUT | RDHUP | HUP | ERR) | IN | error;

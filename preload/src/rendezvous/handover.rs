@@ -4,7 +4,7 @@
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
 use super::rest;
-use crate::engine::{bell, debt, end, follow, kernel, switch, take_up};
+use crate::engine::{bell, debt, end, follow, kernel, linked, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag};
@@ -20,6 +20,10 @@ pub const PATIENCE_MS: u64 = 2000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    if s.is_linked() && linked::has_nothing_left(s) {
+        s.note(why);
+        return true;
+    }
     if s.is_linked() && !super::smc::may_return(s) {
         return super::smc::hand_over(s, sock, why);
     }

@@ -172,6 +172,8 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
             0 if end::death_is_pending(s, fd) && end::take_death(s) => Some(libc::ECONNRESET),
+            // The kernel's own for a connection over a link is the same reset.
+            0 if s.is_linked() && end::is_death_told(s) => Some(0),
             0 => end::error_of_death(s, fd).map(|e| e.0),
             e => Some(end::took_left(s, e).0),
         },

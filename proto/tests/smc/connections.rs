@@ -342,6 +342,38 @@ fn after_shutdown_nothing_is_written() {
 }
 
 #[test]
+fn a_connection_is_through_when_both_ends_have_said_so_and_read_all() {
+    let end = |sequence, produced, consumed, conn_flags| Cdc {
+        conn_flags,
+        ..message(sequence, produced, consumed)
+    };
+    let mut conn = conn();
+    conn.write(10, false).unwrap();
+    conn.shutdown();
+    polled(&mut conn).unwrap();
+    assert!(!conn.has_ended(), "the peer may still write");
+    conn.handle_cdc(&end(1, 5, 0, ConnFlags::DONE_WRITING))
+        .unwrap();
+    assert!(conn.has_ended() && !conn.is_through());
+    conn.handle_cdc(&end(2, 5, 10, ConnFlags::DONE_WRITING))
+        .unwrap();
+    assert!(!conn.is_through(), "5 bytes are unread here");
+    conn.consume(5);
+    assert!(conn.is_through());
+
+    // The peer closes before it has told what it has read.
+    let mut conn = self::conn();
+    conn.write(10, false).unwrap();
+    polled(&mut conn).unwrap();
+    conn.handle_cdc(&end(1, 0, 0, ConnFlags::CLOSED)).unwrap();
+    assert!(!conn.has_ended());
+    conn.shutdown();
+    assert!(!conn.has_ended(), "it has not been told");
+    polled(&mut conn).unwrap();
+    assert!(conn.is_through());
+}
+
+#[test]
 fn a_dead_link_ends_everything() {
     let mut conn = conn();
     conn.handle_cdc(&message(1, 10, 0)).unwrap();

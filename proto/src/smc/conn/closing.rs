@@ -48,6 +48,20 @@ impl Conn {
         }
     }
 
+    /// Both directions have ended in order, and the peer was told of this end's.
+    pub fn has_ended(&self) -> bool {
+        let both = matches!(self.state, State::PeerCloseWait2 | State::AppCloseWait2 | State::AppFinCloseWait);
+        both && !self.closed && !self.cdc_due && self.told == self.local
+    }
+
+    /// The same, and neither end has anything left to read.
+    pub fn is_through(&self) -> bool {
+        let (sent, read) = self.sent_bytes();
+        // Who closes in order has read all.
+        let is_read = sent == read || self.remote.contains(ConnFlags::CLOSED);
+        self.has_ended() && is_read && self.rx.readable() == 0
+    }
+
     /// The peer withdrew these memories ([`crate::smc::link::Event::RkeysDeleted`]). A connection that
     /// could still write into one of them is aborted; one that is done with writing does not care.
     pub fn handle_rkeys_deleted(&mut self, keys: &[Rkey]) {
