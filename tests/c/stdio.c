@@ -90,6 +90,17 @@ static void fclose_a(void) {
     R(recv(file, buf, 1, 0));
     meet();
 }
+/* The same in a process of several threads. */
+static void *sleeps(void *pipe) { return (void *)(intptr_t)read(*(int *)pipe, buf, 1); }
+static void fclose_threads_a(void) {
+    int ends[2];
+    pthread_t t;
+    MUST(pipe(ends));
+    MUST(-pthread_create(&t, NULL, sleeps, ends));
+    fclose_a();
+    close(ends[1]);
+    pthread_join(t, NULL);
+}
 static void fclose_b(void) {
     int fd = conn();
     say("%zu %.9s", get(fd, buf, 100), buf);
@@ -125,5 +136,6 @@ const struct test tests[] = {{"lines", lines_a, lines_b, 0},
                              {"bulk", bulk_a, bulk_b, 0},
                              {"dprintf", dprintf_a, dprintf_b, 0},
                              {"fclose", fclose_a, fclose_b, 0},
+                             {"fclose_threads", fclose_threads_a, fclose_b, 0},
                              {"standard", standard_a, standard_b, 0},
                              {0}};

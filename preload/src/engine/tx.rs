@@ -117,7 +117,8 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
                 }
             }
             Step::Full if nonblock => {
-                if done == 0 && !s.has(flag::SEEN | flag::UNSEEN) {
+                // In a set that is waited for itself by whom we don't see the kernel tells of room, which over a link knows of none.
+                if done == 0 && (!s.has(flag::SEEN | flag::UNSEEN) || s.is_linked() && s.has(flag::UNSEEN)) {
                     // Nobody that we see waits for room, so nobody could be woken (hazard 5).
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
                     return (0, if s.tx_in_memory() { Step::Full } else { Step::Kernel });

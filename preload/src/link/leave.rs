@@ -92,7 +92,7 @@ impl Slot {
     fn unseen(&self, writes: bool) -> Option<u64> {
         let s = self.sock().filter(|s| self.leaving == Leaving::No && s.can_return())?;
         if writes {
-            return (!s.has(flag::SEEN)).then(|| self.tx_dir().head.load(Relaxed));
+            return (!s.has(flag::SEEN) || s.has(flag::UNSEEN)).then(|| self.tx_dir().head.load(Relaxed));
         }
         let (tail, head) = (self.rx_dir().tail.load(Relaxed), self.rx_dir().head.load(Relaxed));
         (s.is_public() && tail != head).then_some(tail)

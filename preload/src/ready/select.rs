@@ -63,6 +63,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
     for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {
             Some(Entry::Sock(s)) => {
+                table::life::first_use(s, fd as i32);
                 if !s.has(flag::SEEN) {
                     s.set(flag::SEEN);
                 }

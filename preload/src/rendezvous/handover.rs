@@ -32,6 +32,7 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         return leave_rest(s, sock, why);
     }
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    let unread = s.rx.dir().filter(|_| s.is_linked()).map_or(0, |dir| follow::in_ring(s, dir));
     loop {
         if !take_up::take_up(s, sock, until) {
             if has_ended(s) {
@@ -46,6 +47,7 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         }
         let back = wait_for(s, sock, until);
         if back == Back::Done {
+            await_again(sock, unread, until);
             return true;
         }
         if !s.is_linked() && has_ended(s) {
@@ -65,6 +67,17 @@ fn leave_rest(s: &Sock, sock: i32, why: Reason) -> bool {
         rest::lose(s, sock);
     }
     false
+}
+
+/// What was readable is to be so in the next call as well: over a link it comes again behind the peer's answer.
+fn await_again(sock: i32, unread: u64, until: u64) {
+    const ENOUGH: u64 = 4096;
+    while fd::unread(sock).is_ok_and(|n| (n as u64) < unread.min(ENOUGH)) && clock::now_ns() < until {
+        let mut end = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
+        if fd::poll(&mut end, 1) != Ok(0) {
+            return;
+        }
+    }
 }
 
 /// Waits for the peer.

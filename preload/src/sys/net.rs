@@ -298,6 +298,17 @@ pub fn accept(fd: c_int) -> Res<c_int> {
     unsafe { call(Sysno::accept4, [fd as usize, 0, 0, flags, 0, 0]) }.map(|n| n as c_int)
 }
 
+/// Linux: how much unsent there may be while the socket says that there is room.
+const TCP_NOTSENT_LOWAT: c_int = 25;
+
+/// Whoever waits for room is told once more that there is some, edge-triggered waits as well: setting this option to what it is does
+/// nothing else (`do_tcp_setsockopt` calls `sk_write_space`).
+pub fn tell_of_room(fd: c_int) {
+    if let Ok(now) = get_opt::<u32>(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) {
+        let _ = set_opt(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, &now);
+    }
+}
+
 /// shutdown(2).
 pub fn shutdown(fd: c_int, how: c_int) -> Res {
     // SAFETY: no pointers.

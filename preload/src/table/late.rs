@@ -31,7 +31,9 @@ static NOTHING: AtomicI32 = AtomicI32::new(-1);
 /// thread can use it, or there is no number left.
 pub fn withdraw(s: &Sock, fd: i32) -> Option<i32> {
     let is_passed_by = thread::is_only() || s.holders.load(Relaxed) > 1;
-    if is_passed_by || s.region().is_none() || control::is_restricted() {
+    // On TCP for good the kernel keeps it for its threads; and fclose writes what it has by the number, which is to name it still.
+    let is_home = s.has(flag::PINNED) && !s.rx_in_memory() && !s.tx_in_memory();
+    if is_passed_by || is_home || s.region().is_none() || control::is_restricted() {
         return None;
     }
     let new = sys::fd::another(fd).ok()?;

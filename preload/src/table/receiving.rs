@@ -48,7 +48,7 @@ pub unsafe fn recv_slowly(
     }
     loop {
         if s.has(flag::CAREFUL) {
-            if flags & libc::MSG_OOB != 0 && s.is_linked() {
+            if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == libc::MSG_OOB && s.is_linked() {
                 return take_urgent(s, iov, flags);
             }
             if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {

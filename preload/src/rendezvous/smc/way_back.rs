@@ -193,6 +193,7 @@ impl Leaver {
         if debt::pay(s, self.fd) {
             linked::after_shutdown(s, self.fd);
             lock::with(|all| all.left(self.id.index));
+            net::tell_of_room(self.fd); // no edge has come from it while it was not used
             self.stage = Stage::Over;
         }
     }
