@@ -43,6 +43,8 @@ pub use wants::{Wants, until};
 pub struct Shake {
     s: &'static Sock,
     generation: u32,
+    /// This end has connected. The record may be another socket's by the time that the handshake begins.
+    is_client: bool,
     /// The TCP connection, by a descriptor of our own.
     pub fd: i32,
     /// Where the program's bytes are meanwhile. None: with the program, which waits (`refuse`).
@@ -121,6 +123,7 @@ impl Shake {
         Shake {
             s,
             generation: s.generation.load(Relaxed),
+            is_client: s.role.load(Relaxed) == role::CLIENT,
             fd,
             id,
             size,
@@ -220,7 +223,7 @@ impl Shake {
     }
 
     fn is_client(&self) -> bool {
-        self.s.role.load(Relaxed) == role::CLIENT
+        self.is_client
     }
 
     /// The program's record, unless it is somebody else's by now.
