@@ -13,7 +13,11 @@ TWICE = f"/usr/bin/python3 {HERE}/twice.py"
 # Bytes take longer from guest to guest than from process to process.
 ENV = {"WALK_ARRIVES": "40000"}
 # Cases that are to be comparable, and to have bytes on RoCE.
-PROGRAMS = {"walks": 5, "calls": 7, "flags": 9, "close": 14, "children": 9, "execs": 9}
+PROGRAMS = {"walks": 5, "calls": 7, "flags": 9, "close": 14, "children": 9, "execs": 9, "polling": 6, "stdio": 4, "handover": 6,
+            "fds": 3, "unread": 3}
+# Of these not all: the others wait for what shared memory leaves in TCP, or differ (docs/interpose.md).
+ONLY = {"handover": "pass.*|exec_(with|without|unread|cloexec)|fork_exec_cat|listener.*", "fds": "reuse|by_syscall|ranges|high_numbers",
+        "unread": "half_closed(|_twice|_left|_left_whole)"}
 
 
 def compiled(program):
@@ -27,7 +31,7 @@ def same(program, least):
     def run(lab):
         path = compiled(program)
         words = " ".join(f"{name}={value}" for name, value in {**ENV, **lab.logged()}.items())
-        leads = lab.a.start(f"exec env {words} {TWICE} a {lab.a.ip} {LIB} {path}").expect("leads", 30)
+        leads = lab.a.start(f"exec env {words} {TWICE} a {lab.a.ip} {LIB} {path} '{ONLY.get(program, '.*')}'").expect("leads", 30)
         follows = lab.b.start(f"exec env {words} {TWICE} b {lab.a.ip} {LIB} {path}")
         try:
             text = leads.done(1500)

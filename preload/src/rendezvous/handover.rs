@@ -185,8 +185,8 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     }
     // The peer's own way back and our request have crossed (`engine::follow`).
     let crossed = !s.has(flag::FROZEN);
-    // Of one that has ended the ring is ours to read.
-    if crossed || (has_ended(s) && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
+    // Of one that has ended the ring is ours to read. Over a link one that has said its last word is not through with TCP.
+    if crossed || (!s.is_linked() && has_ended(s) && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
 }
 
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
