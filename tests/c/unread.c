@@ -26,6 +26,9 @@ static void executed(void) {
         R(recv(AT, buf, 1, 0));
         fill(buf, 20000, 0, 6);
         put(AT, buf, 20000);
+    } else if (!strcmp(role, "closed")) {
+        got(AT, buf, 30000, 0, 5);
+        R(recv(AT, buf, 1, 0));
     } else if (!strcmp(role, "leave")) {
         got(AT, buf, 10000, 0, 5);
     } else if (!strcmp(role, "leave_all")) {
@@ -149,6 +152,18 @@ static void left_b(void) {
     meet();
     R(recv(fd, buf, 1, 0));
     R(recv(fd, buf, 1, 0));
+}
+/* The other end has closed. */
+static void closed_a(void) { go_on(said_all(), "closed", environ); }
+static void closed_inherited_a(void) { inherited(FORK, said_all(), "closed"); }
+static void closed_vfork_a(void) { inherited(VFORK, said_all(), "closed"); }
+static void closed_spawn_a(void) { inherited(SPAWN, said_all(), "closed"); }
+static void closed_b(void) {
+    int fd = conn();
+    fill(buf, 30000, 0, 5);
+    put(fd, buf, 30000);
+    R(close(fd));
+    meet_settled();
 }
 /* The most of it has come through TCP, before the connection moved to memory; a part, or nothing, lies in the ring. */
 static int came_before(void) {
@@ -282,6 +297,10 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"half_closed_spawn", last_spawn_a, last_b, 0},
                              {"half_closed_left", left_a, left_b, 0},
                              {"half_closed_left_whole", left_whole_a, left_b, 0},
+                             {"closed", closed_a, closed_b, 0},
+                             {"closed_inherited", closed_inherited_a, closed_b, 0},
+                             {"closed_vfork", closed_vfork_a, closed_b, 0},
+                             {"closed_spawn", closed_spawn_a, closed_b, 0},
                              {"half_closed_ahead", last_ahead_a, last_ahead_b, 0},
                              {"half_closed_before", before_read_a, before_read_b, COLD | SWITCHES},
                              {"half_closed_before_twice", before_twice_a, before_read_b, COLD | SWITCHES},

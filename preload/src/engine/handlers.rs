@@ -6,7 +6,7 @@
 //! handlers that were set by a raw system call are not counted.
 
 use crate::family::process::is_vfork_child;
-use crate::sys::thread;
+use crate::sys::{postponed, proc, thread};
 use libc::{c_int, c_void, siginfo_t};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -98,6 +98,9 @@ fn ours() -> usize {
 
 /// In the place of each. Leaves no frame where it can be left out.
 extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    if postponed::is_at_work() && waits(signal, info, context) {
+        return;
+    }
     let handled = &thread::here().handled;
     handled.set(handled.get().wrapping_add(1));
     let program = PROGRAM[signal.clamp(0, SIGNALS as c_int) as usize].load(Acquire); // pairs with the Release in `to_kernel`
@@ -107,4 +110,13 @@ extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c
     // SAFETY: the program's handler of this signal, of one argument or of these three, of which the C ABI lets it ignore two.
     let program: Handler = unsafe { std::mem::transmute(program) };
     program(signal, info, context)
+}
+
+/// It has come into work of ours that it may not leave in the middle: it runs behind that. Not where it was for once (SA_RESETHAND): a second
+/// time the kernel would do what it does without a handler.
+#[cold]
+fn waits(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> bool {
+    let Some((_, flags)) = proc::signal_action(signal).filter(|(handler, _)| *handler == ours()) else { return false };
+    // SAFETY: the kernel's.
+    unsafe { postponed::postpone(signal, flags, info, context.cast()) }
 }

@@ -174,6 +174,11 @@ pub fn has_nothing_left(s: &Sock) -> bool {
     })
 }
 
+/// Whether the peer has closed in order: nothing of its stream is to come, and it takes nothing.
+pub fn has_closed(s: &Sock) -> bool {
+    s.is_linked() && s.rx.dir().is_some_and(|back| back.fin.load(Acquire) & (fin::CLOSED | fin::RESET) == fin::CLOSED)
+}
+
 /// The program has shut down a direction while the handshake was on its way: now TCP is told.
 pub fn after_shutdown(s: &Sock, sock: i32) {
     let how = match (s.has(flag::SHUT_RD), s.has(flag::SHUT_WR)) {
@@ -288,6 +293,13 @@ pub fn listens(me: Waiter, channel: u32) -> bool {
 /// After such a sleep, when it does not say "asleep" any more; `heard`: the channel was readable.
 pub fn listen_no_more(heard: bool) {
     cover::leave(heard);
+}
+
+/// The calling thread has left its wait by a jump. Where it has not, two listen.
+pub fn listener_leaves() {
+    if lock::is_used() {
+        cover::thread_ends();
+    }
 }
 
 /// The channel, for an epoll set, and a number that changes with it.

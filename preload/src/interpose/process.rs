@@ -13,7 +13,7 @@ use crate::ready::leave;
 use crate::sys::filter;
 use crate::table::{self, confine, forks, life};
 use crate::{config, real};
-use libc::{c_char, c_int, c_ulong, c_void, pid_t};
+use libc::{c_char, c_int, c_long, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
@@ -308,6 +308,14 @@ fn failed(r: c_int) -> c_int {
     present(forks::exec_failed);
     crate::sys::set_errno(e);
     r
+}
+
+/// fork by syscall(2), which `make` calls.
+pub fn forking(make: impl FnOnce() -> c_long) -> c_long {
+    present(forks::before_fork);
+    let pid = make();
+    after_fork(pid as pid_t);
+    pid
 }
 
 fn after_fork(pid: pid_t) {

@@ -2,7 +2,7 @@
 //! shutdown say ENOTCONN, as of any connection that both ends have ended).
 //!
 //! Not before nothing is left to be done by it: after that there is no way back. Called by [`super::arrive`] whenever something has happened to
-//! a connection, and by [`super::heard`] when it is over by force.
+//! a connection, and by [`super::heard`] when it is over by force; by [`super::leave`] where TCP was ended by others.
 
 use super::slot::Slot;
 use crate::family::sock::flag;
@@ -27,6 +27,13 @@ impl Slot {
                 let _ = net::shutdown(sock, libc::SHUT_RDWR);
             }
         }
+    }
+
+    /// Whether this host's administrator has ended it (`ss -K`), which the kernel tells once.
+    pub(super) fn is_destroyed(&self) -> bool {
+        let fd = self.tcp.or(self.sock().map(|s| s.fd.load(Relaxed)));
+        let fd = fd.filter(|fd| self.active && !self.is_leaving() && net::cookie(*fd) == Ok(self.cookie));
+        fd.is_some_and(|fd| net::get_opt(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNABORTED))
     }
 
     fn is_through(&self, marks: u32) -> bool {

@@ -113,7 +113,7 @@ pub fn is_channel(fd: i32) -> bool {
 /// Begins to listen, as `me`, which says that it sleeps. None: another thread does. The caller looks at its connection once
 /// more, sleeps with the channel among its descriptors, and calls [`leave`].
 pub fn enter(me: Option<Waiter>) -> Option<i32> {
-    let (channel, _) = channel()?;
+    let (channel, _) = channel().filter(|_| !process::is_new_child())?;
     // SeqCst: pairs with the fence in `leave`. Either this finds no owner, or who leaves finds a deaf sleeper.
     OWNER.compare_exchange(0, process::tid(), SeqCst, SeqCst).ok()?;
     hears(me);
@@ -224,7 +224,7 @@ pub fn take_events(all: &mut State) -> bool {
     any
 }
 
-/// The calling thread ends, perhaps while it listened.
+/// The calling thread ends, or jumps, perhaps while it listened.
 pub fn thread_ends() {
     let _ = OWNER.compare_exchange(process::tid(), 0, AcqRel, Relaxed);
 }

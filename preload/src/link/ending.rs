@@ -1,9 +1,11 @@
-//! The end of a kernel's stream, which it may say before its last bytes.
+//! The end of a stream, where what tells of it is no proof that nothing more comes.
 //!
 //! Linux says "closed" or "done writing" also while bytes lie in its sending buffer: at once where a process exits, after 2 s else, or
 //! SO_LINGER (`smc_close_stream_wait`). Then it sends them, as room comes and its messages complete. So the program is not
 //! shown the end before a Test Link has been answered that was sent when no byte waited for room any more, and nothing came
-//! before that answer. One Test Link of a link is on its way at a time, whoever it is for. Between two libsmcr the end comes behind the bytes.
+//! before that answer. One Test Link of a link is on its way at a time, whoever it is for. Between two libsmcr the end comes behind the bytes;
+//! but a program may close, or shut down, by an inline system call, which its library does not see: then TCP alone tells. A peer that says
+//! nothing of an end behind that, in two answers, does not know of it, and the program is shown what TCP shows.
 //!
 //! The state of a [`Slot`] and what [`State`] does with it. Called by [`super::heard`] for the end, by [`super::arrive`] after it has sent
 //! for a connection, for answers, and when time has passed.
@@ -25,8 +27,10 @@ pub enum Late {
     No,
     /// It has.
     Held,
+    /// The same, and one answer was behind so many bytes.
+    Doubted { received: u64 },
     /// It is shown with this answer, if no more has been received by then.
-    Asked { number: u128, received: u64 },
+    Asked { number: u128, received: u64, sure: bool },
 }
 
 /// The Test Links of a link.
@@ -75,20 +79,55 @@ impl Slot {
         holds
     }
 
+    /// TCP has ended below, and the peer, which is libsmcr, has not said so.
+    pub(super) fn doubts_end(&mut self) {
+        let is_told = self.conn.as_ref().is_none_or(|c| c.is_eof());
+        if self.ours && self.active && self.late == Late::No && !is_told && !self.is_leaving() {
+            self.late = Late::Held;
+        }
+    }
+
     /// Whether it is time to ask.
     fn is_to_ask(&self) -> bool {
         let all_read = self.rx_dir().tail.load(Acquire) == self.rx_dir().head.load(Relaxed);
-        self.late == Late::Held && self.conn.as_ref().is_some_and(|c| all_read || !c.peer_is_blocked())
+        let is_open = matches!(self.late, Late::Held | Late::Doubted { .. });
+        is_open && self.conn.as_ref().is_some_and(|c| all_read || !c.peer_is_blocked())
+    }
+
+    /// An answer has come, or will not (`is_answer`). True: it may be time to ask again.
+    fn hear_answer(&mut self, number: u128, is_answer: bool) -> bool {
+        let now = self.conn.as_ref().map_or(0, |c| c.received_bytes().0);
+        let is_told = self.ours && self.conn.as_ref().is_none_or(|c| c.is_eof());
+        self.late = match self.late {
+            Late::No => return false,
+            _ if is_told || self.is_leaving() => Late::No,
+            Late::Asked { number: n, received, sure } if n == number && received == now => {
+                if !self.ours || is_answer && sure {
+                    self.show_end();
+                    Late::No
+                } else if is_answer {
+                    Late::Doubted { received }
+                } else {
+                    Late::Held // who does not answer may be dead, of which more is known soon
+                }
+            }
+            _ => Late::Held,
+        };
+        true
     }
 
     fn show_end(&mut self) {
         self.late = Late::No;
-        self.mark_end(fin::WRITE);
+        if self.ours && self.tcp_reset {
+            self.broken(None);
+        } else {
+            self.mark_end(fin::WRITE);
+        }
     }
 
     /// The link is down before the end was shown; true: bytes may be lost.
     pub(super) fn ends_without_answer(&mut self) -> bool {
-        if self.late == Late::No {
+        if self.late == Late::No || self.ours {
             return false;
         }
         let lost = self.conn.as_ref().is_some_and(|c| c.peer_is_blocked());
@@ -105,29 +144,30 @@ impl State {
         let Some(slot) = self.slot(index).filter(|s| s.is_to_ask()) else { return };
         let (place, link) = (slot.group, slot.link);
         let received = slot.conn.as_ref().map_or(0, |c| c.received_bytes().0);
+        let sure = slot.late == Late::Doubted { received };
         let Some(Some(group)) = place.and_then(|p| self.groups.get_mut(p)) else { return };
         if let Some(number) = group.ask(link)
             && let Some(slot) = self.slot(index)
         {
-            slot.late = Late::Asked { number, received };
+            slot.late = Late::Asked { number, received, sure };
             call_by(now() + PATIENCE);
         }
     }
 
     /// An answer has come by a link.
     pub(super) fn answered(&mut self, place: usize, link: usize, number: u128) {
+        self.look_behind_ends(place, link, number, true);
+    }
+
+    fn look_behind_ends(&mut self, place: usize, link: usize, number: u128, is_answer: bool) {
         let Some(Some(group)) = self.groups.get_mut(place) else { return };
         if !group.links.get_mut(link).is_some_and(|l| l.questions.answered(number)) {
             return;
         }
         for slot in self.slots.iter_mut().flatten().filter(|s| s.group == Some(place) && s.link == link) {
-            let now = slot.conn.as_ref().map_or(0, |c| c.received_bytes().0);
-            match slot.late {
-                Late::No => continue,
-                Late::Asked { number: n, received } if n == number && received == now => slot.show_end(),
-                Late::Asked { .. } | Late::Held => slot.late = Late::Held,
+            if slot.hear_answer(number, is_answer) {
+                mark(slot.index);
             }
-            mark(slot.index);
         }
     }
 
@@ -136,7 +176,7 @@ impl State {
         let Some(Some(group)) = self.groups.get(place) else { return };
         let late: Vec<_> = group.links.iter().enumerate().filter_map(|(i, l)| Some((i, l.questions.overdue(now)?))).collect();
         for (link, number) in late {
-            self.answered(place, link, number);
+            self.look_behind_ends(place, link, number, false);
         }
     }
 }

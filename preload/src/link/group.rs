@@ -373,7 +373,7 @@ impl Group {
         }
     }
 
-    /// Asks a kernel by a link for an answer behind what it has to send. Its number; None: one is on its way already.
+    /// Asks a peer by a link for an answer behind what it has to send. Its number; None: one is on its way already.
     pub fn ask(&mut self, link: usize) -> Option<u128> {
         let (family, l) = self.in_use(link)?;
         let number = l.questions.next(lock::now())?;

@@ -15,7 +15,7 @@ use crate::layout::{ctl, fin};
 use crate::sys::spare;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
-use smcr_proto::smc::conn::{self, Conn};
+use smcr_proto::smc::conn::{self, Conn, ConnError};
 use std::sync::atomic::Ordering::*;
 
 /// How far a connection has left its link.
@@ -252,6 +252,10 @@ impl State {
             return; // another connection's by now
         };
         slot.tcp_reset |= what == TcpEvent::Reset;
+        if what == TcpEvent::Reset && slot.is_destroyed() {
+            slot.tcp_ended = true;
+            return slot.broken(Some(ConnError::Aborted));
+        }
         // After the handshake a peer says one thing only, and does not end before it has its answer.
         if what != TcpEvent::Readable {
             self.probe(index);

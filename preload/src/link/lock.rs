@@ -5,6 +5,7 @@
 
 use super::state::State;
 use crate::family::process;
+use crate::sys::postponed::Work;
 use crate::sys::{self, clock, fd, held, proc};
 use smcr_proto::smc::Time;
 use std::cell::UnsafeCell;
@@ -111,7 +112,8 @@ pub fn leave_to_parent() {
 
 /// Tells the parent, whose link it is, to look.
 pub fn kick_parent() {
-    held::ring(&PARENT);
+    // The child of an inline fork has it under the parent's name.
+    held::ring(if process::is_new_child() { &SERVICE } else { &PARENT });
 }
 
 /// Rounds of a wait for the lock that are spent spinning; the last of those in which others are let go first.
@@ -122,8 +124,11 @@ const YIELDS: u32 = 200;
 pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
     let me = process::tid();
     let mut rounds = 0u32;
-    while LINKS.owner.compare_exchange_weak(0, me, Acquire, Relaxed).is_err() {
-        if LINKS.owner.load(Relaxed) == me {
+    let work = loop {
+        if let Some(work) = take(me) {
+            break work;
+        }
+        if LINKS.owner.load(Relaxed) == me || process::is_new_child() {
             return None;
         }
         rounds += 1;
@@ -136,8 +141,8 @@ pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
             // processors to the one that does it.
             let _ = fd::poll(&mut [], 1);
         }
-    }
-    let result = run(|state| {
+    };
+    let result = run(&work, |state| {
         let r = f(state);
         state.flush_marked();
         r
@@ -146,12 +151,19 @@ pub fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
     result
 }
 
+/// Takes the lock if it is free. A child of an inline fork, of which nothing has been told, has it not: what is in here is its parent's.
+fn take(me: u32) -> Option<Work> {
+    if process::is_new_child() {
+        return None;
+    }
+    let work = Work::begin();
+    LINKS.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok().then_some(work)
+}
+
 /// As [`with`], but only if nobody else is in here.
 pub fn try_with(f: impl FnOnce(&mut State)) -> bool {
-    if LINKS.owner.compare_exchange(0, process::tid(), Acquire, Relaxed).is_err() {
-        return false;
-    }
-    run(|state| {
+    let Some(work) = take(process::tid()) else { return false };
+    run(&work, |state| {
         f(state);
         state.flush_marked();
     });
@@ -160,8 +172,8 @@ pub fn try_with(f: impl FnOnce(&mut State)) -> bool {
 }
 
 /// Runs `f` with the lock held and lets it go; None if it panicked. libibverbs makes system calls that are cancellation
-/// points, where no thread may be unwound.
-fn run<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+/// points, where no thread may be unwound. `_work`: since before it was taken, so that no handler jumps out of here.
+fn run<T>(_work: &Work, f: impl FnOnce(&mut State) -> T) -> Option<T> {
     let mut old = 0;
     // SAFETY: glibc's call; PTHREAD_CANCEL_DISABLE is 1.
     unsafe { pthread_setcancelstate(1, &mut old) };
@@ -190,10 +202,8 @@ fn after() {
 }
 
 fn try_flush() -> bool {
-    if LINKS.owner.compare_exchange(0, process::tid(), Acquire, Relaxed).is_err() {
-        return false;
-    }
-    run(State::flush_marked);
+    let Some(work) = take(process::tid()) else { return false };
+    run(&work, State::flush_marked);
     true
 }
 

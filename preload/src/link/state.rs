@@ -311,6 +311,7 @@ impl State {
         let Some(slot) = self.slot(index) else { return };
         slot.tcp_ended = true;
         if slot.conn.as_ref().is_some_and(|c| !c.is_eof()) {
+            slot.doubts_end();
             self.ask_its_link(index);
         }
     }

@@ -3,11 +3,11 @@
 //!
 //! So they are set aside: both directions go back to TCP before the program begins, and stay there while it may hold them.
 //! A program that uses one finds an ordinary connection. Where none has, which the kernel's byte counts tell, and all of
-//! them have ended, it moves to memory again.
+//! them have ended, it moves to memory again. From a link there is no way but for good.
 //!
 //! Called by `table` before a program is started, and by the steps of the rendezvous.
 
-use super::handover::{Back, PATIENCE_MS, has_ended, late, wait_for};
+use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, late, wait_for};
 use super::{SHARED_US, is_due};
 use crate::engine::{bell, count, follow, inside, switch, take_up};
 use crate::family::holders;
@@ -74,7 +74,11 @@ fn stand(s: &Sock) -> u64 {
 }
 
 /// Asks for what the peer has to do.
-fn ask(s: &Sock, sock: i32, until: u64) {
+fn ask(s: &'static Sock, sock: i32, until: u64) {
+    if s.is_linked() {
+        ask_back(s, sock, Reason::Exec);
+        return;
+    }
     let Some(dir) = s.region().and(s.rx.dir()) else { return };
     if !take_up::take_up(s, sock, until) {
         late(s, sock);

@@ -32,6 +32,9 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         return leave_rest(s, sock, why);
     }
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    if linked::has_closed(s) && ends(sock, until) {
+        return leave_rest(s, sock, why);
+    }
     let unread = s.rx.dir().filter(|_| s.is_linked()).map_or(0, |dir| follow::in_ring(s, dir));
     loop {
         if !take_up::take_up(s, sock, until) {
@@ -67,6 +70,13 @@ fn leave_rest(s: &Sock, sock: i32, why: Reason) -> bool {
         rest::lose(s, sock);
     }
     false
+}
+
+/// Whether TCP ends below a connection whose peer has closed: that needs no link for it any more.
+fn ends(sock: i32, until: u64) -> bool {
+    let mut end = [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }];
+    let left = until.saturating_sub(clock::now_ns()) / 1_000_000;
+    fd::poll(&mut end, left as i32) == Ok(1) && end[0].revents & libc::POLLERR == 0
 }
 
 /// What was readable is to be so in the next call as well: over a link it comes again behind the peer's answer.

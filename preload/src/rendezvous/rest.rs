@@ -1,5 +1,5 @@
 //! What lies unread of a peer that has said its last word, when the descriptor goes to another program by exec: behind a
-//! FIN nothing can be sent again. And what came by a link that the connection has left.
+//! FIN nothing can be sent again. And what came by a link that the connection has left, or whose other end has closed.
 //!
 //! The program that becomes another one leaves these bytes to it in a file of its own, laid out as a region, under a number
 //! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP. They are
@@ -10,7 +10,7 @@
 use super::handover::{has_ended, has_rest_of_link};
 use super::server;
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, bulk, end, refill, shadow};
+use crate::engine::{bell, bulk, end, linked, refill, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
@@ -41,7 +41,7 @@ pub fn is_there(s: &Sock) -> bool {
 
 /// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers.
 pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) -> bool {
-    if s.is_linked() || !has_ended(s) && !has_rest_of_link(s) {
+    if s.is_linked() && !linked::has_closed(s) || !has_ended(s) && !has_rest_of_link(s) {
         return false;
     }
     let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
@@ -59,7 +59,7 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) -> bool {
 /// end would hide that it is missing.
 pub fn lose(s: &Sock, sock: i32) {
     let comes = |d: &Dir| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
-    if has_rest_of_link(s) {
+    if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
     } else if s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes) {
         end::reset(s, sock);

@@ -20,6 +20,7 @@ pub mod mem;
 pub mod net;
 pub mod pair;
 pub mod porter;
+pub mod postponed;
 pub mod probe;
 pub mod proc;
 pub mod rights;

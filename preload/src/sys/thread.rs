@@ -47,6 +47,12 @@ pub struct Thread {
     pub handled: Cell<u32>,
     /// What that was when its last receive began to poll (`engine::fast`).
     pub handled_before: Cell<u32>,
+    /// Pieces of work that it is in, in which no handler is to run (`sys::postponed`).
+    pub works: Cell<u32>,
+    /// Whether one waits for their end.
+    pub postponed: Cell<u32>,
+    /// The signals that are blocked behind it.
+    pub mask: Cell<u64>,
 }
 
 /// Something that a call has in its hands. The handlers of its thread read and write it, too.
@@ -116,6 +122,9 @@ pub fn here() -> &'static Thread {
                     within_since: AtomicU32::new(0),
                     handled: Cell::new(0),
                     handled_before: Cell::new(0),
+                    works: Cell::new(0),
+                    postponed: Cell::new(0),
+                    mask: Cell::new(0),
                 }
             };
         }

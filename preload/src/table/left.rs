@@ -3,7 +3,7 @@
 //! They may have held a direction's lock, have shown bytes or room and not told who waits for that, have taken bytes and not counted
 //! them; the kernel may have sent or received for them; a socket that is closed may have waited for their end. Called by the hooks of longjmp and its relatives, and by the unwinder.
 
-use crate::engine::{bell, count, counted, inside, within};
+use crate::engine::{bell, count, counted, inside, linked, within};
 use crate::family::lock::{self, Lock};
 use crate::family::{self, sock::Sock};
 use crate::rendezvous::stepping;
@@ -17,6 +17,7 @@ pub fn below(target: usize) {
     inside::leave_below(target);
     stepping::leave_below(target);
     super::waited::leave_below(target);
+    linked::listener_leaves();
 }
 
 /// The calling thread ends, and unwinds its stack by force: nothing stops that.

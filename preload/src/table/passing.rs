@@ -6,6 +6,7 @@
 //! dup, fcntl and ioctl through `life`, and by `forks` before a program is started.
 
 use super::{connections, life, sock};
+use crate::engine::linked;
 use crate::family::process;
 use crate::family::sock::{Sock, aside as who, flag};
 use crate::rendezvous::aside::{self, Place};
@@ -53,9 +54,7 @@ fn note(s: &Sock) {
 /// connections that may come back when it has ended.
 pub fn before_start(pid: Option<u32>) -> Option<Place> {
     let surviving = || connections().filter(|(fd, _)| survives_exec(*fd));
-    for (fd, s) in surviving().filter(|(fd, s)| *fd <= 2 || s.has(flag::INHERITABLE)) {
-        smc::give_away(s, fd);
-    }
+    surviving().for_each(|(fd, s)| smc::give_away(s, fd));
     for (fd, s) in surviving().filter(|(_, s)| s.has(flag::INHERITABLE)) {
         pass_on(s, fd);
     }
@@ -75,9 +74,10 @@ pub fn before_exec(is_own: impl Fn(&Sock) -> bool) {
     aside::set(inherited, connections(), who::RELATIVE);
 }
 
-/// Whether the library could do anything that a program which uses it would not see. From a link there is no way but for good.
+/// Whether the library could do anything that a program which uses it would not see. From a link to a kernel there is no way, from others
+/// one for good, unless the peer has closed.
 fn may_be_used(s: &Sock) -> bool {
-    !s.is_linked() && (s.rx_in_memory() || s.tx_in_memory() || !s.has(flag::PINNED))
+    (!s.is_linked() || smc::may_return(s) && !linked::has_closed(s)) && (s.rx_in_memory() || s.tx_in_memory() || !s.has(flag::PINNED))
 }
 
 fn pass_on(s: &'static Sock, fd: i32) {

@@ -1,0 +1,147 @@
+//! Pieces of work that no handler of the program interrupts, for it may jump out of the middle of them, and that are too short and too
+//! frequent to block signals for each.
+//!
+//! A handler that comes into one ([`is_at_work`]) is sent to its thread once more, and waits there blocked until the work is done ([`Work`]). Used
+//! by the lock of all links; `engine::handlers` asks. Handlers of which that does not know run at once.
+
+use super::thread;
+use super::{Sysno, call, proc};
+use libc::{c_int, siginfo_t, ucontext_t};
+
+/// Those that a fault brings, which happens again at once, and those that nobody blocks.
+const NEVER: [c_int; 9] = [
+    libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT, libc::SIGKILL, libc::SIGSTOP,
+];
+
+/// What the calling thread does until it is dropped.
+pub struct Work(());
+
+impl Work {
+    pub fn begin() -> Work {
+        let t = thread::here();
+        t.works.set(t.works.get() + 1);
+        Work(())
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let t = thread::here();
+        let left = t.works.get() - 1;
+        t.works.set(left);
+        if left == 0 && t.postponed.replace(0) != 0 {
+            set_mask(t.mask.get()); // and here they come
+        }
+    }
+}
+
+/// Whether the calling thread is in such a piece of work.
+#[inline(always)]
+pub fn is_at_work() -> bool {
+    thread::here().works.get() != 0
+}
+
+/// In a handler whose context is `context`: the signal comes again when the work is done. False: it can't.
+///
+/// # Safety
+/// `info` and `context` must be what the kernel gave to the handler of this signal, which has `flags`.
+#[cold]
+pub unsafe fn postpone(signal: c_int, flags: u64, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
+    let has_info = flags & libc::SA_SIGINFO as u64 != 0;
+    // Elsewhere the kernel gives no context without it.
+    if NEVER.contains(&signal) || !has_info && cfg!(not(target_arch = "x86_64")) {
+        return false;
+    }
+    let before = set_mask(blocked());
+    let (pid, tid) = (proc::pid() as usize, proc::tid() as usize);
+    let sent = if has_info {
+        // SAFETY: what the kernel has written, and its size.
+        unsafe { call(Sysno::rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0]) }
+    } else {
+        // SAFETY: no pointers.
+        unsafe { call(Sysno::tgkill, [pid, tid, signal as usize, 0, 0, 0]) }
+    };
+    if sent.is_err() {
+        set_mask(before);
+        return false;
+    }
+    let t = thread::here();
+    // SAFETY: by the contract; the kernel's set has 8 bytes.
+    let mask = unsafe { &mut *(&raw mut (*context).uc_sigmask).cast::<u64>() };
+    // Of several that came together the one that runs last returns to the work.
+    t.mask.set(*mask);
+    t.postponed.set(1);
+    *mask = blocked();
+    true
+}
+
+fn blocked() -> u64 {
+    NEVER.iter().fold(!0, |set, signal| set & !(1 << (signal - 1)))
+}
+
+/// Gives the one before.
+fn set_mask(mask: u64) -> u64 {
+    let mut old = 0u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, 8, 0, 0];
+    // SAFETY: both sets are valid and have the kernel's size.
+    let _ = unsafe { call(Sysno::rt_sigprocmask, args) };
+    old
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+    static RAN: AtomicU32 = AtomicU32::new(0);
+    static VALUE: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut libc::c_void) {
+        let (_, flags) = proc::signal_action(signal).unwrap();
+        // SAFETY: the kernel's.
+        if is_at_work() && unsafe { postpone(signal, flags, info, context.cast()) } {
+            return;
+        }
+        RAN.fetch_add(1, Relaxed);
+        if flags & libc::SA_SIGINFO as u64 != 0 {
+            // SAFETY: a signal that was sent with a value.
+            VALUE.store(unsafe { (*info).si_value() }.sival_ptr as usize, Relaxed);
+        }
+    }
+
+    fn set(signal: c_int, flags: c_int) {
+        // SAFETY: a handler of this kind; zero bytes are an empty set.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = flags;
+            assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+        }
+    }
+
+    fn send(signal: c_int, value: usize) {
+        let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+        // SAFETY: to this thread.
+        assert_eq!(unsafe { libc::pthread_sigqueue(libc::pthread_self(), signal, value) }, 0);
+    }
+
+    /// Each comes once, behind the work, with what it was sent with, also one that does not block itself.
+    #[test]
+    fn handlers_run_behind_the_work() {
+        set(libc::SIGUSR1, libc::SA_SIGINFO | libc::SA_NODEFER);
+        set(libc::SIGUSR2, 0);
+        send(libc::SIGUSR1, 7);
+        assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (1, 7), "at once");
+        let before = set_mask(0);
+        let (outer, inner) = (Work::begin(), Work::begin());
+        send(libc::SIGUSR1, 8);
+        send(libc::SIGUSR2, 9);
+        drop(inner);
+        assert_eq!(RAN.load(Relaxed), 1, "the work is not done");
+        drop(outer);
+        assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (3, 8));
+        assert_eq!(set_mask(before), 0, "what was blocked before is again");
+        send(libc::SIGUSR1, 10);
+        assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (4, 10), "and at once again");
+    }
+}
