@@ -53,11 +53,18 @@ fn pay_now(s: &Sock, sock: i32) -> bool {
     }
     let Some(ring) = bulk::tx_ring(s, s.tx.size.load(Relaxed) as usize) else { return false };
     let (mut pos, to) = (s.owed.load(Relaxed), s.tx.cursor.load(Relaxed));
+    // Over a link there may be an urgent byte among them, which goes alone: the kernel takes the last of what it takes for it.
+    let urgent = s.tx.dir().map_or(0, |dir| dir.urgent.load(Relaxed)).checked_sub(1);
     while pos < to {
-        let (p, n) = ring.piece(pos, (to - pos) as usize);
+        let (end, flags) = match urgent {
+            Some(at) if at == pos => (pos + 1, libc::MSG_OOB),
+            Some(at) if pos < at => (at.min(to), 0),
+            _ => (to, 0),
+        };
+        let (p, n) = ring.piece(pos, (end - pos) as usize);
         // SAFETY: a piece of the ring, valid for reads.
         let piece = unsafe { std::slice::from_raw_parts(p, n) };
-        match send_now(s, sock, piece) {
+        match send_flagged(s, sock, piece, flags) {
             Some(0) => return false,
             Some(n) => pos += n as u64,
             None => break,
@@ -71,7 +78,11 @@ fn pay_now(s: &Sock, sock: i32) -> bool {
 
 /// Sends of some bytes what the kernel takes now: how many. None: the connection is dead.
 pub fn send_now(s: &Sock, sock: i32, bytes: &[u8]) -> Option<usize> {
-    match net::send_slice(sock, bytes, libc::MSG_DONTWAIT) {
+    send_flagged(s, sock, bytes, 0)
+}
+
+fn send_flagged(s: &Sock, sock: i32, bytes: &[u8], flags: i32) -> Option<usize> {
+    match net::send_slice(sock, bytes, libc::MSG_DONTWAIT | flags) {
         Ok(n) => {
             s.tx.kernel.fetch_add(n as u64, Relaxed);
             s.tx.tcp.fetch_add(n as u64, Relaxed);

@@ -49,6 +49,11 @@ pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     back.at_ring(HOME).store(stand.received, Relaxed);
     back.at_kernel(HOME).store(at, Relaxed);
     back.space.store(0, Relaxed);
+    if back.urgent.load(Relaxed) > stand.received {
+        // It comes again, as TCP's.
+        back.oob.store(0, Relaxed);
+        s.clear(flag::URGENT);
+    }
     back.switch.store(HOME, Release); // pairs with the Acquire in `follow::follow`
     // Sending. The ring is used for what is owed alone; the peer's cursor means nothing any more.
     let end = s.tx.cursor.load(Relaxed);

@@ -142,7 +142,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
         if passing::survives_exec(fd) {
-            rendezvous::smc::give_away(s, fd);
+            rendezvous::smc::give_away(s, fd, Reason::Exec);
             // Whether it is one is asked before the environment of the next program is looked at.
             if s.is_connection() && has_library() && legacy::leave(s, fd) {
                 continue;

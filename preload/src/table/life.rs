@@ -355,6 +355,7 @@ pub fn held() -> impl Iterator<Item = &'static Sock> {
 pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
     mark::leave(s, fd);
     rendezvous::legacy::passed_on(s, fd);
+    rendezvous::smc::give_away(s, fd, why);
     if s.region().is_some() {
         rendezvous::hand_over(s, fd, why);
     } else {

@@ -54,7 +54,7 @@ fn note(s: &Sock) {
 /// connections that may come back when it has ended.
 pub fn before_start(pid: Option<u32>) -> Option<Place> {
     let surviving = || connections().filter(|(fd, _)| survives_exec(*fd));
-    surviving().for_each(|(fd, s)| smc::give_away(s, fd));
+    surviving().for_each(|(fd, s)| smc::give_away(s, fd, Reason::Exec));
     for (fd, s) in surviving().filter(|(_, s)| s.has(flag::INHERITABLE)) {
         pass_on(s, fd);
     }

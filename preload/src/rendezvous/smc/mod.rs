@@ -77,13 +77,13 @@ fn begin_unused(s: &'static Sock, sock: i32) -> bool {
     true
 }
 
-/// Another program is about to get a connection that nobody has used: it is declined here, for neither that one nor who has it as well could do so later,
-/// when the other may have used it. TCP from now on.
-pub fn give_away(s: &'static Sock, sock: i32) {
+/// Another program is about to get a connection that nobody has used, or the kernel is to tell this one of its bytes: it is declined here, for
+/// neither the other one nor who has it as well could do so later, when the other may have used it. TCP from now on.
+pub fn give_away(s: &'static Sock, sock: i32, why: Reason) {
     if s.has(flag::UNASKED)
         && let Shown::Peer(peer) = mark::ask(s, sock)
     {
-        gate::alone(|| once(s, || decline(s, sock, peer, Reason::Exec, PATIENCE)));
+        gate::alone(|| once(s, || decline(s, sock, peer, why, PATIENCE)));
     }
 }
 
