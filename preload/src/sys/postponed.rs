@@ -76,7 +76,7 @@ pub unsafe fn postpone(signal: c_int, flags: u64, info: *const siginfo_t, contex
 }
 
 fn blocked() -> u64 {
-    NEVER.iter().fold(!0, |set, signal| set & !(1 << (signal - 1)))
+    NEVER.iter().fold(proc::BLOCKABLE, |set, signal| set & !(1 << (signal - 1)))
 }
 
 /// Gives the one before.

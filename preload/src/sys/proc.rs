@@ -205,9 +205,15 @@ pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
     Some((raw[0], raw[1] as u64))
 }
 
+/// By which glibc has each thread change its user in setuid and the like, where it waits for all of them.
+const SETXID: u32 = 33;
+
+/// All signals that may be blocked for long.
+pub const BLOCKABLE: u64 = !(1 << (SETXID - 1));
+
 /// Runs `f` with all signals blocked: a thread made in it never runs a handler of the program.
 pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let (all, mut old) = (!0u64, 0u64);
+    let (all, mut old) = (BLOCKABLE, 0u64);
     let change = |set: &u64, old: Option<&mut u64>| {
         let old = old.map_or(0, |o| std::ptr::from_mut(o) as usize);
         let args = [libc::SIG_SETMASK as usize, std::ptr::from_ref(set) as usize, old, 8, 0, 0];

@@ -56,6 +56,8 @@ pub fn leave() {
     if !is_due() || !process::has_relatives() {
         return;
     }
+    // Of what nobody has used yet each record would say so still: who uses it first would begin once more.
+    connections().filter(|(_, s)| holders::is_shared(s)).for_each(|(fd, s)| rendezvous::smc::give_away(s, fd, Reason::Privileges));
     bring_back();
     let mut shared: Vec<Held> = Vec::new();
     for (fd, s) in connections().filter(|(_, s)| !is_own(s)) {
