@@ -275,10 +275,8 @@ impl Slot {
             // Nothing presses: small pieces wait for what is on its way, and for room that is worth a message.
             let presses = self.closing != Closing::Open || self.urgent.is_some();
             let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);
-            // A write that announces itself is one piece: up to where the ring ends. What that cuts off goes with it.
-            let edge = u64::from(self.tx.1) - self.pumped % u64::from(self.tx.1);
-            is_free &= announces && left > edge;
-            let left = if announces { left.min(edge) } else { left };
+            // Beyond where the ring ends two pieces go, and one message for both, as towards a kernel: what was sent in one call comes in one.
+            is_free = false;
             let mut writes = [Write::default(); WRITES];
             let mut n = 0;
             // First the peer hears that the link is another one.
