@@ -146,6 +146,32 @@ static void unseen_a(void) {
         close(pipes[0]);
     }
 }
+/* Several at once. */
+enum { AT_ONCE = 4 };
+static void unseen_closes_a(void) {
+    int l = listen_on(PORT), fd[AT_ONCE];
+    meet();
+    for (int i = 0; i < AT_ONCE; i++) {
+        fd[i] = accept_from(l);
+        warm(fd[i]);
+    }
+    meet();
+    for (int i = 0; i < AT_ONCE; i++)
+        R(raw(SYS_close, fd[i], 0, 0, 0, 0, 0));
+    meet();
+}
+static void unseen_closes_b(void) {
+    int fd[AT_ONCE];
+    meet();
+    for (int i = 0; i < AT_ONCE; i++) {
+        fd[i] = dial(PORT);
+        warm(fd[i]);
+    }
+    meet();
+    for (int i = 0; i < AT_ONCE; i++)
+        R(recv(fd[i], buf, 10, 0));
+    meet();
+}
 static void unseen_b(void) {
     meet();
     for (int way = 0; way < 6; way++) {
@@ -314,6 +340,7 @@ static void self_a(void) {
 const struct test tests[] = {{"duplicates", dups_a, echo_b, 0},
                              {"dup2_over", over_a, over_b, 0},
                              {"unseen_close", unseen_a, unseen_b, 0},
+                             {"unseen_closes", unseen_closes_a, unseen_closes_b, 0},
                              {"reuse", reuse_a, reuse_b, 0},
                              {"by_syscall", syscall_a, echo_b, 0},
                              {"ranges", ranges_a, echo_b, 0},

@@ -87,6 +87,13 @@ impl Slot {
         }
     }
 
+    /// Its link is another one: no answer comes to what was asked by the old one.
+    pub(super) fn ask_again(&mut self) {
+        if matches!(self.late, Late::Asked { .. }) {
+            self.late = Late::Held;
+        }
+    }
+
     /// Whether it is time to ask.
     fn is_to_ask(&self) -> bool {
         let all_read = self.rx_dir().tail.load(Acquire) == self.rx_dir().head.load(Relaxed);
@@ -100,6 +107,7 @@ impl Slot {
         let is_told = self.ours && self.conn.as_ref().is_none_or(|c| c.is_eof());
         self.late = match self.late {
             Late::No => return false,
+            Late::Doubted { .. } if !is_told => return true, // it was another one's
             _ if is_told || self.is_leaving() => Late::No,
             Late::Asked { number: n, received, sure } if n == number && received == now => {
                 if !self.ours || is_answer && sure {

@@ -329,6 +329,7 @@ impl Slot {
     /// Its link is another one from now on: nothing that is on its way by the old one counts. How many messages that were.
     pub fn move_to(&mut self, link: usize) -> u32 {
         self.link = link;
+        self.ask_again();
         std::mem::take(&mut self.in_flight)
     }
 
