@@ -7,6 +7,7 @@
 use super::thread;
 use super::{Sysno, call, proc};
 use libc::{c_int, siginfo_t, ucontext_t};
+use std::sync::atomic::{Ordering::*, compiler_fence};
 
 /// Those that a fault brings, which happens again at once, and those that nobody blocks.
 const NEVER: [c_int; 9] = [
@@ -20,12 +21,14 @@ impl Work {
     pub fn begin() -> Work {
         let t = thread::here();
         t.works.set(t.works.get() + 1);
+        compiler_fence(SeqCst); // before the work, for a handler of this thread
         Work(())
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
+        compiler_fence(SeqCst); // behind it
         let t = thread::here();
         let left = t.works.get() - 1;
         t.works.set(left);
@@ -91,7 +94,7 @@ fn set_mask(mask: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+    use std::sync::atomic::{AtomicU32, AtomicUsize};
 
     static RAN: AtomicU32 = AtomicU32::new(0);
     static VALUE: AtomicUsize = AtomicUsize::new(0);
