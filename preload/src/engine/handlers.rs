@@ -15,9 +15,6 @@ type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 const SIGNALS: usize = 64;
 /// What is no handler: SIG_DFL, SIG_IGN, SIG_HOLD, and SIG_ERR.
 const NONE: [usize; 4] = [libc::SIG_DFL, libc::SIG_IGN, 2, libc::SIG_ERR];
-/// Faults and ends of the program itself interrupt no wait, and who handles them may look at the stack.
-const OWN: [c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// The program's handler by signal, behind ours.
 static PROGRAM: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIGNALS + 1];
@@ -67,7 +64,7 @@ impl Setting {
     /// What the kernel is given for it.
     pub fn to_kernel(&self, handler: usize) -> usize {
         // A child of vfork has handlers of its own and its parent's memory.
-        if NONE.contains(&handler) || handler == ours() || OWN.contains(&self.signal) || is_vfork_child() {
+        if NONE.contains(&handler) || handler == ours() || proc::FAULTS.contains(&self.signal) || is_vfork_child() {
             return handler;
         }
         match usize::try_from(self.signal).ok().and_then(|n| PROGRAM.get(n)) {

@@ -13,15 +13,13 @@ use crate::ready::leave;
 use crate::sys::filter;
 use crate::table::{self, confine, forks, life};
 use crate::{config, real};
-use libc::{c_char, c_int, c_long, c_ulong, c_void, pid_t};
+use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
 
 hooks! {
     fn fork() -> pid_t {
-        present(forks::before_fork);
         // SAFETY: no arguments.
-        let pid = unsafe { real::fork() };
-        after_fork(pid);
+        let pid = forking(|| unsafe { real::fork() });
         if pid == 0 {
             present(forks::inherit);
         }
@@ -29,11 +27,8 @@ hooks! {
     }
 
     fn _Fork() -> pid_t {
-        present(forks::before_fork);
         // SAFETY: no arguments.
-        let pid = unsafe { real::_Fork() };
-        after_fork(pid);
-        pid
+        forking(|| unsafe { real::_Fork() })
     }
 
     fn _exit(status: c_int) {
@@ -310,20 +305,16 @@ fn failed(r: c_int) -> c_int {
     r
 }
 
-/// fork by syscall(2), which `make` calls.
-pub fn forking(make: impl FnOnce() -> c_long) -> c_long {
+/// A child with memory of its own, which `make` makes: fork, _Fork, and what does the same by syscall(2).
+pub fn forking(make: impl FnOnce() -> pid_t) -> pid_t {
     present(forks::before_fork);
     let pid = make();
-    after_fork(pid as pid_t);
-    pid
-}
-
-fn after_fork(pid: pid_t) {
     present(|| match pid {
         0 => forks::in_child(),
         -1 => forks::fork_failed(),
         child => forks::in_parent(child as u32),
     });
+    pid
 }
 
 /// clone(2) with the parent's memory but not as a thread: what vfork is. Its arguments are on their way to

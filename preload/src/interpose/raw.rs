@@ -5,7 +5,7 @@ use super::hooks;
 use super::process::Restriction;
 use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
 use crate::real;
-use crate::sys::probe::is_null_or_there;
+use crate::sys::probe::{is_null_or_there, is_there};
 use libc::c_long;
 
 hooks! {
@@ -62,12 +62,6 @@ hooks! {
                 libc::SYS_pwritev2 => data_out::pwritev2(a as i32, b as *const _, c as i32, d, f as i32) as c_long,
                 libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
                 libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
-                #[cfg(target_arch = "x86_64")]
-                libc::SYS_fork => process::forking(|| real::syscall(nr, a, b, c, d, e, f)),
-                libc::SYS_clone if is_fork(a as u64, b as u64) => process::forking(|| real::syscall(nr, a, b, c, d, e, f)),
-                libc::SYS_clone3 if is_fork_by(a as *const libc::clone_args, b as usize) => {
-                    process::forking(|| real::syscall(nr, a, b, c, d, e, f))
-                }
                 libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
                 libc::SYS_execveat => c_long::from(process::execveat(a as i32, b as *const _, c as *const _, d as *const _, e as i32)),
                 libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setgid | libc::SYS_setregid
@@ -92,20 +86,28 @@ hooks! {
                     crate::table::life::on_io_uring();
                     real::syscall(nr, a, b, c, d, e, f)
                 }
+                _ if is_fork(nr, a, b) => c_long::from(process::forking(|| real::syscall(nr, a, b, c, d, e, f) as i32)),
                 _ => real::syscall(nr, a, b, c, d, e, f),
             }
         }
     }
 }
 
-/// Whether clone(2) makes a process with memory of its own, which goes on where its parent does.
-fn is_fork(flags: u64, stack: u64) -> bool {
-    flags & libc::CLONE_VM as u64 == 0 && stack == 0
-}
-
+/// Whether the call makes a process with memory of its own, which goes on where its parent does.
+///
 /// # Safety
-/// `args` must be the program's argument of clone3(2), with its size.
-unsafe fn is_fork_by(args: *const libc::clone_args, size: usize) -> bool {
-    // SAFETY: by the contract; of a smaller size, or where nothing is, the kernel says what is wrong with it.
-    size >= 64 && !args.is_null() && is_null_or_there(args) && unsafe { is_fork((*args).flags, (*args).stack) }
+/// `a` and `b` must be the program's first arguments for this number.
+unsafe fn is_fork(nr: c_long, a: c_long, b: c_long) -> bool {
+    let does_it = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
+    match nr {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => does_it(a as u64, b as u64),
+        libc::SYS_clone3 => {
+            let args = a as *const libc::clone_args;
+            // SAFETY: by the contract; of a smaller size, or where nothing is, the kernel says what is wrong with it.
+            b >= 64 && is_there(args, 1) && unsafe { does_it((*args).flags, (*args).stack) }
+        }
+        _ => false,
+    }
 }

@@ -21,19 +21,21 @@ impl Slot {
         }
         self.tcp_told = true;
         self.tcp_ended = true;
-        if let Some(s) = self.sock() {
-            let sock = s.fd.load(Relaxed);
-            if net::cookie(sock) == Ok(self.cookie) {
-                let _ = net::shutdown(sock, libc::SHUT_RDWR);
-            }
+        if let Some(sock) = self.program_fd() {
+            let _ = net::shutdown(sock, libc::SHUT_RDWR);
         }
+    }
+
+    /// The program's descriptor of it: its number may be another's by now.
+    pub(super) fn program_fd(&self) -> Option<i32> {
+        let sock = self.sock()?.fd.load(Relaxed);
+        (net::cookie(sock) == Ok(self.cookie)).then_some(sock)
     }
 
     /// Whether this host's administrator has ended it (`ss -K`), which the kernel tells once.
     pub(super) fn is_destroyed(&self) -> bool {
-        let fd = self.tcp.or(self.sock().map(|s| s.fd.load(Relaxed)));
-        let fd = fd.filter(|fd| self.active && !self.is_leaving() && net::cookie(*fd) == Ok(self.cookie));
-        fd.is_some_and(|fd| net::get_opt(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNABORTED))
+        let is_ended = |fd| net::get_opt(fd, libc::SOL_SOCKET, libc::SO_ERROR) == Ok(libc::ECONNABORTED);
+        self.active && !self.is_leaving() && self.tcp.or_else(|| self.program_fd()).is_some_and(is_ended)
     }
 
     fn is_through(&self, marks: u32) -> bool {

@@ -275,7 +275,6 @@ impl Slot {
             // Nothing presses: small pieces wait for what is on its way, and for room that is worth a message.
             let presses = self.closing != Closing::Open || self.urgent.is_some();
             let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);
-            // Beyond where the ring ends two pieces go, and one message for both, as towards a kernel: what was sent in one call comes in one.
             is_free = false;
             let mut writes = [Write::default(); WRITES];
             let mut n = 0;
@@ -300,6 +299,7 @@ impl Slot {
                     Closing::Abort => conn.abort(),
                 }
             }
+            // Where a ring ends in the middle there are more, and one message for all, so that what was sent in one call comes in one.
             let alone = if n == 1 && announces { conn.poll_immediate(writes[0].len) } else { None };
             let posted = match alone {
                 Some(immediate) => link.post_write(&writes[0], immediate, self.index),

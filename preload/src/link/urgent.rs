@@ -17,7 +17,7 @@ impl Slot {
         let byte = unsafe { ring.start.add(((behind - 1) % size) as usize).read_volatile() };
         dir.urgent.store(behind, Relaxed);
         dir.oob.store(oob::UNREAD | u32::from(byte), Relaxed);
-        tell(s, self.cookie);
+        tell(s, self.program_fd());
     }
 
     /// Where the urgent byte is next it is passed over at once: the peer waits until all is read.
@@ -37,13 +37,13 @@ impl Slot {
 }
 
 /// Sets the flag that readers look at, and tells who asked for SIGURG.
-fn tell(s: &Sock, cookie: u64) {
-    let sock = s.fd.load(Relaxed);
-    let its = net::cookie(sock) == Ok(cookie);
-    let inline = its && net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0);
+fn tell(s: &Sock, sock: Option<i32>) {
+    let inline = sock.is_some_and(|sock| net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0));
     s.put(flag::OOB_INLINE, inline);
     s.set(flag::URGENT); // its Release makes place and byte visible
-    if its && let Ok(owner) = fd::fcntl(sock, libc::F_GETOWN, 0) {
+    if let Some(sock) = sock
+        && let Ok(owner) = fd::fcntl(sock, libc::F_GETOWN, 0)
+    {
         proc::signal_owner(owner as i32, libc::SIGURG);
     }
 }

@@ -9,11 +9,6 @@ use super::{Sysno, call, proc};
 use libc::{c_int, siginfo_t, ucontext_t};
 use std::sync::atomic::{Ordering::*, compiler_fence};
 
-/// Those that a fault brings, which happens again at once, and those that nobody blocks.
-const NEVER: [c_int; 9] = [
-    libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT, libc::SIGKILL, libc::SIGSTOP,
-];
-
 /// What the calling thread does until it is dropped.
 pub struct Work(());
 
@@ -33,7 +28,7 @@ impl Drop for Work {
         let left = t.works.get() - 1;
         t.works.set(left);
         if left == 0 && t.postponed.replace(0) != 0 {
-            set_mask(t.mask.get()); // and here they come
+            proc::block_signals(t.mask.get()); // and here they come
         }
     }
 }
@@ -52,20 +47,19 @@ pub fn is_at_work() -> bool {
 pub unsafe fn postpone(signal: c_int, flags: u64, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
     let has_info = flags & libc::SA_SIGINFO as u64 != 0;
     // Elsewhere the kernel gives no context without it.
-    if NEVER.contains(&signal) || !has_info && cfg!(not(target_arch = "x86_64")) {
+    if proc::FAULTS.contains(&signal) || !has_info && cfg!(not(target_arch = "x86_64")) {
         return false;
     }
-    let before = set_mask(blocked());
-    let (pid, tid) = (proc::pid() as usize, proc::tid() as usize);
+    let before = proc::block_signals(blocked());
     let sent = if has_info {
+        let args = [proc::pid() as usize, proc::tid() as usize, signal as usize, info as usize, 0, 0];
         // SAFETY: what the kernel has written, and its size.
-        unsafe { call(Sysno::rt_tgsigqueueinfo, [pid, tid, signal as usize, info as usize, 0, 0]) }
+        unsafe { call(Sysno::rt_tgsigqueueinfo, args) }.is_ok()
     } else {
-        // SAFETY: no pointers.
-        unsafe { call(Sysno::tgkill, [pid, tid, signal as usize, 0, 0, 0]) }
+        proc::raise(signal)
     };
-    if sent.is_err() {
-        set_mask(before);
+    if !sent {
+        proc::block_signals(before);
         return false;
     }
     let t = thread::here();
@@ -78,17 +72,9 @@ pub unsafe fn postpone(signal: c_int, flags: u64, info: *const siginfo_t, contex
     true
 }
 
+/// All but those for which nothing can wait.
 fn blocked() -> u64 {
-    NEVER.iter().fold(proc::BLOCKABLE, |set, signal| set & !(1 << (signal - 1)))
-}
-
-/// Gives the one before.
-fn set_mask(mask: u64) -> u64 {
-    let mut old = 0u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, 8, 0, 0];
-    // SAFETY: both sets are valid and have the kernel's size.
-    let _ = unsafe { call(Sysno::rt_sigprocmask, args) };
-    old
+    proc::FAULTS.iter().fold(proc::BLOCKABLE, |set, signal| set & !(1 << (signal - 1)))
 }
 
 #[cfg(test)]
@@ -135,7 +121,7 @@ mod tests {
         set(libc::SIGUSR2, 0);
         send(libc::SIGUSR1, 7);
         assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (1, 7), "at once");
-        let before = set_mask(0);
+        let before = proc::block_signals(0);
         let (outer, inner) = (Work::begin(), Work::begin());
         send(libc::SIGUSR1, 8);
         send(libc::SIGUSR2, 9);
@@ -143,7 +129,7 @@ mod tests {
         assert_eq!(RAN.load(Relaxed), 1, "the work is not done");
         drop(outer);
         assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (3, 8));
-        assert_eq!(set_mask(before), 0, "what was blocked before is again");
+        assert_eq!(proc::block_signals(before), 0, "what was blocked before is again");
         send(libc::SIGUSR1, 10);
         assert_eq!((RAN.load(Relaxed), VALUE.load(Relaxed)), (4, 10), "and at once again");
     }

@@ -75,12 +75,10 @@ pub fn kill_self() {
     let _ = unsafe { call(Sysno::kill, [pid() as usize, libc::SIGKILL as usize, 0, 0, 0, 0]) };
 }
 
-/// Raises a signal for the calling thread.
-pub fn raise(signal: libc::c_int) {
+/// Raises a signal for the calling thread. Whether the kernel has taken it.
+pub fn raise(signal: libc::c_int) -> bool {
     // SAFETY: no pointers.
-    let _ = unsafe {
-        call(Sysno::tgkill, [pid() as usize, tid() as usize, signal as usize, 0, 0, 0])
-    };
+    unsafe { call(Sysno::tgkill, [pid() as usize, tid() as usize, signal as usize, 0, 0, 0]) }.is_ok()
 }
 
 /// Sends a signal as the kernel does to the owner of a socket (F_SETOWN): a process, or a group below 0.
@@ -208,22 +206,28 @@ pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
 /// By which glibc has each thread change its user in setuid and the like, where it waits for all of them.
 const SETXID: u32 = 33;
 
+/// Faults and ends of the program itself: they come again at once, and who handles them may look at the stack.
+pub const FAULTS: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
 /// All signals that may be blocked for long.
 pub const BLOCKABLE: u64 = !(1 << (SETXID - 1));
 
 /// Runs `f` with all signals blocked: a thread made in it never runs a handler of the program.
 pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let (all, mut old) = (BLOCKABLE, 0u64);
-    let change = |set: &u64, old: Option<&mut u64>| {
-        let old = old.map_or(0, |o| std::ptr::from_mut(o) as usize);
-        let args = [libc::SIG_SETMASK as usize, std::ptr::from_ref(set) as usize, old, 8, 0, 0];
-        // SAFETY: both sets are valid and have the kernel's size.
-        let _ = unsafe { super::call(super::Sysno::rt_sigprocmask, args) };
-    };
-    change(&all, Some(&mut old));
+    let before = block_signals(BLOCKABLE);
     let result = f();
-    change(&old, None);
+    block_signals(before);
     result
+}
+
+/// The calling thread's blocked signals from now on, a bit each. Gives those before.
+pub fn block_signals(set: u64) -> u64 {
+    let mut before = 0u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const set as usize, &raw mut before as usize, 8, 0, 0];
+    // SAFETY: both sets are valid and have the kernel's size.
+    let _ = unsafe { call(Sysno::rt_sigprocmask, args) };
+    before
 }
 
 #[cfg(test)]
