@@ -23,6 +23,7 @@ pub mod porter;
 pub mod postponed;
 pub mod probe;
 pub mod proc;
+pub mod processor;
 pub mod rights;
 pub mod spare;
 pub mod start;

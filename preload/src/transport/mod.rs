@@ -16,6 +16,7 @@
 pub mod annex;
 pub mod changes;
 pub mod channel;
+pub mod copy;
 pub mod idle;
 pub mod kin;
 pub mod peers;
