@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|conformance|lab|all
+# Installs what a target of the Makefile needs and this machine lacks: deps.sh build|test|demo|bench|conformance|lab|apps|all
 # Debian's services are not started by it. Nothing is done, quickly, where everything is there.
 set -eu
 
@@ -171,8 +171,20 @@ wrk wrk
 curl curl
 iperf3 iperf3
 setpriv util-linux" ;;
-    all) list bench; list lab; list conformance ;;
-    *) echo "deps.sh: build, test, demo, bench, conformance, lab or all" >&2; exit 2 ;;
+    # programs whose ends are in two guests (tests/lab/cases_apps.py)
+    apps) echo "memcached memcached
+/usr/lib/postgresql/15/bin/postgres postgresql
+haproxy haproxy
+openssl openssl
+rsync rsync
+sshd openssh-server
+scp openssh-client
+apache2 apache2
+node nodejs
+socat socat
+nc netcat-openbsd" ;;
+    all) list bench; list lab; list apps; list conformance ;;
+    *) echo "deps.sh: build, test, demo, bench, conformance, lab, apps or all" >&2; exit 2 ;;
     esac
 }
 

@@ -26,6 +26,8 @@ from lab import CASES, Lab  # noqa: E402
 import cases_streams  # noqa: E402, F401, I001
 import cases_ends  # noqa: E402, F401
 import cases_programs  # noqa: E402, F401
+import cases_apps  # noqa: E402, F401
+import cases_blind  # noqa: E402, F401
 import cases_process  # noqa: E402, F401
 import cases_way_back  # noqa: E402, F401
 import cases_two_devices  # noqa: E402, F401
@@ -64,14 +66,18 @@ def faulty(cache):
     return shutil.copy2(os.path.join(target, "debug", "libsmcr.so"), os.path.join(cache, "libsmcr-faults.so"))
 
 
-def boot(out=None, bench=False, faults=False, **more):
+def boot(out=None, bench=False, faults=False, apps=False, **more):
     """Guests with the files of this build."""
+    if apps:
+        subprocess.run([f"{HERE}/../deps.sh", "apps"], check=True, stdout=sys.stderr)
     files = [built("SMCR_LIB", "libsmcr.so"), built("SMCR_CTL", "smcrctl")]
     kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
     shim = os.path.join(cache, "smcrun.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
     files += [shim, os.path.join(cache, "echo_many")]
     subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/../c/echo_many.c", "-lpthread"], check=True)
+    files.append(os.path.join(cache, "blind"))
+    subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/blind.c"], check=True)
     if faults:
         files.append(faulty(cache))
     if bench:
@@ -106,7 +112,8 @@ def main():
     cases *= args.times
     began, tried = time.monotonic(), None
     try:
-        with boot(args.out, packets=args.packets, faults=any(name.startswith(("hostile", "faults")) for name, _ in cases)) as guests:
+        with boot(args.out, packets=args.packets, faults=any(name.startswith(("hostile", "faults")) for name, _ in cases),
+                  apps=any(name.startswith("apps") for name, _ in cases)) as guests:
             tried = Tried(guests, args.log)
             print(f"lab: two guests with Linux {guests.kernel}, ready after {time.monotonic() - began:.0f} s", flush=True)
             failed = [case for case in cases if not tried.passes(*case)]

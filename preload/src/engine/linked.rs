@@ -246,6 +246,16 @@ pub fn introduce() {
     lock::kick_parent();
 }
 
+/// A read of a program that was not seen to wait has found nothing.
+pub fn read_in_vain(s: &Sock) {
+    s.rate_nonce.fetch_add(1, Relaxed);
+}
+
+/// How often that was.
+pub fn vain_reads(s: &Sock) -> u64 {
+    s.rate_nonce.load(Relaxed)
+}
+
 /// A send found no room and does not wait, and nobody that we see waits for it.
 #[cold]
 pub fn no_room(s: &Sock) {

@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, linked, peek, proof, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -118,6 +118,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             }
             if (!s.has(flag::SEEN) || s.is_public()) && kernel::arm_unseen(s, sock) && !rounds.are_too_fast() {
                 continue;
+            }
+            if s.is_linked() && !s.has(flag::SEEN) {
+                linked::read_in_vain(s);
             }
             return Err(Errno(libc::EAGAIN));
         }

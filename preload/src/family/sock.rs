@@ -113,7 +113,8 @@ pub struct Sock {
     pub error: AtomicU32,
     /// SO_RCVBUF and SO_SNDBUF of the program where it set them, else 0.
     pub buffer_limit: AtomicU32,
-    /// Nonce to be seen on the peer's socket (its SO_MAX_PACING_RATE).
+    /// Nonce to be seen on the peer's socket (its SO_MAX_PACING_RATE). Of a connection over a link: reads of a program that was not seen
+    /// to wait, and that found nothing (`engine::linked`).
     pub rate_nonce: AtomicU64,
     /// SO_MAX_PACING_RATE before we used it.
     pub rate_before: AtomicU64,
@@ -128,7 +129,8 @@ pub struct Sock {
     pub sets: AtomicU32,
     /// Those of them in which its waiter may be one that we never see.
     pub unseen: AtomicU32,
-    /// With [`flag::OWES`]: the ring is sent again from here on.
+    /// With [`flag::OWES`]: the ring is sent again from here on. Of a listener: seconds of TCP_DEFER_ACCEPT that the kernel's does not
+    /// have (`rendezvous::deferred`).
     pub owed: AtomicU64,
     /// Tick at which a part of the proof was first seen; 0 none.
     pub proof_since: AtomicU64,

@@ -7,7 +7,7 @@
 //! Where the eBPF programs are not installed one getsockopt() per process finds it out, and a
 //! comparison of a static tells it from then on.
 
-use super::is_local;
+use super::{deferred, is_local};
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::{Errno, fd, net, proc};
 use crate::{control, log};
@@ -231,6 +231,7 @@ pub fn leave(s: &Sock, sock: i32) {
             s.set(flag::NOBODY);
             s.clear(flag::MARKED);
             LISTENERS.fetch_sub(1, Relaxed);
+            deferred::give_back(s, sock);
             log::info!(target: "smcr::mark", fd = sock, "listener unmarked: it leaves the library");
         }
         Err(e) => {

@@ -10,6 +10,7 @@
 
 pub mod aside;
 mod client;
+pub mod deferred;
 mod handover;
 pub mod legacy;
 mod listener;
@@ -309,11 +310,11 @@ fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
 
 static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
 
-/// The peer is on another host. What its handshake has shown, or CLC since, says more; the service thread may note that just now. So does
-/// what this process had not for a handshake.
+/// The peer is on another host, which takes the place of what is no hindrance any more. What a handshake or a link has shown says more; the
+/// service thread may note that just now.
 fn note_remote(s: &Sock) {
-    const OF_SMC: u32 = 0x0100_0000;
-    let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| (r < OF_SMC && r != Reason::NoResources.code()).then_some(Reason::PeerRemote.code()));
+    const PAST: [Reason; 6] = [Reason::None, Reason::NotWorthIt, Reason::Disabled, Reason::Stdio, Reason::SharedByFork, Reason::MaxMemory];
+    let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| PAST.iter().any(|past| past.code() == r).then_some(Reason::PeerRemote.code()));
 }
 
 /// Whether the peer's address is one of this host's (in this network namespace).

@@ -123,6 +123,7 @@ pub fn on_listen(s: &'static Sock, fd: i32) {
         worth::listens(s, fd);
     }
     if first && s.has(flag::MARKED) {
+        rendezvous::deferred::keep(s, fd);
         rendezvous::smc::watch_listener(s, fd);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
+use crate::rendezvous::deferred;
 use crate::sys::{fd, fd::SIOCATMARK, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
@@ -121,6 +122,9 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
     if (level, name) == (IPPROTO_TCP, TCP_INQ) {
         shadow::learn_inq(s, sock);
     }
+    if (level, name) == (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) {
+        deferred::keep(s, sock);
+    }
     if level != SOL_SOCKET {
         return;
     }
@@ -177,6 +181,7 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
             0 => end::error_of_death(s, fd).map(|e| e.0),
             e => Some(end::took_left(s, e).0),
         },
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => deferred::value(s),
         (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => Some(s.peek_off.load(Relaxed) as i32 - 1),
         _ if !s.has(flag::SHADOWED) => None,
         (IPPROTO_TCP, libc::TCP_NODELAY) => Some(i32::from(s.has(flag::NODELAY))),

@@ -84,7 +84,7 @@ pub fn inherit(held: impl Iterator<Item = &'static Sock>) {
 /// The connection was accepted; if nobody uses it soon, its handshake begins all the same.
 pub fn begin_later(s: &'static Sock, fd: i32) {
     let (generation, cookie) = (s.generation.load(Relaxed), s.cookie.load(Relaxed));
-    enqueue(Job::Later(Later { s, generation, cookie, fd, at: now() + UNUSED }));
+    enqueue(Job::Later(Later { s, generation, cookie, fd, at: now() + shake::patience(UNUSED) }));
 }
 
 /// Whether there is such a thread.

@@ -11,10 +11,12 @@ mod begin;
 mod greet;
 mod join;
 mod refuse;
+mod sight;
 mod wants;
 mod will;
 
 use self::greet::Late;
+use self::sight::Sight;
 use crate::family::sock::{Sock, role};
 use crate::fault::{self, Step as Fault};
 use crate::link::lock::{self, now};
@@ -37,6 +39,7 @@ use smcr_proto::smc::id::RmbeSize;
 use std::sync::atomic::Ordering::*;
 
 pub use about::names;
+pub use sight::patience;
 pub use wants::{Wants, until};
 
 /// A handshake on its way.
@@ -83,6 +86,8 @@ pub struct Shake {
     rest_until: Option<Time>,
     /// The connection is on its way back to TCP, by somebody else.
     gone: bool,
+    /// Before it begins.
+    sight: Sight,
 }
 
 // One at a time in a list of a few.
@@ -147,6 +152,7 @@ impl Shake {
             late: Late::Nothing,
             rest_until: None,
             gone: false,
+            sight: Sight::default(),
         }
     }
 
@@ -155,6 +161,9 @@ impl Shake {
         self.revoke();
         self.heed(blocked);
         if matches!(self.machine, Machine::Fresh) {
+            if !self.is_seen() {
+                return false;
+            }
             self.start();
         }
         self.read();

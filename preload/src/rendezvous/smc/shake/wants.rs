@@ -35,7 +35,7 @@ impl Shake {
             Machine::Client(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Greeting(until) => (true, Some(*until)),
-            Machine::Fresh => (false, Some(Time::ZERO)),
+            Machine::Fresh => (false, Some(self.sight.at())),
             // A part of it makes the socket readable all the time.
             Machine::Over => (self.late != Late::Nothing && self.rest_until.is_none(), self.rest_until),
         };
