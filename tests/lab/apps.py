@@ -1,11 +1,12 @@
 """What cases_apps.py runs: `memcached ADDRESS PORT CONNECTIONS ROUNDS`, each value read again and compared; `deferring ADDRESS PORT`, two servers with
-TCP_DEFER_ACCEPT, which echo, and `echoed ADDRESS PORT PORTS`, a client."""
+TCP_DEFER_ACCEPT, which echo, and `echoed ADDRESS PORT PORTS`, a client; `hears` and `knocks`, `slams` and `slammed`: connections that nobody uses."""
 import os
 import random
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 
 def memcached(address, port, connections, rounds):
@@ -86,4 +87,49 @@ def echoed(address, port, ports=1):
     print("ok", 6 * 20 * 5000)
 
 
-{"memcached": memcached, "deferring": deferring, "echoed": echoed}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))
+def hears(address, port):
+    """What each of 12 connections gives to a server that reads: nobody says anything."""
+    listener = socket.create_server((address, port), backlog=20, reuse_port=True)
+    print("serving", flush=True)
+    for _ in range(12):
+        link = listener.accept()[0]
+        try:
+            print("heard", len(link.recv(10)), flush=True)
+        except OSError as error:
+            print("heard", error, flush=True)
+        link.close()
+
+
+def knocks(address, port, ends):
+    """Connects and ends without a word, when a greeting may have come: by close, and if `ends` by its own end."""
+    for _ in range(12 - ends):
+        link = socket.create_connection((address, port), 20)
+        time.sleep(0.3)
+        link.close()
+    for _ in range(ends):
+        if not os.fork():
+            link = socket.create_connection((address, port), 20)
+            time.sleep(0.3)
+            sys.exit(0)
+        os.wait()
+    print("ok 0")
+
+
+def slams(address, port):
+    """A server that closes what it accepts."""
+    listener = socket.create_server((address, port), backlog=20, reuse_port=True)
+    print("serving", flush=True)
+    for _ in range(6):
+        listener.accept()[0].close()
+    time.sleep(1)
+
+
+def slammed(address, port):
+    for _ in range(6):
+        link = socket.create_connection((address, port), 20)
+        assert link.recv(10) == b""
+        link.close()
+    print("ok 0")
+
+
+{"hears": hears, "knocks": knocks, "slams": slams, "slammed": slammed, "memcached": memcached, "deferring": deferring, "echoed": echoed}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,12 +1,13 @@
 """Programs that wait by inline system calls, which the library does not see: their connections are TCP's from the beginning, with a kernel at the other end as
-well, which has no way back. Those that wait not at all have their links."""
+well, which has no way back. Those that wait not at all have their links. And connections that nobody uses, which end as TCP's do."""
 import re
 
 from cases_programs import PRELOAD, running
-from guests import HERE
+from guests import HERE, Failed
 from lab import add
 
 BLIND = "/lab/blind"
+APPS = f"/usr/bin/python3 {HERE}/apps.py"
 
 
 def server(client, port):
@@ -14,7 +15,7 @@ def server(client, port):
         job = running(lab.a, f"{BLIND} serve {lab.a.ip} {port}", "serving", **lab.env("smcr"))
         try:
             with lab.traffic() as traffic:
-                text = lab.b.run(f"/usr/bin/python3 {HERE}/apps.py echoed {lab.a.ip} {port}", 60, LD_PRELOAD=PRELOAD[client], **lab.logged())
+                text = lab.b.run(f"{APPS} echoed {lab.a.ip} {port}", 60, LD_PRELOAD=PRELOAD[client], **lab.logged())
             total = int(re.search(r"ok (\d+)", text)[1])
             return traffic.went_over_tcp(total * 2)
         finally:
@@ -39,3 +40,26 @@ for number, kind in enumerate(("smcr", "kernel")):
     add(f"blind: a server that waits unseen, {kind} client", server(kind, 4700 + number))
     add(f"blind: a client that waits unseen, {kind} server", client(kind, "run", 4710 + number))
     add(f"blind: a client that does not wait, {kind} server", client(kind, "spin", 4720 + number))
+
+
+def unused(server, client, serves, runs, port, more=""):
+    """Both programs natively and with a medium: they hear the same."""
+    def run(lab):
+        heard = []
+        for kinds in (("tcp", "tcp"), (server, client)):
+            job = running(lab.a, f"{APPS} {serves} {lab.a.ip} {port}", "serving", LD_PRELOAD=PRELOAD[kinds[0]], **lab.logged())
+            try:
+                lab.b.run(f"{APPS} {runs} {lab.a.ip} {port} {more}", 60, LD_PRELOAD=PRELOAD[kinds[1]], **lab.logged())
+                heard.append(job.done(30))
+            finally:
+                if job.rc is None:
+                    job.kill()
+        if heard[0] != heard[1]:
+            raise Failed(f"{heard[1].split()}, natively {heard[0].split()}")
+        return f"{heard[0].count('heard 0')} ends heard" if runs == "knocks" else "connect() succeeds, and the end is heard"
+    return run
+
+
+add("unused: connections are opened and ended", unused("smcr", "smcr", "hears", "knocks", 4730, 4))
+for number, kind in enumerate(("smcr", "kernel")):
+    add(f"unused: a server closes what it accepts, {kind} client", unused("smcr", kind, "slams", "slammed", 4740 + 2 * number))

@@ -119,7 +119,11 @@ pub fn at_exit() {
 
 /// The kernel will close it with the process (`for_good`: its handlers have run), or at an exec, which may fail.
 fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool) {
-    if s.region().is_some() && s.holders.load(Relaxed) <= 1 {
+    if s.holders.load(Relaxed) > 1 {
+        return;
+    }
+    rendezvous::smc::close_unused(s, fd);
+    if s.region().is_some() {
         close::before_unseen_close(s, fd, for_good);
     }
 }

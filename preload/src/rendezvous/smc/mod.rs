@@ -19,7 +19,7 @@ mod way_back;
 use super::learn_names;
 use super::mark::{self, Shown};
 use crate::engine::linked::{self, Rings};
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::{Sock, flag, role};
 use crate::link::lock;
 use crate::sys::{fd, net};
 use crate::verbs::{load, port};
@@ -84,6 +84,20 @@ pub fn give_away(s: &'static Sock, sock: i32, why: Reason) {
         && let Shown::Peer(peer) = mark::ask(s, sock)
     {
         gate::alone(|| once(s, || decline(s, sock, peer, why, PATIENCE)));
+    }
+}
+
+/// The last descriptor of a connection is about to be closed, and nobody has used it: its end must be TCP's. A greeting that lies unread would make a
+/// reset of it; a kernel's client is still in its connect(), which fails if it is not answered.
+pub fn close_unused(s: &'static Sock, sock: i32) {
+    if !s.has(flag::UNASKED) {
+        return;
+    }
+    let is_client = s.role.load(Relaxed) == role::CLIENT;
+    match mark::ask(s, sock) {
+        Shown::Peer(Peer::Ours { .. }) if is_client => stream::drop_greeting(sock),
+        Shown::Peer(peer @ Peer::Smc) if !is_client => gate::alone(|| once(s, || decline(s, sock, peer, Reason::NotWorthIt, PATIENCE_OF_SERVICE))),
+        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! an orderly end. Used by [`super::shake`].
 
 use crate::sys::{Errno, Res, fd, net};
+use smcr_proto::handshake::HELLO;
 
 /// recv(2) that does not wait.
 pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
@@ -12,6 +13,16 @@ pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
         return Err(Errno(libc::ECONNRESET));
     }
     net::recv_slice(sock, buf, flags | libc::MSG_DONTWAIT)
+}
+
+/// Takes a greeting, if nothing else lies there.
+pub(super) fn drop_greeting(sock: i32) {
+    let mut first = [0; HELLO.len()];
+    if let Ok(n) = net::recv_slice(sock, &mut first, libc::MSG_DONTWAIT | libc::MSG_PEEK)
+        && first[..n] == HELLO[..n]
+    {
+        let _ = net::recv_slice(sock, &mut first[..n], libc::MSG_DONTWAIT);
+    }
 }
 
 /// send(2) that does not wait.
