@@ -205,10 +205,12 @@ static void oob_b(void) {
     meet_settled();
     say("%s", poll_text(events(fd, POLLIN | POLLPRI, 0)));
     R(ioctl(fd, SIOCATMARK, &mark));
+    R(sockatmark(fd));
     say("at mark %d", mark);
     take(fd, 50, 0);
     ioctl(fd, SIOCATMARK, &mark);
     say("at mark %d", mark);
+    R(sockatmark(fd));
     take(fd, 1, MSG_OOB);
     take(fd, 1, MSG_OOB);
     take(fd, 50, 0);

@@ -1,10 +1,13 @@
 """What cases_apps.py runs: `memcached ADDRESS PORT CONNECTIONS ROUNDS`, each value read again and compared; `deferring ADDRESS PORT`, two servers with
-TCP_DEFER_ACCEPT, which echo, and `echoed ADDRESS PORT PORTS`, a client; `hears` and `knocks`, `slams` and `slammed`: connections that nobody uses."""
+TCP_DEFER_ACCEPT, which echo, and `echoed ADDRESS PORT PORTS`, a client; `hears` and `knocks`, `slams` and `slammed`: connections that nobody
+uses; `counts` and `counted`: FIONREAD before anything else."""
+import fcntl
 import os
 import random
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -89,7 +92,7 @@ def echoed(address, port, ports=1):
 
 def hears(address, port):
     """What each of 12 connections gives to a server that reads: nobody says anything."""
-    listener = socket.create_server((address, port), backlog=20, reuse_port=True)
+    listener = socket.create_server((address, port), backlog=20)
     print("serving", flush=True)
     for _ in range(12):
         link = listener.accept()[0]
@@ -115,9 +118,41 @@ def knocks(address, port, ends):
     print("ok 0")
 
 
+def unread(link):
+    return int.from_bytes(fcntl.ioctl(link, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def asks(link):
+    """Asks how much there is until there is something."""
+    end = time.monotonic() + 20
+    while not (n := unread(link)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return n, len(link.recv(1000)), unread(link)
+
+
+def counts(address, port):
+    listener = socket.create_server((address, port), backlog=20)
+    print("serving", flush=True)
+    for _ in range(4):
+        link = listener.accept()[0]
+        print("heard", *asks(link), flush=True)
+        time.sleep(0.3)
+        link.sendall(bytes(50))
+        link.recv(1)
+
+
+def counted(address, port):
+    for _ in range(4):
+        link = socket.create_connection((address, port), 20)
+        time.sleep(0.5)
+        link.sendall(bytes(100))
+        assert asks(link) == (50, 50, 0)
+        link.close()
+
+
 def slams(address, port):
     """A server that closes what it accepts."""
-    listener = socket.create_server((address, port), backlog=20, reuse_port=True)
+    listener = socket.create_server((address, port), backlog=20)
     print("serving", flush=True)
     for _ in range(6):
         listener.accept()[0].close()
@@ -132,4 +167,4 @@ def slammed(address, port):
     print("ok 0")
 
 
-{"hears": hears, "knocks": knocks, "slams": slams, "slammed": slammed, "memcached": memcached, "deferring": deferring, "echoed": echoed}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))
+{"counts": counts, "counted": counted, "hears": hears, "knocks": knocks, "slams": slams, "slammed": slammed, "memcached": memcached, "deferring": deferring, "echoed": echoed}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))

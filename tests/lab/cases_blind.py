@@ -56,10 +56,12 @@ def unused(server, client, serves, runs, port, more=""):
                     job.kill()
         if heard[0] != heard[1]:
             raise Failed(f"{heard[1].split()}, natively {heard[0].split()}")
-        return f"{heard[0].count('heard 0')} ends heard" if runs == "knocks" else "connect() succeeds, and the end is heard"
+        return f"{' '.join(heard[0].split())} both times"
     return run
 
 
 add("unused: connections are opened and ended", unused("smcr", "smcr", "hears", "knocks", 4730, 4))
+for number, pair in enumerate((("smcr", "smcr"), ("smcr", "kernel"), ("kernel", "smcr"))):
+    add(f"unused: FIONREAD comes first, {pair[1]} client, {pair[0]} server", unused(*pair, "counts", "counted", 4750 + number))
 for number, kind in enumerate(("smcr", "kernel")):
     add(f"unused: a server closes what it accepts, {kind} client", unused("smcr", kind, "slams", "slammed", 4740 + 2 * number))

@@ -94,13 +94,28 @@ hooks! {
         r
     }
 
+    /// libc's asks its own ioctl, past the hook.
+    fn sockatmark(fd: c_int) -> c_int {
+        let mut mark: c_int = 0;
+        // SAFETY: the request gives an int.
+        match unsafe { ioctl(fd, desc::SIOCATMARK, &raw mut mark as usize) } {
+            0 => mark,
+            failed => failed,
+        }
+    }
+
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
         let Some(s) = table::sock(fd) else {
             // SAFETY: the program's arguments.
             return unsafe { real::ioctl(fd, request, arg) };
         };
         let mut answer = None;
-        guarded(|| answer = options::ioctl(s, fd, request));
+        guarded(|| {
+            if matches!(request, libc::FIONREAD | desc::SIOCATMARK | libc::TIOCOUTQ) {
+                life::first_use(s, fd); // they ask for the stream, which begins with the handshake's bytes
+            }
+            answer = options::ioctl(s, fd, request);
+        });
         match answer {
             Some(Ok(n)) if is_there(arg as *const c_int, 1) => {
                 // SAFETY: these requests give an int.
