@@ -87,6 +87,8 @@ pub enum Step {
     ClcSent,
     /// Some of one was taken.
     ClcTaken,
+    /// Receiver: the ring was empty, and whether the stream has ended is not looked at yet.
+    FoundEmpty,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,

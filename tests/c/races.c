@@ -3,6 +3,7 @@
  *   races taken   a thread reads a connection, in whose call the library maps its memory; another one closes it. The memory is
  *                 given back, and the next connection is whole
  *   races edge    bytes come while epoll_wait, edge-triggered, has looked and found nothing: they are told
+ *   races end     a reader has found the ring empty when the last bytes come, and the end behind them: it gets both
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "ends.h"
@@ -169,8 +170,54 @@ static void edge_server(int listener) {
     printf("edge: told %d times, %d of them before it was in memory\n", told, warm);
 }
 
+/* -- end */
+
+enum { PINGS = 60 };
+
+static void end_client(void) {
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = dial(PORT);
+        unsigned char last[BYTES] = {0}, c;
+        for (int n = 0; n < PINGS; n++)
+            if (!ping(fd, n))
+                die("ping");
+        usleep(5000); /* it has answered, and looks now */
+        if (send(fd, last, sizeof last, MSG_NOSIGNAL) != sizeof last || shutdown(fd, SHUT_WR))
+            die("send");
+        while (recv(fd, &c, 1, 0) > 0)
+            ;
+        close(fd);
+    }
+}
+
+static void end_server(int listener) {
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = accept(listener, NULL, NULL);
+        long long all = 0;
+        for (int n = 0; n < PINGS; n++) {
+            if (!answer(fd))
+                wrong("an early end");
+            all += BYTES;
+        }
+        unsigned char bytes[BYTES];
+        for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, 0)) != 0; all += n)
+            if (n < 0)
+                die("recv");
+        if (all != (PINGS + 1) * BYTES)
+            wrong("the last bytes are lost");
+        close(fd);
+    }
+    printf("end: %d times\n", ROUNDS);
+}
+
 int main(int argc, char **argv) {
-    int is_edge = argc > 1 && !strcmp(argv[1], "edge"), status = 0;
+    static const struct {
+        const char *name;
+        void (*client)(void), (*server)(int);
+    } cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server}};
+    int which = 0, status = 0;
+    while (which < 2 && argc > 1 && strcmp(argv[1], cases[which].name))
+        which++;
     int listener = listen_on(PORT);
     if (pipe(gate))
         die("pipe");
@@ -179,10 +226,10 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(listener);
         close(gate[1]);
-        is_edge ? edge_client() : taken_client();
+        cases[which].client();
         exit(0);
     }
-    is_edge ? edge_server(listener) : taken_server(listener);
+    cases[which].server(listener);
     waitpid(child, &status, 0);
     return !WIFEXITED(status) || WEXITSTATUS(status);
 }

@@ -260,7 +260,7 @@ def socat_and_nc_end_in_halves(lab):
 @app
 def redis_follows_a_master(lab):
     """A replica takes everything over, and what comes then, from a master that forks for it."""
-    master = running(lab.a, f"redis-server --port 6395 --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab --repl-diskless-sync-delay 0 --enable-debug-command yes", "Ready to accept", **lab.env("smcr"))
+    master = running(lab.a, f"redis-server --port 6395 --bind {lab.a.ip} --protected-mode no --save '' --dbfilename master.rdb --dir /run/lab --repl-diskless-sync-delay 0 --enable-debug-command yes", "Ready to accept", **lab.env("smcr"))
     replica = running(lab.b, f"redis-server --port 6396 --bind {lab.b.ip} --protected-mode no --save '' --dir /run --enable-debug-command yes", "Ready to accept", **lab.env("smcr"))
     try:
         cli = f"redis-cli -h {lab.a.ip} -p 6395"

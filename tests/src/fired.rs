@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 38] = [
+pub const STEPS: [&str; 39] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -48,6 +48,7 @@ pub const STEPS: [&str; 38] = [
     "Arrived",
     "ClcSent",
     "ClcTaken",
+    "FoundEmpty",
     "Stranger",
 ];
 

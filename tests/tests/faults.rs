@@ -185,6 +185,13 @@ fn bytes_behind_a_look_that_found_nothing() -> Result<()> {
     met("races", "edge", LOOKED, 20)
 }
 
+/// The last bytes and the end behind them come when a reader has just found the ring empty.
+#[test]
+fn the_end_behind_a_look_that_found_nothing() -> Result<()> {
+    const FOUND_EMPTY: u32 = 37;
+    met("races", "end", FOUND_EMPTY, 20)
+}
+
 const BELL: u32 = 24;
 
 /// The program takes the number under which a thread is about to ring.

@@ -46,7 +46,7 @@ pub fn found_reset(s: &Sock, sock: i32) {
 pub fn found(s: &Sock, what: u32) {
     let old = s.rx.end.load(Relaxed);
     let new = if old == FIN && what == RST { FIN_RST } else { old.max(what) };
-    s.rx.end.store(new, Relaxed);
+    s.rx.end.store(new, Release); // pairs with the Acquire in `rx::at_end`
 }
 
 /// A call of ours took the error of the kernel's socket, which tells it once: the program gets it from

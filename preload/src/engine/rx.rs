@@ -334,9 +334,13 @@ pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
 /// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
 /// now and then without (a non-blocking reader that never waits).
 fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
+    let is_marked = end::is_marked_end(dir);
     if kernel::may_have_ended(s, dir) {
         kernel::look_at_kernel(s, sock, dir);
     }
+    // Before the ring is looked at again: what was published before the end is there then. A mark that comes later, and an end that another
+    // thread finds, are for the next attempt. Acquire pairs with the Release in `end::found`, that of the mark with `close::before_shutdown`.
+    let may_end = is_marked || s.rx.end.load(Acquire) != 0;
     // The end came behind what was published last.
     if follow::in_ring(s, dir) != 0 {
         return Step::Moved(0);
@@ -354,7 +358,9 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
         0 => {}
         e => return Step::Failed(end::took_left(s, e)),
     }
-    match end::outcome(s, sock, dir, flags & libc::MSG_PEEK != 0) {
+    fault::pass(Fault::FoundEmpty);
+    let outcome = if may_end { end::outcome(s, sock, dir, flags & libc::MSG_PEEK != 0) } else { None };
+    match outcome {
         Some(step) => step,
         None if s.has(flag::SHUT_RD) => Step::End,
         None => Step::Empty,
