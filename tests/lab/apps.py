@@ -115,7 +115,6 @@ def knocks(address, port, ends):
             time.sleep(0.3)
             sys.exit(0)
         os.wait()
-    print("ok 0")
 
 
 def unread(link):
@@ -164,7 +163,6 @@ def slammed(address, port):
         link = socket.create_connection((address, port), 20)
         assert link.recv(10) == b""
         link.close()
-    print("ok 0")
 
 
 {"counts": counts, "counted": counted, "hears": hears, "knocks": knocks, "slams": slams, "slammed": slammed, "memcached": memcached, "deferring": deferring, "echoed": echoed}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))

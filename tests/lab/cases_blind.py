@@ -1,8 +1,6 @@
 """Programs that wait by inline system calls, which the library does not see: their connections are TCP's from the beginning, with a kernel at the other end as
 well, which has no way back. Those that wait not at all have their links. And connections that nobody uses, which end as TCP's do."""
-import re
-
-from cases_programs import PRELOAD, running
+from cases_programs import PRELOAD, moved, running
 from guests import HERE, Failed
 from lab import add
 
@@ -14,9 +12,7 @@ def server(client, port):
     def run(lab):
         job = running(lab.a, f"{BLIND} serve {lab.a.ip} {port}", "serving", **lab.env("smcr"))
         try:
-            with lab.traffic() as traffic:
-                text = lab.b.run(f"{APPS} echoed {lab.a.ip} {port}", 60, LD_PRELOAD=PRELOAD[client], **lab.logged())
-            total = int(re.search(r"ok (\d+)", text)[1])
+            total, traffic = moved(lab, f"{APPS} echoed {lab.a.ip} {port}", LD_PRELOAD=PRELOAD[client], **lab.logged())
             return traffic.went_over_tcp(total * 2)
         finally:
             job.kill()
@@ -27,9 +23,7 @@ def client(kind, how, port):
     def run(lab):
         job = running(lab.a, f"/usr/bin/python3 {HERE}/asyncio_echo.py serve {lab.a.ip} {port}", "serving", LD_PRELOAD=PRELOAD[kind], **lab.logged())
         try:
-            with lab.traffic() as traffic:
-                text = lab.b.run(f"{BLIND} {how} {lab.a.ip} {port} 5 40", 60, **lab.env("smcr"))
-            total = int(re.search(r"ok (\d+)", text)[1])
+            total, traffic = moved(lab, f"{BLIND} {how} {lab.a.ip} {port} 5 40", **lab.env("smcr"))
             if how == "run":
                 return traffic.went_over_tcp(total * 2)
             # Of one that is not run for a moment it is not known whether it waits.
@@ -54,14 +48,16 @@ def unused(server, client, serves, runs, port, more=""):
         for kinds in (("tcp", "tcp"), (server, client)):
             job = running(lab.a, f"{APPS} {serves} {lab.a.ip} {port}", "serving", LD_PRELOAD=PRELOAD[kinds[0]], **lab.logged())
             try:
-                lab.b.run(f"{APPS} {runs} {lab.a.ip} {port} {more}", 60, LD_PRELOAD=PRELOAD[kinds[1]], **lab.logged())
+                with lab.traffic() as traffic:
+                    lab.b.run(f"{APPS} {runs} {lab.a.ip} {port} {more}", 60, LD_PRELOAD=PRELOAD[kinds[1]], **lab.logged())
                 heard.append(job.done(30))
             finally:
                 if job.rc is None:
                     job.kill()
         if heard[0] != heard[1]:
             raise Failed(f"{heard[1].split()}, natively {heard[0].split()}")
-        return f"{' '.join(heard[0].split())} both times"
+        proof = f"; {traffic.went_over_rdma(4 * 150, 4)}" if runs == "counted" else ""
+        return f"{' '.join(heard[0].split())} both times{proof}"
     return run
 
 

@@ -14,6 +14,18 @@ def running(guest, text, ready, **env):
     return guest.start(f"exec {text}", **env).expect(ready, 30)
 
 
+def listening(guest, port, log="/dev/null"):
+    """Waits until somebody listens there; `log` is shown where nobody does."""
+    guest.run(f"for i in $(seq 300); do ss -Hltn sport = :{port} | grep -q . && exit 0; sleep 0.2; done; cat {log}; exit 1", 90)
+
+
+def moved(lab, text, seconds=60, **env):
+    """A client in B, which says how many bytes it has moved: those, and what the networks carried meanwhile."""
+    with lab.traffic() as traffic:
+        said = lab.b.run(text, seconds, **env)
+    return int(re.search(r"ok (\d+)", said)[1]), traffic
+
+
 def redis(server, client, port):
     def run(lab):
         job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab --loglevel verbose", "Ready to accept", LD_PRELOAD=PRELOAD[server], **lab.logged())
@@ -68,20 +80,20 @@ for number, pair in enumerate((("smcr", "kernel"), ("kernel", "smcr"), ("smcr", 
 
 
 NGINX = """
-daemon off; worker_processes 1; pid /run/lab/ng.pid; error_log /run/lab/ng.log info;
+daemon off; worker_processes {workers}; pid /run/lab/ng.pid; error_log /run/lab/ng.log info;
 events {{ worker_connections 256; }}
 http {{ access_log off; client_body_temp_path /run/lab/ng1; proxy_temp_path /run/lab/ng2; fastcgi_temp_path /run/lab/ng3;
  uwsgi_temp_path /run/lab/ng4; scgi_temp_path /run/lab/ng5; sendfile on; keepalive_requests 100000;
- server {{ listen {ip}:8080; root /run/lab/www; }} }}
+ server {{ listen {ip}:{port}; root /run/lab/{root}; }} }}
 """
 
 
 @case
 def nginx_and_wrk_smcr(lab):
     lab.a.run("mkdir -p /run/lab/www; head -c 20000 /dev/urandom >/run/lab/www/a; head -c 3000000 /dev/urandom >/run/lab/www/big; chmod -R a+rX /run/lab/www; "
-              f"cat >/run/lab/ng.conf <<'EOF'{NGINX.format(ip=lab.a.ip)}EOF")
+              f"cat >/run/lab/ng.conf <<'EOF'{NGINX.format(ip=lab.a.ip, port=8080, root='www', workers=1)}EOF")
     job = lab.a.start("exec nginx -c /run/lab/ng.conf", **lab.env("smcr"))
-    lab.a.run(f"for i in $(seq 100); do ss -Hltn sport = :8080 | grep -q . && exit 0; sleep 0.1; done; cat /run/lab/ng.log; exit 1")
+    listening(lab.a, 8080, "/run/lab/ng.log")
     try:
         with lab.traffic() as traffic:
             there = lab.b.run(f"curl -s http://{lab.a.ip}:8080/big | md5sum", **lab.env("smcr"))
@@ -121,9 +133,7 @@ add("iperf3 smcr, server sends", iperf3("-R"))
 def asyncio_smcr_30_connections(lab):
     job = running(lab.a, f"/usr/bin/python3 {HERE}/asyncio_echo.py serve {lab.a.ip} 5300", "serving", **lab.env("smcr"))
     try:
-        with lab.traffic() as traffic:
-            text = lab.b.run(f"/usr/bin/python3 {HERE}/asyncio_echo.py run {lab.a.ip} 5300 30 40 3000", 60, **lab.env("smcr"))
-        total = int(re.search(r"ok (\d+)", text)[1])
+        total, traffic = moved(lab, f"/usr/bin/python3 {HERE}/asyncio_echo.py run {lab.a.ip} 5300 30 40 3000", **lab.env("smcr"))
         return f"{total:,} B echoed; {traffic.went_over_rdma(total * 2, 30)}"
     finally:
         job.kill()
