@@ -1,9 +1,11 @@
-/* Owns: two things that happen at the same moment, in a build of the library that takes its time at the right place
+/* Owns: things that happen at the same moment, in a build of the library that takes its time at the right place
  * (tests/tests/faults.rs).
  *   races taken   a thread reads a connection, in whose call the library maps its memory; another one closes it. The memory is
  *                 given back, and the next connection is whole
  *   races edge    bytes come while epoll_wait, edge-triggered, has looked and found nothing: they are told
  *   races end     a reader has found the ring empty when the last bytes come, and the end behind them: it gets both
+ *   races late    a reader that nobody sees wait takes bytes before it is called for them, and is killed: what it had sent through
+ *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "ends.h"
@@ -210,13 +212,67 @@ static void end_server(int listener) {
     printf("end: %d times\n", ROUNDS);
 }
 
+/* -- late: of the accepting end another child is killed, once it has read all. What it had sent lies in TCP, behind a reader that
+ * does not read */
+
+enum { BEFORE = 300000, TRICKLES = 200 };
+
+static void mourner(void) {
+    int fd = dial(PORT);
+    unsigned char c = 1;
+    ssize_t n;
+    long long all = 0;
+    for (int i = 0; i < TRICKLES; i++)
+        if (send(fd, &c, 1, MSG_NOSIGNAL) != 1 || read(gate[0], &c, 1) != 1)
+            die("trickle");
+    while (read(gate[0], &c, 1) == 1) /* the other end of the pipe ends with it */
+        ;
+    static unsigned char bytes[65536];
+    for (; (n = recv(fd, bytes, sizeof bytes, 0)) > 0; all += n)
+        ;
+    if (n || all < BEFORE)
+        wrong(n ? "a reset" : "less than was sent");
+    printf("late: %lld bytes, and the end\n", all);
+    fflush(stdout);
+    close(fd);
+}
+
+static void victim(int listener) {
+    static unsigned char before[BEFORE];
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0 || send(fd, before, sizeof before, MSG_NOSIGNAL) != sizeof before)
+        die("send");
+    for (int i = 0; i < TRICKLES; i++) {
+        unsigned char c;
+        while (recv(fd, &c, 1, MSG_DONTWAIT) != 1)
+            ; /* as one that is told by a wait of its own */
+        if (write(gate[1], "x", 1) != 1)
+            die("gate");
+    }
+    usleep(200000);
+    raise(SIGKILL);
+}
+
+static void late_server(int listener) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        victim(listener);
+    }
+    close(gate[1]);
+    if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        wrong("it has died otherwise");
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*client)(void), (*server)(int);
-    } cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server}};
+    } cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
+                 {"late", mourner, late_server}};
     int which = 0, status = 0;
-    while (which < 2 && argc > 1 && strcmp(argv[1], cases[which].name))
+    while (which < 3 && argc > 1 && strcmp(argv[1], cases[which].name))
         which++;
     int listener = listen_on(PORT);
     if (pipe(gate))

@@ -192,6 +192,14 @@ fn the_end_behind_a_look_that_found_nothing() -> Result<()> {
     met("races", "end", FOUND_EMPTY, 20)
 }
 
+/// A doorbell for bytes that were taken meanwhile would lie unread where its reader dies, and make a reset of the end, which destroys
+/// what that has sent through TCP.
+#[test]
+fn killed_behind_a_late_doorbell() -> Result<()> {
+    const PUBLISHED: u32 = 11;
+    met("races", "late", PUBLISHED, 20)
+}
+
 const BELL: u32 = 24;
 
 /// The program takes the number under which a thread is about to ring.

@@ -47,9 +47,16 @@ pub fn after_publish(s: &Sock, dir: &Dir, sock: i32) {
     // Pairs with the fence of a consumer that arms or falls asleep and then looks at the cursor.
     full_fence();
     let word = dir.bell.load(Relaxed);
-    if word != 0 && word != RUNG && !is_awake(s, word) {
+    if word != 0 && word != RUNG && !is_awake(s, word) && !is_taken(s, dir, word) {
         ring(s, dir, sock, word);
     }
+}
+
+/// Whether the consumer has taken all meanwhile, so that a byte would call it for nothing: unread when it dies, that makes a reset,
+/// which destroys what it has sent through TCP (hazard 8).
+#[cold]
+fn is_taken(s: &Sock, dir: &Dir, word: u32) -> bool {
+    matches!(word, ARMED | EACH) && dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
 }
 
 /// Whether the word names a waiter that is known to be awake.

@@ -197,6 +197,10 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     process::count(Counter::SwitchTxMem, 1);
     config::arm_flip(&s.tx.flip);
     log::debug!(target: "smcr::switch", fd = sock, at, "sending moves to memory");
+    // What this end has sent may still be in TCP, and the peer may have called for this by a doorbell (hazard 8).
+    if s.rx_in_memory() && s.rx.dir().is_some_and(|back| bell::unread(s, back) > 0) {
+        kernel::leave_no_bell(s, sock);
+    }
     // A reader that sleeps on TCP must learn that the stream goes on elsewhere when data comes; its
     // doorbell is armed since the region was made.
     true
