@@ -182,7 +182,9 @@ scp openssh-client
 apache2 apache2
 node nodejs
 socat socat
-nc netcat-openbsd" ;;
+nc netcat-openbsd
+iperf iperf
+varnishd varnish" ;;
     all) list bench; list lab; list apps; list conformance ;;
     *) echo "deps.sh: build, test, demo, bench, conformance, lab, apps or all" >&2; exit 2 ;;
     esac

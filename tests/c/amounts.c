@@ -367,6 +367,29 @@ static void stamps_b(void) {
         meet_settled();
     }
 }
+/* What one option needs of TCP, while the peer, in no call, has sent what is unread. */
+static void stamped_late_a(void) {
+    int fd = conn();
+    next();
+    sol_int(fd, SOL_SOCKET, SO_TIMESTAMPING, 8);
+    R(recv(fd, buf, 60, MSG_DONTWAIT));
+    R(recv(fd, buf, 60, MSG_DONTWAIT));
+    R(recv(fd, buf, 60, MSG_DONTWAIT));
+    next();
+    R(recv(fd, buf, 200, MSG_WAITALL));
+    meet();
+    echo(fd, "after", 3);
+}
+static void stamped_late_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 2; i++) {
+        meet();
+        put(fd, buf, 100 * (i + 1));
+        meet_settled();
+    }
+    meet();
+    echo(fd, "after", 3);
+}
 static void beside_b(void) {
     int fd = conn();
     for (int i = 0; i < 5; i++) {
@@ -391,6 +414,7 @@ const struct test tests[] = {{"low_water", marks_a, marks_b, 0},
                              {"handlers_for_once", once_a, once_b, 0},
                              {"part_of_many", part_a, part_b, 0},
                              {"beside_the_bytes", beside_a, beside_b, 0},
+                             {"stamped_late", stamped_late_a, stamped_late_b, 0},
                              {"stamps", stamps_a, stamps_b, COLD},
                              {"stamps_unused", stamps_unused_a, stamps_unused_b, 0},
                              {0}};

@@ -9,6 +9,7 @@
  * What the call that was left had not published never happened; all other bytes come, once and in order. Exit 0: right. */
 #include "held.h"
 #include <alloca.h>
+#include <linux/net_tstamp.h>
 #include <semaphore.h>
 
 static sigjmp_buf out;
@@ -144,9 +145,9 @@ int main(int argc, char **argv) {
         }
     }
     if (is("rung_byte")) {
-        int one = 1;
-        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one))
-            die("SO_TIMESTAMP");
+        int software = SOF_TIMESTAMPING_RX_SOFTWARE;
+        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &software, sizeof software)) /* TCP from here on */
+            die("SO_TIMESTAMPING");
         ping('p');
         ping('q');
     }

@@ -219,6 +219,51 @@ def node_echoes_what_it_is_sent(lab):
         ended(job)
 
 
+def iperf_2(server, client, streams, port):
+    """Its server asks for times of arrival when a connection is in use, reads one before it accepts the next, and ends what says nothing
+    for 4 s; its client connects all before it speaks. Of a kernel's that wait meanwhile the server declines some."""
+    def run(lab):
+        job = lab.a.start(f"exec iperf -s -B {lab.a.ip} -p {port}", LD_PRELOAD=PRELOAD[server], **lab.logged())
+        listening(lab.a, port)
+        try:
+            with lab.traffic() as traffic:
+                text = lab.b.run(f"iperf -c {lab.a.ip} -p {port} -t 3 -P {streams} -f B", 60, LD_PRELOAD=PRELOAD[client], **lab.logged())
+            sent = [int(n) for n in re.findall(r"^\[ +\d+\].* (\d+) Bytes ", text, re.M)]
+            if len(sent) != streams or "failed" in text + job.out:
+                raise Failed(f"{text[-400:]} {job.out[-400:]}")
+            if client == server:
+                return f"{streams} streams; {traffic.went_over_rdma(sum(sent), streams)}"
+            if traffic.rdma < min(sent):
+                raise Failed(f"none is on RDMA: {sent} {traffic}")
+            return f"{streams} streams, {traffic}"
+        finally:
+            ended(job)
+    return run
+
+
+add("apps: iperf 2, smcr client", iperf_2("smcr", "smcr", 3, 4610))
+add("apps: iperf 2, kernel client", iperf_2("smcr", "kernel", 3, 4611))
+
+
+@app
+def varnish_listens_in_a_child(lab):
+    """The parent has made and bound the socket; a web server of Python's stands behind, in memory."""
+    lab.a.run("mkdir -p /run/lab/cached /run/lab/varnish && chmod 777 /run/lab/varnish && head -c 900000 /dev/urandom >/run/lab/cached/f")
+    web = lab.a.start(f"cd /run/lab/cached && exec python3 -m http.server -b {lab.a.ip} 8805", **lab.env("smcr"))
+    listening(lab.a, 8805)
+    job = lab.a.start(f"exec varnishd -F -a {lab.a.ip}:8095 -b {lab.a.ip}:8805 -n /run/lab/varnish -s malloc,10m -j none -p thread_pools=1 -p thread_pool_min=10", **lab.env("smcr"))
+    listening(lab.a, 8095)
+    try:
+        with lab.traffic() as traffic:
+            got = lab.b.run(f"for k in 1 2 3 4; do curl -s http://{lab.a.ip}:8095/f | md5sum | cut -c -32; done", 90, **lab.env("smcr")).split()
+        if got != [lab.a.run("md5sum </run/lab/cached/f").split()[0]] * 4:
+            raise Failed(f"{got}")
+        return f"4 times 900 KB right; {traffic.went_over_rdma(4 * 900_000, 4)}"
+    finally:
+        ended(job)
+        ended(web)
+
+
 @app
 def socat_and_nc_end_in_halves(lab):
     """What is sent ends, and what comes back goes on."""

@@ -202,7 +202,12 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
 pub fn read_on(s: &'static Sock, sock: i32) {
     late(s, sock);
-    if let Some(dir) = s.rx.dir() {
+    read_from_ring(s);
+}
+
+/// As [`read_on`] behind [`late`].
+pub fn read_from_ring(s: &Sock) {
+    if let Some(dir) = s.rx.dir().filter(|_| s.has(flag::FROZEN)) {
         follow::take_back_request(s, dir);
     }
 }

@@ -19,8 +19,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 static PROGRAMS: AtomicU32 = AtomicU32::new(programs::UNKNOWN);
 /// Whether an RDMA device can be used: a function, or null.
 static PROVIDER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
-/// Listeners that this process family has marked and not unmarked.
-static LISTENERS: AtomicU32 = AtomicU32::new(0);
 
 mod programs {
     pub const UNKNOWN: u32 = 0;
@@ -74,7 +72,7 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
     let Some(peer) = peer.map(net::Addr::folded) else {
         return;
     };
-    let is_first = s.role.load(Relaxed) == 0 && may_mark(s);
+    let is_first = s.role.load(Relaxed) == 0 && may_mark(s) && !s.has(flag::FORKED);
     if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider() || is_local(&peer)
     {
         return;
@@ -108,7 +106,8 @@ pub fn before_listen(s: &Sock, sock: i32) {
 
 #[cold]
 fn mark_listener(s: &Sock, sock: i32) {
-    // One that listens already cannot be marked any more (a SYN may have been answered).
+    // One that listens already cannot be marked any more (a SYN may have been answered). One that a parent has made and its child
+    // listens with (Varnish) is as good as another: relatives share what is known of it.
     let is_first = s.role.load(Relaxed) == 0 && may_mark(s);
     let Ok(local) = net::local_addr(sock).map(net::Addr::folded) else {
         return;
@@ -119,14 +118,14 @@ fn mark_listener(s: &Sock, sock: i32) {
     if !are_present(sock) || !has_provider() {
         return;
     }
-    if control::decide_listener(&local).is_ok() && set(s, sock) {
-        LISTENERS.fetch_add(1, Relaxed);
+    if control::decide_listener(&local).is_ok() {
+        set(s, sock);
     }
 }
 
-/// Marked by this process, which made it: not inherited, not pinned, not marked before.
+/// Not pinned, not marked before.
 fn may_mark(s: &Sock) -> bool {
-    !s.has(flag::MARKED | flag::PINNED | flag::FORKED)
+    !s.has(flag::MARKED | flag::PINNED)
 }
 
 /// SMC-Rv2 needs IPv4; peers on this host have shared memory.
@@ -230,25 +229,12 @@ pub fn leave(s: &Sock, sock: i32) {
         Ok(_) => {
             s.set(flag::NOBODY);
             s.clear(flag::MARKED);
-            LISTENERS.fetch_sub(1, Relaxed);
             deferred::give_back(s, sock);
             log::info!(target: "smcr::mark", fd = sock, "listener unmarked: it leaves the library");
         }
         Err(e) => {
             log::warn!(target: "smcr::mark", fd = sock, errno = e.0, "a listener leaves the library marked");
         }
-    }
-}
-
-/// Whether there may be a marked listener: spares a walk through the table.
-pub fn has_listeners() -> bool {
-    LISTENERS.load(Relaxed) != 0
-}
-
-/// A record ends.
-pub fn forget(s: &Sock) {
-    if s.role.load(Relaxed) == role::LISTENER && s.has(flag::MARKED) {
-        let _ = LISTENERS.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
     }
 }
 
@@ -289,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_pinned_or_inherited_is_not_marked_again() {
+    fn what_is_marked_or_pinned_is_not_marked_again() {
         let s = record();
         assert!(may_mark(s));
-        for f in [flag::MARKED, flag::PINNED, flag::FORKED] {
+        for f in [flag::MARKED, flag::PINNED] {
             s.set(f);
             assert!(!may_mark(s), "{f:#x}");
             s.clear(f);
@@ -323,20 +309,5 @@ mod tests {
         assert_eq!(s.reason.load(Relaxed), Reason::SmcPeerNoSmc.code());
         fd::close(sock);
         assert_eq!(ask(s, sock), Shown::Nobody, "asked once");
-    }
-
-    #[test]
-    fn a_listener_is_counted_until_it_ends() {
-        let s = record();
-        LISTENERS.store(1, Relaxed);
-        s.set(flag::MARKED);
-        s.role.store(role::CLIENT, Relaxed);
-        forget(s);
-        assert!(has_listeners(), "a connection is none");
-        s.role.store(role::LISTENER, Relaxed);
-        forget(s);
-        assert!(!has_listeners());
-        forget(s);
-        assert!(!has_listeners(), "never below none");
     }
 }

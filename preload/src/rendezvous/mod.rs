@@ -23,7 +23,7 @@ pub mod stepping;
 mod strict;
 pub mod worth;
 
-pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_on, take_up_and_ask};
+pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_from_ring, read_on, take_up_and_ask};
 
 use crate::engine::{begin, offer, switch};
 use crate::family::holders;
@@ -223,7 +223,6 @@ fn is_due(s: &Sock, us: u64) -> bool {
 /// The record ends: nothing of it may stay in the tables here.
 pub fn forget(s: &'static Sock) {
     server::end(s);
-    mark::forget(s);
 }
 
 static STDIO: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());

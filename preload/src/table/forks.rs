@@ -226,9 +226,6 @@ pub fn after_spawn() {
 /// Listeners that a program inherits show the SMC option no more. Does nothing but system calls in a vfork
 /// child.
 fn unmark_listeners() {
-    if !mark::has_listeners() {
-        return;
-    }
     for (fd, e) in range(0, u32::MAX) {
         if let Entry::Sock(s) = e
             && s.role.load(Relaxed) == role::LISTENER

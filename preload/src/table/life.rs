@@ -209,7 +209,7 @@ pub fn on_dup(old: i32, new: i32) {
             }
         }
         // What is done by a number beyond the table no hook sees.
-        Some(Entry::Sock(s)) => hand_over(s, old, Reason::FdTooHigh),
+        Some(Entry::Sock(s)) => _ = hand_over(s, old, Reason::FdTooHigh),
         Some(Entry::Set(s)) if super::has_room(new) => {
             set::hold(s);
             put(new, Entry::Set(s));
@@ -355,15 +355,23 @@ pub fn held() -> impl Iterator<Item = &'static Sock> {
     })
 }
 
-/// The descriptor goes to another process or program: TCP from now on.
-pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) {
+/// The descriptor goes to another process or program: TCP from now on. False: what is unread is not there yet.
+pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) -> bool {
     mark::leave(s, fd);
     rendezvous::legacy::passed_on(s, fd);
     rendezvous::smc::give_away(s, fd, why);
     if s.region().is_some() {
-        rendezvous::hand_over(s, fd, why);
-    } else {
-        switch::pin(s, fd, why);
+        return rendezvous::hand_over(s, fd, why);
+    }
+    switch::pin(s, fd, why);
+    true
+}
+
+/// As [`hand_over`] for an fd that stays the program's own: of a peer that makes no call, and so sends nothing again, what is unread is
+/// read from where it lies, and the rest comes through TCP when it makes one.
+pub fn go_home(s: &'static Sock, fd: i32, why: Reason) {
+    if !hand_over(s, fd, why) && !s.is_linked() {
+        rendezvous::read_from_ring(s);
     }
 }
 

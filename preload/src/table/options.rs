@@ -1,6 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
+use super::life;
 use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
 use crate::rendezvous::deferred;
@@ -39,7 +40,7 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             return Set::Refused; // a kernel's: what TCP has of this connection is nothing that could be returned to
         }
         if !s.has(flag::PINNED) {
-            crate::table::life::hand_over(s, sock, why);
+            life::go_home(s, sock, why);
         }
         Set::Kernel
     };
@@ -89,8 +90,8 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             if s.region().is_none() { pin(Reason::Pacing) } else { Set::Kernel }
         }
         (SOL_SOCKET, n) if SO_TIMESTAMPING.contains(&n) && value != Some(0) => home(Reason::TcpSpecial),
-        // Before that many programs set it and never look ([`before_control`]).
-        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) && (s.region().is_some() || s.is_linked()) => home(Reason::TcpSpecial),
+        // Many programs set it and never look ([`before_control`]). In memory not later than this: what the ring holds has no time then.
+        (SOL_SOCKET, n) if SO_TIMESTAMPS.contains(&n) && value != Some(0) && s.region().is_some() && !s.is_linked() => home(Reason::TcpSpecial),
         _ => Set::Kernel,
     }
 }
@@ -113,7 +114,7 @@ pub unsafe fn is_tls(level: c_int, name: c_int, value: *const u8, len: usize) ->
 /// The kernel has it.
 pub fn after_tls(s: &'static Sock, sock: i32) {
     if !s.is_linked() && !s.has(flag::PINNED) {
-        crate::table::life::hand_over(s, sock, Reason::Ulp);
+        life::hand_over(s, sock, Reason::Ulp);
     }
 }
 
@@ -156,18 +157,19 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
     }
 }
 
-/// Before a message with room for control messages is received: its time is one of them, if the program has asked for it.
+/// Before a message with room for control messages is received: its time is one of them, if the program has asked for it. A kernel's
+/// connection has none, as over the kernel's own SMC.
 #[inline]
 pub fn before_control(s: &'static Sock, sock: i32) {
     if s.has(flag::STAMPED) && !s.has(flag::PINNED) && (!s.is_linked() || s.can_return()) {
-        crate::table::life::hand_over(s, sock, Reason::TcpSpecial);
+        life::go_home(s, sock, Reason::TcpSpecial);
     }
 }
 
 /// Before the kernel's getsockopt: one that receives.
 pub fn before_get(s: &'static Sock, sock: i32, level: c_int, name: c_int) {
     if (level, name) == (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) && !s.has(flag::PINNED) {
-        crate::table::life::hand_over(s, sock, Reason::TcpSpecial);
+        life::hand_over(s, sock, Reason::TcpSpecial);
     }
 }
 
@@ -209,7 +211,7 @@ pub fn memory_bytes(s: &Sock) -> (u64, u64) {
 pub fn status_flags(s: &'static Sock, sock: i32, flags: c_int) {
     nonblocking(s, sock, flags & libc::O_NONBLOCK != 0);
     if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
-        crate::table::life::hand_over(s, sock, Reason::Async);
+        life::go_home(s, sock, Reason::Async);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Connections that a server is slow to accept: a kernel's client among them is declined in time.
 //!
-//! A kernel's connect() waits for the server's CLC message, and fails after 6 s; TCP's would have succeeded. So where a
-//! connection has lain in a listener's queue for [`PATIENCE`], the service thread takes it, declines, and keeps it for
-//! the program's accept(). That the listener stays readable for whoever waits for it, another connection
+//! A kernel's connect() waits for the server's CLC message, and fails after 6 s; TCP's would have succeeded at once. So where a
+//! connection has lain in a listener's queue for [`PATIENCE`], or for [`QUIET`] without any accept(), the service thread takes it, declines,
+//! and keeps it for the program's accept(). (A server may read its first connection until a client is through that connects all of its own
+//! before it speaks, as iperf 2 does.) That the listener stays readable for whoever waits for it, another connection
 //! takes its place in the queue: one of our own to the same listener. accept() knows it by its address, and gives the program the
 //! one that it stands for.
 //!
 //! Only where this process alone has the listener: others could not be given what is kept here. The queue
-//! is looked at when something has come, and then after [`PATIENCE`]: a busy server costs one look in that time, an idle one
+//! is looked at when something has come, and then after [`QUIET`]: a busy server costs one look in that time, an idle one
 //! none.
 
 use crate::family::sock::{Sock, flag};
@@ -24,6 +25,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 /// How long a connection may wait for accept(). A look that just misses it comes again after the same time, and 6 s are
 /// the client's.
 const PATIENCE: Time = Time::from_millis(2400);
+/// How long where the program accepts none meanwhile: longer than a handshake takes it that makes a link.
+const QUIET: Time = Time::from_millis(800);
 /// How long a client's Proposal is waited for: it is on its way since the handshake.
 const PROPOSAL_MS: i32 = 200;
 /// Most connections that are kept.
@@ -56,8 +59,17 @@ pub struct Listener {
     cookie: u64,
     /// Its number in the program.
     pub fd: i32,
-    /// When to look, and which connection has been waiting since long before, counted from the first.
-    due: Option<(Time, u32)>,
+    due: Option<Due>,
+}
+
+/// The next look at a queue. Connections are counted from the listener's first.
+#[derive(Clone, Copy)]
+struct Due {
+    at: Time,
+    /// When [`PATIENCE`] is over, and the last one that had come when it began.
+    end: (Time, u32),
+    /// At the last look: the last one that had come, and how many were accepted.
+    before: (u32, u32),
 }
 
 /// Before accept(2) of a listener: one load where nothing is watched. True: [`leave`] must follow.
@@ -152,19 +164,26 @@ impl Listener {
 
     /// Something has come.
     pub fn heard(&mut self) {
-        let arrived = self.accepted().wrapping_add(self.waiting());
-        self.due = Some((now() + PATIENCE, arrived));
+        let now = now();
+        let (arrived, accepted) = self.stand();
+        self.due = Some(Due { at: now + QUIET, end: (now + PATIENCE, arrived), before: (arrived, accepted) });
     }
 
     /// When to come again.
     pub fn timeout(&self) -> Option<Time> {
-        self.due.map(|d| d.0)
+        self.due.map(|d| d.at)
     }
 
     /// Looks, if it is time; true: the queue is empty, and the next arrival is to be heard of.
     pub fn look(&mut self) -> bool {
-        let Some((_, arrived)) = self.due.filter(|d| d.0 <= now()) else { return false };
-        let late = arrived.wrapping_sub(self.accepted());
+        let now = now();
+        let Some(due) = self.due.filter(|d| d.at <= now) else { return false };
+        let is_over = due.end.0 <= now;
+        let late = match self.accepted() {
+            accepted if accepted == due.before.1 => due.before.0.wrapping_sub(accepted),
+            accepted if is_over => due.end.1.wrapping_sub(accepted),
+            _ => 0,
+        };
         if late as i32 > 0 && self.s.holders.load(Relaxed) == 1 {
             self.take_some(late.min(self.waiting()));
         }
@@ -173,7 +192,16 @@ impl Listener {
             return true;
         }
         self.heard();
+        if let Some(next) = self.due.as_mut().filter(|_| !is_over) {
+            next.end = due.end;
+        }
         false
+    }
+
+    /// Which is the last that has come, and how many were accepted.
+    fn stand(&self) -> (u32, u32) {
+        let accepted = self.accepted();
+        (accepted.wrapping_add(self.waiting()), accepted)
     }
 
     fn accepted(&self) -> u32 {
