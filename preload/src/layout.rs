@@ -150,7 +150,8 @@ pub mod word {
     pub const RINGING: u32 = 2;
     /// Producer has sent it.
     pub const RUNG: u32 = 3;
-    /// Consumer asks for a byte at every arrival: its waiter may be edge-triggered and unseen.
+    /// Consumer asks for a byte at every arrival: its waiter may be edge-triggered and unseen. Of [`Dir::space`] of a link's connection:
+    /// whoever sleeps may wait for room.
     pub const EACH: u32 = 4;
     /// The other end of this ring is a link of this process (`link`): tell it.
     pub const LINK: u32 = 5;

@@ -348,6 +348,83 @@ static void short_threads_a(void) {
     R(recv(the_fd, buf, 1, 0));
 }
 
+/* Who waits for room of one connection has waited for that of another before: a thread of a pool, which sleeps in a send on the
+ * second one when another thread sends on the first; or one that had the first in a set, and took it out. */
+enum { PART = 2 * MIB, REST = 6 * MIB };
+static int first, second;
+static char whole_part[PART];
+
+static void *sends_in_turn(void *none) {
+    put(first, whole_part, PART);
+    tell('1');
+    put_stream(second, REST, 3);
+    return NULL;
+}
+static void in_turn_a(void) {
+    pthread_t t;
+    first = conn(), second = conn();
+    fill(whole_part, PART, 0, 1);
+    pthread_create(&t, NULL, sends_in_turn, NULL);
+    hear();
+    settle();
+    settle(); /* the other one sleeps */
+    fill(whole_part, PART, 0, 2);
+    put(first, whole_part, PART);
+    say("sent");
+    tell('2');
+    pthread_join(t, NULL);
+}
+
+static void *waits_in_a_set(void *none) {
+    int set = MUST(epoll_create1(0));
+    struct epoll_event e = {EPOLLOUT, {.fd = first}};
+    nonblocking(first, 1);
+    fill(whole_part, PART, 0, 1);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, first, &e));
+    for (size_t o = 0; o < PART;) {
+        MUST(epoll_wait(set, &e, 1, -1));
+        ssize_t n = send(first, whole_part + o, PART - o, 0);
+        o += n > 0 ? n : 0;
+    }
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, first, NULL));
+    nonblocking(first, 0);
+    e = (struct epoll_event){EPOLLIN, {.fd = second}};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, second, &e));
+    tell('1');
+    say("epoll_wait = %d", MUST(epoll_wait(set, &e, 1, -1)));
+    return NULL;
+}
+static void after_a_set_a(void) {
+    pthread_t t;
+    first = conn(), second = conn();
+    pthread_create(&t, NULL, waits_in_a_set, NULL);
+    hear();
+    settle();
+    static char more[PART];
+    fill(more, PART, 0, 2);
+    put(first, more, PART);
+    say("sent");
+    tell('2');
+    pthread_join(t, NULL);
+}
+
+static void turns(void) {
+    first = conn(), second = conn();
+    get_stream(first, PART, 1);
+    hear();
+    tell('1');
+    get_stream(first, PART, 2);
+    hear();
+}
+static void in_turn_b(void) {
+    turns();
+    get_stream(second, REST, 3);
+}
+static void after_a_set_b(void) {
+    turns();
+    put(second, "x", 1);
+}
+
 const struct test tests[] = {{"two_readers", readers_a, readers_b, 0},
                              {"two_writers", writers_a, writers_b, 0},
                              {"duplex", duplex, duplex, WHOLE},
@@ -359,4 +436,6 @@ const struct test tests[] = {{"two_readers", readers_a, readers_b, 0},
                              {"cancel", cancel_a, cancel_b, 0},
                              {"cancel_send", cancel_send_a, cancel_send_b, 0},
                              {"short_threads", short_threads_a, cancel_b, 0},
+                             {"writers_in_turn", in_turn_a, in_turn_b, 0},
+                             {"writers_after_a_set", after_a_set_a, after_a_set_b, WHOLE},
                              {0}};

@@ -11,7 +11,7 @@
 //! | RINGING, RUNG | producer | nothing: a byte is on its way or unread |
 //! | LINK | link | tells the link, which sends (`crate::link`); it never changes |
 //!
-//! Word of space (`Dir::space`): 0 or a waiter; TCP bytes are never used for it, so an end that waits
+//! Word of space (`Dir::space`): 0 or a waiter, of a link's connection also EACH ([`super::room`]); TCP bytes are never used for it, so an end that waits
 //! for space and has no eventfd to be woken by moves its direction to TCP instead.
 //!
 //! A waiter is named only while it is the sole one there can be. As soon as a second one comes, or one

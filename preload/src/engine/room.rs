@@ -3,7 +3,9 @@
 //! [`super::wait`] calls it for a blocking send, `ready` for poll and epoll.
 
 use super::{known, switch};
+use crate::family;
 use crate::family::sock::Sock;
+use crate::layout::word::EACH;
 use crate::transport::region::{Dir, RING_MIN};
 use crate::transport::waiters::Waiter;
 use smcr_proto::cursor;
@@ -40,7 +42,7 @@ pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> O
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return None;
     };
-    let named = name_writer(s, dir, me);
+    let named = name_writer(s, dir, me) != Named::No;
     if s.is_linked() {
         return None;
     }
@@ -48,21 +50,43 @@ pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> O
     Some(switch::leave_unread(s, sock, dir, reads)?.min(trust))
 }
 
-/// Names a waiter for space; false if the peer, or a process that it forked, may not know its eventfd.
-pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> bool {
+/// Whether a waiter sleeps by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// It can't: the peer, or a process that it forked, may not know its eventfd.
+    No,
+    Yes,
+    /// Another waiter of this process had its name there, and may wait for the same: it is told when this one goes on.
+    InPlaceOf,
+}
+
+/// Names a waiter for space.
+pub fn name_writer(s: &Sock, dir: &Dir, w: Waiter) -> Named {
     if !known::tell(s, w) {
-        return false;
+        return Named::No;
     }
-    if !is_named(dir, w) {
-        dir.space.store(w.word(), Relaxed);
+    let mut named = Named::Yes;
+    if !is_named(s, dir, w, 0) {
+        let other = Waiter::of_word(dir.space.load(Relaxed)).filter(|o| o.is_ours());
+        // Whether it waits here, or is an epoll set that has long waited for something else, nobody knows. A link wakes both.
+        let is_asleep = s.is_linked() && other.is_some_and(Waiter::is_asleep);
+        dir.space.store(if is_asleep { EACH } else { w.word() }, Relaxed);
+        if other.is_some() {
+            named = Named::InPlaceOf;
+        }
     }
     // Pairs with the fence in `bell::after_consume`, and with the one in `known::before_fork`.
     fence(SeqCst);
-    let known = s.is_linked() || known::is_known_to_all(s, dir, w);
-    if !known {
-        let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
+    if s.is_linked() || known::is_known_to_all(s, dir, w) {
+        return named;
     }
-    known
+    unname(dir, w);
+    Named::No
+}
+
+/// It waits no more: who comes next must not rely on a thread that sleeps for something else then.
+pub fn unname(dir: &Dir, w: Waiter) {
+    let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
 }
 
 /// Before a sleep of one that receives through TCP, after it has sent through memory: a peer that sends there as well, or has said
@@ -72,13 +96,15 @@ pub fn be_callable(s: &Sock, w: Waiter) -> bool {
     if s.rx_in_memory() || s.is_linked() || s.tx.switches.load(Relaxed) == 0 {
         return false;
     }
-    s.tx.dir().is_some_and(|dir| name_writer(s, dir, w))
+    s.tx.dir().is_some_and(|dir| name_writer(s, dir, w) != Named::No)
 }
 
-/// Whether the word of space names this waiter, or another of ours that sleeps (and wakes us).
-pub fn is_named(dir: &Dir, me: Waiter) -> bool {
-    match Waiter::of_word(dir.space.load(Relaxed)) {
-        Some(w) => w == me || (w.is_ours() && w.is_asleep()),
-        None => false,
+/// Whether the word of space names this waiter, or a thread of ours that sleeps in a send on this connection, and tells the others
+/// when it goes on. `counted`: this waiter is one of its writers.
+pub fn is_named(s: &Sock, dir: &Dir, me: Waiter, counted: u32) -> bool {
+    let word = dir.space.load(Relaxed);
+    match Waiter::of_word(word) {
+        Some(w) => w == me || w.is_ours() && w.is_asleep() && family::record(s).writers.load(Acquire) > counted,
+        None => word == EACH,
     }
 }

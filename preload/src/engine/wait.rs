@@ -7,6 +7,7 @@
 pub use super::timer::Timer;
 
 use super::bell::{self, Kind};
+use super::room::Named;
 use super::{called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
 use crate::family::{self, lock::Marker};
@@ -218,7 +219,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         return Ok(());
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
-    let me = waiter::thread_waiter().filter(|w| room::name_writer(s, dir, *w));
+    let me = waiter::thread_waiter().map(|w| (w, room::name_writer(s, dir, w))).filter(|(_, named)| *named != Named::No);
+    let has_displaced = me.is_some_and(|(_, named)| named == Named::InPlaceOf);
+    let me = me.map(|(w, _)| w);
     if me.is_none() && linked {
         return a_moment(sock, timer);
     }
@@ -234,15 +237,17 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let counted_since = counted::enter(&record.writers, &record.generation, at);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
-    let on = || room() || me.is_some_and(|me| !room::is_named(dir, me));
+    let on = || room() || me.is_some_and(|me| !room::is_named(s, dir, me, 1));
     // Never POLLIN here: unread data or a doorbell would make it a busy loop.
     let result = sleep(s, sock, libc::POLLRDHUP, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
-    if counted::leave(&record.writers, &record.generation, at, counted_since) > 1
-        && let Some(me) = me
-    {
-        rouse::all_but(me);
+    let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
+    if let Some(me) = me {
+        room::unname(dir, me);
+        if is_one_of_many || has_displaced {
+            rouse::all_but(me);
+        }
     }
     if matches!(result, Ok(Woke::Kernel)) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.

@@ -35,8 +35,11 @@ pub fn reader(dir: &Dir, sock: Option<&Sock>) {
 pub fn writer(dir: &Dir) {
     // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
     fence(SeqCst);
-    if let Some(w) = Waiter::of_word(dir.space.load(Relaxed)) {
-        ring(w);
+    let now = dir.space.load(Relaxed);
+    match Waiter::of_word(now) {
+        Some(w) => ring(w),
+        None if now == word::EACH => everybody(),
+        None => {}
     }
 }
 
