@@ -348,7 +348,7 @@ for number, (what, does) in enumerate((("gives", "goes to another program"), ("a
 def nginx_hands_its_listener_to_a_master_without_the_library(lab):
     """USR2 under connect load: nginx gives the new master its sockets and none of the environment."""
     lab.a.run("mkdir -p /run/lab/www; head -c 20000 /dev/zero >/run/lab/www/a; chmod -R a+rX /run/lab/www; "
-              f"cat >/run/lab/up.conf <<'EOF'{NGINX.format(ip=lab.a.ip).replace('8080', '8081').replace('daemon off;', '').replace('ng.pid', 'up.pid')}EOF")
+              f"cat >/run/lab/up.conf <<'EOF'{NGINX.format(ip=lab.a.ip, port=8081, root='www', workers=1).replace('daemon off;', '').replace('ng.pid', 'up.pid')}EOF")
     lab.a.run(">/run/lab/ng.log; /usr/sbin/nginx -c /run/lab/up.conf", **lab.env("smcr"))
     pid = lab.a.run("cat /run/lab/up.pid").strip()
     try:
