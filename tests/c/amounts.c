@@ -36,6 +36,12 @@ static void next(void) {
     meet();
     meet_settled();
 }
+/* For the other side's next. */
+static void give(int fd, size_t n) {
+    meet();
+    put(fd, buf, n);
+    meet_settled();
+}
 
 /* ---- low-water marks ---- */
 
@@ -361,11 +367,8 @@ static void stamps_a(void) {
 }
 static void stamps_b(void) {
     int fd = conn_cold();
-    for (int i = 0; i < 5; i++) {
-        meet();
-        put(fd, buf, 100);
-        meet_settled();
-    }
+    for (int i = 0; i < 5; i++)
+        give(fd, 100);
 }
 /* What one option needs of TCP, while the peer, in no call, has sent what is unread. */
 static void stamped_late_a(void) {
@@ -382,20 +385,15 @@ static void stamped_late_a(void) {
 }
 static void stamped_late_b(void) {
     int fd = conn();
-    for (int i = 0; i < 2; i++) {
-        meet();
-        put(fd, buf, 100 * (i + 1));
-        meet_settled();
-    }
+    give(fd, 100);
+    give(fd, 200);
     meet();
     echo(fd, "after", 3);
 }
 static void beside_b(void) {
     int fd = conn();
     for (int i = 0; i < 5; i++) {
-        meet();
-        put(fd, buf, 100);
-        meet_settled();
+        give(fd, 100);
         if (i == 0) {
             meet();
             warm(fd);

@@ -272,7 +272,7 @@ int main(int argc, char **argv) {
     } cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
                  {"late", mourner, late_server}};
     int which = 0, status = 0;
-    while (which < 3 && argc > 1 && strcmp(argv[1], cases[which].name))
+    while (which < (int)(sizeof cases / sizeof *cases) - 1 && argc > 1 && strcmp(argv[1], cases[which].name))
         which++;
     int listener = listen_on(PORT);
     if (pipe(gate))

@@ -360,26 +360,10 @@ static void *sends_in_turn(void *none) {
     put_stream(second, REST, 3);
     return NULL;
 }
-static void in_turn_a(void) {
-    pthread_t t;
-    first = conn(), second = conn();
-    fill(whole_part, PART, 0, 1);
-    pthread_create(&t, NULL, sends_in_turn, NULL);
-    hear();
-    settle();
-    settle(); /* the other one sleeps */
-    fill(whole_part, PART, 0, 2);
-    put(first, whole_part, PART);
-    say("sent");
-    tell('2');
-    pthread_join(t, NULL);
-}
-
 static void *waits_in_a_set(void *none) {
     int set = MUST(epoll_create1(0));
     struct epoll_event e = {EPOLLOUT, {.fd = first}};
     nonblocking(first, 1);
-    fill(whole_part, PART, 0, 1);
     MUST(epoll_ctl(set, EPOLL_CTL_ADD, first, &e));
     for (size_t o = 0; o < PART;) {
         MUST(epoll_wait(set, &e, 1, -1));
@@ -394,19 +378,22 @@ static void *waits_in_a_set(void *none) {
     say("epoll_wait = %d", MUST(epoll_wait(set, &e, 1, -1)));
     return NULL;
 }
-static void after_a_set_a(void) {
+static void sends_behind(void *(*other)(void *)) {
     pthread_t t;
     first = conn(), second = conn();
-    pthread_create(&t, NULL, waits_in_a_set, NULL);
+    fill(whole_part, PART, 0, 1);
+    pthread_create(&t, NULL, other, NULL);
     hear();
     settle();
-    static char more[PART];
-    fill(more, PART, 0, 2);
-    put(first, more, PART);
+    settle(); /* the other one sleeps */
+    fill(whole_part, PART, 0, 2);
+    put(first, whole_part, PART);
     say("sent");
     tell('2');
     pthread_join(t, NULL);
 }
+static void in_turn_a(void) { sends_behind(sends_in_turn); }
+static void after_a_set_a(void) { sends_behind(waits_in_a_set); }
 
 static void turns(void) {
     first = conn(), second = conn();

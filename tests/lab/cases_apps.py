@@ -128,6 +128,15 @@ def haproxy_before_nginx(lab):
         ended(nginx)
 
 
+def fetched(lab, times, command, path):
+    """A file of A's, which a command in B gets so often, whole each time: what the networks carried meanwhile."""
+    with lab.traffic() as traffic:
+        got = lab.b.run(f"for k in $(seq {times}); do {command} | md5sum | cut -c -32; done", 90, **lab.env("smcr")).split()
+    if got != [lab.a.run(f"md5sum <{path}").split()[0]] * times:
+        raise Failed(f"{got}")
+    return traffic
+
+
 @app
 def curl_gets_over_tls(lab):
     """openssl's server and client with curl's: records, and an end that both sides say."""
@@ -136,10 +145,7 @@ def curl_gets_over_tls(lab):
     job = lab.a.start(f"cd /run/lab/tls && exec openssl s_server -accept {lab.a.ip}:4433 -key key -cert cert -HTTP -quiet", **lab.env("smcr"))
     listening(lab.a, 4433)
     try:
-        with lab.traffic() as traffic:
-            got = lab.b.run(f"for i in 1 2 3; do curl --http0.9 -sk https://{lab.a.ip}:4433/file | md5sum | cut -c -32; done", 90, **lab.env("smcr")).split()
-        if got != [lab.a.run("md5sum </run/lab/tls/file").split()[0]] * 3:
-            raise Failed(f"{got}")
+        traffic = fetched(lab, 3, f"curl --http0.9 -sk https://{lab.a.ip}:4433/file", "/run/lab/tls/file")
         return f"3 files of 3 MB right; {traffic.went_over_rdma(9_000_000, 3)}"
     finally:
         ended(job)
@@ -219,11 +225,11 @@ def node_echoes_what_it_is_sent(lab):
         ended(job)
 
 
-def iperf_2(server, client, streams, port):
+def iperf_2(client, port, streams=3):
     """Its server asks for times of arrival when a connection is in use, reads one before it accepts the next, and ends what says nothing
     for 4 s; its client connects all before it speaks. Of a kernel's that wait meanwhile the server declines some."""
     def run(lab):
-        job = lab.a.start(f"exec iperf -s -B {lab.a.ip} -p {port}", LD_PRELOAD=PRELOAD[server], **lab.logged())
+        job = lab.a.start(f"exec iperf -s -B {lab.a.ip} -p {port}", **lab.env("smcr"))
         listening(lab.a, port)
         try:
             with lab.traffic() as traffic:
@@ -231,7 +237,7 @@ def iperf_2(server, client, streams, port):
             sent = [int(n) for n in re.findall(r"^\[ +\d+\].* (\d+) Bytes ", text, re.M)]
             if len(sent) != streams or "failed" in text + job.out:
                 raise Failed(f"{text[-400:]} {job.out[-400:]}")
-            if client == server:
+            if client == "smcr":
                 return f"{streams} streams; {traffic.went_over_rdma(sum(sent), streams)}"
             if traffic.rdma < min(sent):
                 raise Failed(f"none is on RDMA: {sent} {traffic}")
@@ -241,8 +247,8 @@ def iperf_2(server, client, streams, port):
     return run
 
 
-add("apps: iperf 2, smcr client", iperf_2("smcr", "smcr", 3, 4610))
-add("apps: iperf 2, kernel client", iperf_2("smcr", "kernel", 3, 4611))
+add("apps: iperf 2, smcr client", iperf_2("smcr", 4610))
+add("apps: iperf 2, kernel client", iperf_2("kernel", 4611))
 
 
 @app
@@ -254,10 +260,7 @@ def varnish_listens_in_a_child(lab):
     job = lab.a.start(f"exec varnishd -F -a {lab.a.ip}:8095 -b {lab.a.ip}:8805 -n /run/lab/varnish -s malloc,10m -j none -p thread_pools=1 -p thread_pool_min=10", **lab.env("smcr"))
     listening(lab.a, 8095)
     try:
-        with lab.traffic() as traffic:
-            got = lab.b.run(f"for k in 1 2 3 4; do curl -s http://{lab.a.ip}:8095/f | md5sum | cut -c -32; done", 90, **lab.env("smcr")).split()
-        if got != [lab.a.run("md5sum </run/lab/cached/f").split()[0]] * 4:
-            raise Failed(f"{got}")
+        traffic = fetched(lab, 4, f"curl -s http://{lab.a.ip}:8095/f", "/run/lab/cached/f")
         return f"4 times 900 KB right; {traffic.went_over_rdma(4 * 900_000, 4)}"
     finally:
         ended(job)

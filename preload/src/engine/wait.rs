@@ -219,9 +219,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         return Ok(());
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
-    let me = waiter::thread_waiter().map(|w| (w, room::name_writer(s, dir, w))).filter(|(_, named)| *named != Named::No);
-    let has_displaced = me.is_some_and(|(_, named)| named == Named::InPlaceOf);
-    let me = me.map(|(w, _)| w);
+    let me = waiter::thread_waiter();
+    let named = me.map_or(Named::No, |w| room::name_writer(s, dir, w));
+    let me = me.filter(|_| named != Named::No);
     if me.is_none() && linked {
         return a_moment(sock, timer);
     }
@@ -245,7 +245,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
     if let Some(me) = me {
         room::unname(dir, me);
-        if is_one_of_many || has_displaced {
+        if is_one_of_many || named == Named::InPlaceOf {
             rouse::all_but(me);
         }
     }

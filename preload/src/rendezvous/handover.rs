@@ -207,7 +207,7 @@ pub fn read_on(s: &'static Sock, sock: i32) {
 
 /// As [`read_on`] behind [`late`].
 pub fn read_from_ring(s: &Sock) {
-    if let Some(dir) = s.rx.dir().filter(|_| s.has(flag::FROZEN)) {
+    if let Some(dir) = s.rx.dir() {
         follow::take_back_request(s, dir);
     }
 }

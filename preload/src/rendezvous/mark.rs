@@ -165,16 +165,10 @@ fn are_present(sock: i32) -> bool {
     }
 }
 
-fn set(s: &Sock, sock: i32) -> bool {
+fn set(s: &Sock, sock: i32) {
     match net::set_opt(sock, LEVEL, MARK, &1u32) {
-        Ok(_) => {
-            s.set(flag::MARKED);
-            true
-        }
-        Err(Errno(e)) => {
-            log::debug!(target: "smcr::mark", fd = sock, errno = e, "not marked");
-            false
-        }
+        Ok(_) => s.set(flag::MARKED),
+        Err(Errno(e)) => log::debug!(target: "smcr::mark", fd = sock, errno = e, "not marked"),
     }
 }
 

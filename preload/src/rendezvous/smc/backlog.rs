@@ -162,11 +162,12 @@ impl Listener {
         same
     }
 
-    /// Something has come.
+    /// Something has come, or is still there: patience that is not over goes on.
     pub fn heard(&mut self) {
-        let now = now();
-        let (arrived, accepted) = self.stand();
-        self.due = Some(Due { at: now + QUIET, end: (now + PATIENCE, arrived), before: (arrived, accepted) });
+        let (now, accepted) = (now(), self.accepted());
+        let arrived = accepted.wrapping_add(self.waiting());
+        let end = self.due.map(|d| d.end).filter(|end| end.0 > now).unwrap_or((now + PATIENCE, arrived));
+        self.due = Some(Due { at: now + QUIET, end, before: (arrived, accepted) });
     }
 
     /// When to come again.
@@ -178,10 +179,9 @@ impl Listener {
     pub fn look(&mut self) -> bool {
         let now = now();
         let Some(due) = self.due.filter(|d| d.at <= now) else { return false };
-        let is_over = due.end.0 <= now;
         let late = match self.accepted() {
             accepted if accepted == due.before.1 => due.before.0.wrapping_sub(accepted),
-            accepted if is_over => due.end.1.wrapping_sub(accepted),
+            accepted if due.end.0 <= now => due.end.1.wrapping_sub(accepted),
             _ => 0,
         };
         if late as i32 > 0 && self.s.holders.load(Relaxed) == 1 {
@@ -192,16 +192,7 @@ impl Listener {
             return true;
         }
         self.heard();
-        if let Some(next) = self.due.as_mut().filter(|_| !is_over) {
-            next.end = due.end;
-        }
         false
-    }
-
-    /// Which is the last that has come, and how many were accepted.
-    fn stand(&self) -> (u32, u32) {
-        let accepted = self.accepted();
-        (accepted.wrapping_add(self.waiting()), accepted)
     }
 
     fn accepted(&self) -> u32 {
