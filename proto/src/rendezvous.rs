@@ -59,11 +59,12 @@ pub const fn proof_rate(random: u64) -> u64 {
 /// Top 24 bits of a [`Legacy`]. Its first bits are those of no proof; far beyond any network as well.
 const LEGACY: u64 = 0x33_4d43;
 
-/// What a process leaves on a connection, in the same place, for the program that it becomes by exec.
+/// What a process leaves on a connection, in the same place, for who goes on with it: the program that it becomes by exec, or
+/// the receiver of a message with the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Legacy {
-    /// The process: nobody else may take the connection over.
-    pub pid: u32,
+    /// The number of the process, or [`Legacy::message`]: nobody else may take the connection over.
+    pub heir: u32,
     /// Whether this is the end that connected.
     pub connected: bool,
     /// How many other processes still hold the connection; [`Legacy::NEVER`] does not change any more.
@@ -73,13 +74,25 @@ pub struct Legacy {
 impl Legacy {
     /// Somebody holds it whose end nobody will tell.
     pub const NEVER: u8 = u8::MAX;
+    /// Bit of an heir that is no process. Numbers of processes have 22 bits (PID_MAX_LIMIT).
+    const MESSAGE: u32 = 1 << 23;
 
-    /// As a rate; None if the process's number has no room in it.
+    /// The heir that is whoever receives it by the Unix socket with this inode.
+    pub const fn message(inode: u64) -> u32 {
+        inode as u32 & (Legacy::MESSAGE - 1) | Legacy::MESSAGE
+    }
+
+    /// Whether that heir is one of [`Legacy::message`].
+    pub const fn is_message(heir: u32) -> bool {
+        heir & Legacy::MESSAGE != 0
+    }
+
+    /// As a rate; None if the heir has no room in it.
     pub const fn rate(self) -> Option<u64> {
-        if self.pid == 0 || self.pid >> 24 != 0 {
+        if self.heir == 0 || self.heir >> 24 != 0 {
             return None;
         }
-        Some(LEGACY << 40 | (self.connected as u64) << 32 | (self.others as u64) << 24 | self.pid as u64)
+        Some(LEGACY << 40 | (self.connected as u64) << 32 | (self.others as u64) << 24 | self.heir as u64)
     }
 
     /// From a socket's rate, if it is one.
@@ -88,7 +101,7 @@ impl Legacy {
             return None;
         }
         Some(Legacy {
-            pid: (rate & 0xff_ffff) as u32,
+            heir: (rate & 0xff_ffff) as u32,
             connected: rate >> 32 & 1 == 1,
             others: (rate >> 24) as u8,
         })
@@ -312,13 +325,14 @@ mod tests {
 
     #[test]
     fn a_legacy_is_nothing_else() {
-        for (pid, connected, others) in [(1, false, 0), (4_194_304, true, 3), (0xff_ffff, false, Legacy::NEVER)] {
-            let l = Legacy { pid, connected, others };
+        for (heir, connected, others) in [(1, false, 0), (4_194_304, true, 3), (Legacy::message(u64::MAX), false, Legacy::NEVER)] {
+            let l = Legacy { heir, connected, others };
             let rate = l.rate().expect("a process number");
             assert_eq!(Legacy::parse(rate), Some(l));
             assert_eq!(announced(rate), None);
         }
-        assert_eq!(Legacy { pid: 1 << 24, connected: false, others: 0 }.rate(), None);
+        assert!(Legacy::is_message(Legacy::message(0)) && !Legacy::is_message(4_194_304));
+        assert_eq!(Legacy { heir: 1 << 24, connected: false, others: 0 }.rate(), None);
         for other in [0, u64::MAX, announcement(7), proof_rate(u64::MAX), proof_rate(0), LEGACY << 40, LEGACY << 40 | 1 << 34 | 5] {
             assert_eq!(Legacy::parse(other), None);
         }

@@ -82,4 +82,20 @@ static inline int passed_one(int over) {
     passed(over, &fd, 1);
     return fd;
 }
+
+enum { MESSAGES = 11 }; /* where a helper finds its end of the Unix socket pair */
+
+/* A program that is no relative any more; its end of the pair is under MESSAGES. */
+static inline pid_t helper(const char *role, char **env, int *over) {
+    int pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        MUST(dup2(pair[1], MESSAGES));
+        exec_self(role, env);
+    }
+    close(pair[1]);
+    *over = pair[0];
+    return child;
+}
 #endif

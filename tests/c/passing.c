@@ -5,21 +5,6 @@
 #include <dirent.h>
 
 static char buf[64 * KIB];
-enum { OVER = 11 }; /* where a helper finds its end of the Unix socket pair */
-
-/* A program that is no relative any more; its end of the pair is under OVER. */
-static pid_t helper(const char *role, char **env, int *over) {
-    int pair[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
-    pid_t child = MUST(fork());
-    if (child == 0) {
-        MUST(dup2(pair[1], OVER));
-        exec_self(role, env);
-    }
-    close(pair[1]);
-    *over = pair[0];
-    return child;
-}
 
 /* Descriptors in use, without the directory's own. */
 static int count_fds(int from, int to) {
@@ -39,12 +24,12 @@ static void executed(void) {
     if (!role)
         return;
     if (!strcmp(role, "connection")) {
-        passed(OVER, fds, 1);
+        passed(MESSAGES, fds, 1);
         got(fds[0], buf, 5000, 5000, 5);
         for (int i = 0; i < 100; i++)
             echo(fds[0], "receiver", i);
     } else if (!strcmp(role, "listener")) {
-        passed(OVER, fds, 1);
+        passed(MESSAGES, fds, 1);
         for (int i = 0; i < 2; i++) {
             int fd = accept_from(fds[0]);
             for (int k = 0; k < 20; k++)
@@ -52,7 +37,7 @@ static void executed(void) {
             close(fd);
         }
     } else if (!strcmp(role, "several")) {
-        passed(OVER, fds, 3);
+        passed(MESSAGES, fds, 3);
         for (int i = 0; i < 2; i++)
             echo(fds[i], "receiver", i);
         struct stat st;

@@ -11,7 +11,7 @@ import threading
 import time
 
 from bed import digest, need
-from programs import fetch_all, nginx_conf, postgres_server, web_files
+from programs import fetch_all, nginx_conf, node_client, postgres_server, web_files
 
 
 def pgbouncer_takeover(bed):
@@ -49,6 +49,19 @@ def pgbouncer_takeover(bed):
     rows = bed.client(f"{bins}/psql", "-h", "127.0.0.1", "-p", 7501, "-U", "postgres", "-qAt", "-c",
                       "select i, md5(i::text) from generate_series(1, 20000) i")
     return f"{re.findall('failed transactions: ([0-9]+)', said)} {ended} {digest(rows)}"
+
+
+def node_cluster(bed):
+    """One process accepts, and passes each connection on to one of two by SCM_RIGHTS."""
+    need("node", "curl")
+    names = web_files(bed)
+    (bed.work / "server.js").write_text(textwrap.dedent("""
+        const cluster = require('cluster'), fs = require('fs'), http = require('http');
+        if (cluster.isPrimary) { for (let i = 0; i < 2; i++) cluster.fork(); process.on('SIGTERM', () => process.exit(0)); }
+        else http.createServer((q, a) => fs.createReadStream('.' + q.url).pipe(a)).listen(7509, '127.0.0.1');
+    """))
+    bed.server("node", "server.js", port=7509)
+    return node_client(bed, 7509) + fetch_all(bed, 7509, names)
 
 
 def busy(bed, url, seconds, meanwhile):
@@ -132,4 +145,4 @@ def haproxy_reload(bed):
     return said + fetch_all(bed, 7504, names, wrk=False)
 
 
-PROGRAMS = [pgbouncer_takeover, nginx_upgrade, haproxy_reload]
+PROGRAMS = [pgbouncer_takeover, node_cluster, nginx_upgrade, haproxy_reload]

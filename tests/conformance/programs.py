@@ -166,16 +166,22 @@ def node_http(bed):
         const fs = require('fs'), http = require('http');
         http.createServer((q, a) => fs.createReadStream('.' + q.url).pipe(a)).listen(7009, '127.0.0.1');
     """))
+    bed.server("node", "server.js", port=7009)
+    return node_client(bed, 7009) + fetch_all(bed, 7009, names)
+
+
+def node_client(bed, port):
+    """Four connections that are kept, sixty times four files."""
     (bed.work / "client.js").write_text(textwrap.dedent("""
+        const port = +process.argv[2];
         const http = require('http'), crypto = require('crypto'), agent = new http.Agent({keepAlive: true, maxSockets: 4});
-        const get = name => new Promise((ok, no) => http.get({port: 7009, host: '127.0.0.1', path: '/' + name, agent}, a => {
+        const get = name => new Promise((ok, no) => http.get({port, host: '127.0.0.1', path: '/' + name, agent}, a => {
             const h = crypto.createHash('sha256'); a.on('data', d => h.update(d)); a.on('end', () => ok(h.digest('hex')));
         }).on('error', no));
         (async () => { for (let i = 0; i < 60; i++)
             console.log((await Promise.all(['small', 'middle', 'large', 'small'].map(get))).join(' ')); agent.destroy(); })();
     """))
-    bed.server("node", "server.js", port=7009)
-    return digest(bed.client("node", "client.js")) + fetch_all(bed, 7009, names)
+    return digest(bed.client("node", "client.js", port))
 
 
 def java_http(bed):

@@ -80,6 +80,7 @@ const PROGRAMS: &[&str] = &[
     "child_readers",
     "vforks",
     "handover",
+    "passed",
     "passing",
     "execs",
     "inherited",

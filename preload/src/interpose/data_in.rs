@@ -1,7 +1,7 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
-use super::{direct, hooks, one, vectors};
+use super::{direct, hooks, one, rights, vectors};
 use crate::engine::bufs::{Control, MOST};
 use crate::engine::fast;
 use crate::engine::rx::FROM_READ;
@@ -99,15 +99,27 @@ hooks! {
                     r
                 }
             }),
-            // SAFETY: the program's arguments.
-            None => unsafe { real::recvmsg(fd, msg, flags) },
+            // SAFETY: the program's arguments; where something was received, the message is there.
+            None => unsafe {
+                let received = real::recvmsg(fd, msg, flags);
+                if received >= 0 && (*msg).msg_controllen != 0 {
+                    rights::received(fd, msg, flags);
+                }
+                received
+            },
         }
     }
 
     fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
-            None => unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) },
+            None => unsafe {
+                let received = real::recvmmsg(fd, msgs, n, flags, timeout);
+                for i in 0..received.max(0) as usize {
+                    rights::received(fd, &raw const (*msgs.add(i)).msg_hdr, flags);
+                }
+                received
+            },
             // SAFETY: as above.
             Some(s) => unsafe { vectors::receive(fd, s, msgs, n, flags, timeout) },
         }

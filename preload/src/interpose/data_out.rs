@@ -1,6 +1,6 @@
 //! write, writev, send, sendto, sendmsg, sendmmsg; pwrite and its relatives pass through (ESPIPE).
 
-use super::{direct, hooks, one, vectors};
+use super::{direct, hooks, one, rights, vectors};
 use crate::engine::bufs::MOST;
 use crate::engine::{fast, switch};
 use crate::family::sock::Sock;
@@ -59,8 +59,12 @@ hooks! {
         match table::sock(fd) {
             // SAFETY: the program's arguments.
             None => unsafe {
-                hand_over_passed(&*msg);
-                real::sendmsg(fd, msg, flags)
+                let passes = rights::before(fd, msg);
+                let sent = real::sendmsg(fd, msg, flags);
+                if passes && sent < 0 {
+                    rights::not_sent(msg);
+                }
+                sent
             },
             // SAFETY: as above.
             Some(s) => direct(|| unsafe {
@@ -81,14 +85,14 @@ hooks! {
         }
         // SAFETY: the program's arguments.
         unsafe {
-            for i in 0..n as usize {
-                let entry = msgs.add(i);
-                if !is_there(entry, 1) {
-                    break;
-                }
-                hand_over_passed(&(*entry).msg_hdr);
+            let message = |i: usize| &raw const (*msgs.add(i)).msg_hdr;
+            let passing = (0..n as usize).take_while(|i| is_there(message(*i), 1)).filter(|i| rights::before(fd, message(*i)));
+            let last = passing.last();
+            let sent = real::sendmmsg(fd, msgs, n, flags);
+            if let Some(last) = last {
+                (sent.max(0) as usize..=last).for_each(|i| rights::not_sent(message(i)));
             }
-            real::sendmmsg(fd, msgs, n, flags)
+            sent
         }
     }
 
@@ -208,28 +212,4 @@ fn wrong_address(addr: *const sockaddr, len: socklen_t) -> Option<c_int> {
         return Some(libc::EINVAL);
     }
     (!is_there(addr.cast::<u8>(), len as usize)).then_some(libc::EFAULT)
-}
-
-/// Descriptors in a message to another process: their connections are TCP from now on.
-unsafe fn hand_over_passed(msg: &msghdr) {
-    if msg.msg_controllen == 0 || !is_there(msg.msg_control.cast::<u8>(), msg.msg_controllen) {
-        return;
-    }
-    // SAFETY: the program's control buffer, walked as libc's macros do.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(msg);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*c).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(c).cast::<c_int>();
-                for i in 0..bytes / size_of::<c_int>() {
-                    let fd = fds.add(i).read_unaligned();
-                    if let Some(s) = table::sock(fd) {
-                        table::life::hand_over(s, fd, Reason::Passed);
-                    }
-                }
-            }
-            c = libc::CMSG_NXTHDR(msg, c);
-        }
-    }
 }

@@ -19,6 +19,7 @@ mod jumps;
 mod process;
 mod raw;
 mod readiness;
+mod rights;
 mod sockets;
 mod splices;
 mod stdio;

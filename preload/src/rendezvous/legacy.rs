@@ -7,15 +7,19 @@
 //! does not have; each of them brings the number up to date when it leaves. While it is not 0 the
 //! connection stays on TCP, and who leaves without a word (killed, closed behind the hooks) keeps it there.
 //!
-//! Called by `table` around fork, exec and close, by `table::inherit` at the start of a program, and before
-//! a connection begins.
+//! A connection that a message over a Unix socket takes to another process (SCM_RIGHTS) is left in the same way: to whoever
+//! receives it by the socket at the other end. A process without the library may receive it, keep it and pass it on: over
+//! another socket. Who has passed it on uses it on TCP until it closes it.
+//!
+//! Called by `table` around fork, exec and close, by `table::inherit` at the start of a program, by `table::passed` around
+//! messages, and before a connection begins.
 
-use super::{later, server, stepping};
+use super::{SHARED_OPS, later, server, stepping};
 use crate::control;
 use crate::engine::{count, switch};
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
-use crate::sys::{clock, net, proc};
+use crate::sys::{clock, diag, fd, net, proc};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use smcr_proto::rendezvous::Legacy;
@@ -34,18 +38,27 @@ const ROUNDS: u32 = 64;
 /// Before exec into a program with the library: leaves the connection to it. False: it can't be, and goes
 /// on in TCP for good.
 pub fn leave(s: &'static Sock, sock: i32) -> bool {
-    if s.heir.load(Relaxed) == process::pid() {
-        return true; // by another descriptor
-    }
+    let heir = process::pid();
+    // By another descriptor, or by this one.
+    s.heir.load(Relaxed) == heir || leave_to(s, sock, heir)
+}
+
+/// The same before the Unix socket `over` sends the descriptor.
+pub fn leave_to_receiver(s: &'static Sock, sock: i32, over: i32) -> bool {
+    let receiver = || fd::stat(over).and_then(|st| diag::unix_peer(st.st_ino)).ok();
+    !s.is_aside() && may_leave(s, sock) && receiver().is_some_and(|inode| leave_to(s, sock, Legacy::message(inode)))
+}
+
+fn leave_to(s: &'static Sock, sock: i32, heir: u32) -> bool {
     // Another thread may be about to offer memory, or this one, which a handler has interrupted: then it is handed over.
     let Some(_stepping) = stepping::begin(s, &sock) else { return false };
     let may = may_leave(s, sock);
-    let inherited = s.legacy.load(Relaxed) != 0 && !is_sole(s, sock);
-    if inherited && !may {
+    let inherited = if is_sole(s, sock) { 0 } else { s.legacy.load(Relaxed) };
+    if inherited != 0 && !may {
         disown(sock);
     }
-    if !may || inherited {
-        return may; // what stands there still holds
+    if !may || inherited != 0 {
+        return may && inherited == heir; // what stands there still holds
     }
     // As who takes an offer, so that none is taken meanwhile.
     match s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Acquire) {
@@ -56,7 +69,7 @@ pub fn leave(s: &'static Sock, sock: i32) -> bool {
     if net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) != Ok(u64::MAX) {
         return false; // the program's own
     }
-    s.heir.store(process::pid(), SeqCst);
+    s.heir.store(heir, SeqCst);
     write(s, sock)
 }
 
@@ -113,7 +126,7 @@ pub fn come_back(s: &Sock, sock: i32) -> bool {
         later(s, u32::MAX);
         return false;
     }
-    if of(sock).is_some_and(|l| l.pid == heir) {
+    if of(sock).is_some_and(|l| l.heir == heir) {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
     }
     let counts = count::begin(s, sock);
@@ -128,7 +141,7 @@ pub fn come_back(s: &Sock, sock: i32) -> bool {
 /// the socket, so that the others need not wait for its end.
 pub fn give_up(s: &Sock, sock: i32) {
     let pid = process::pid();
-    if s.legacy.load(Relaxed) == pid && of(sock).is_some_and(|l| l.pid == pid) && !is_disowned(sock) {
+    if s.legacy.load(Relaxed) == pid && of(sock).is_some_and(|l| l.heir == pid) && !is_disowned(sock) {
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
     }
 }
@@ -155,9 +168,32 @@ pub fn passed_on(s: &Sock, sock: i32) {
     }
 }
 
+/// Whether a message has taken it to a process that goes on with it.
+pub fn is_passed_on(s: &Sock) -> bool {
+    Legacy::is_message(s.heir.load(Relaxed))
+}
+
+/// Why one stays on TCP that others may hold.
+pub fn reason(s: &Sock) -> Reason {
+    let came_by_message = Legacy::is_message(s.legacy.load(Relaxed));
+    if came_by_message || is_passed_on(s) { Reason::Passed } else { Reason::SharedByFork }
+}
+
 /// exec failed: nobody takes it over.
 pub fn take_back(s: &Sock, sock: i32) {
-    if s.heir.load(Relaxed) == process::pid() {
+    take_back_from(s, sock, process::pid());
+}
+
+/// The same where the message was not sent.
+pub fn take_back_message(s: &Sock, sock: i32) {
+    if is_passed_on(s) {
+        take_back_from(s, sock, s.heir.load(Relaxed));
+        later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
+    }
+}
+
+fn take_back_from(s: &Sock, sock: i32, heir: u32) {
+    if s.heir.load(Relaxed) == heir {
         s.heir.store(0, SeqCst);
         s.set_state(State::Tcp);
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
@@ -167,7 +203,7 @@ pub fn take_back(s: &Sock, sock: i32) {
 /// This process holds it no more (the kernel's descriptor is still open): says so to the heir.
 pub fn left(s: &Sock, sock: i32) {
     let heir = s.heir.load(SeqCst);
-    if heir != 0 && !control::is_restricted() && of(sock).is_some_and(|l| l.pid == heir) {
+    if heir != 0 && !control::is_restricted() && of(sock).is_some_and(|l| l.heir == heir) {
         write(s, sock);
     }
 }
@@ -176,13 +212,16 @@ pub fn left(s: &Sock, sock: i32) {
 /// looked at again behind.
 fn write(s: &Sock, sock: i32) -> bool {
     for _ in 0..ROUNDS {
-        let holders = s.holders.load(SeqCst);
-        let others = holders.saturating_sub(1).min(u32::from(Legacy::NEVER) - 1) as u8;
+        let (heir, holders) = (s.heir.load(Relaxed), s.holders.load(SeqCst));
+        // The program that one of them becomes is among them, who receives a message is not.
+        let others = holders.saturating_sub(u32::from(!Legacy::is_message(heir)));
+        let others = others.min(u32::from(Legacy::NEVER) - 1) as u8;
+        // Pinned by one of us meanwhile, or in a program that was started since: it may be with a stranger.
+        let is_elsewhere = s.has(flag::PINNED) || Legacy::is_message(heir) && s.is_aside();
         let legacy = Legacy {
-            pid: s.heir.load(Relaxed),
+            heir,
             connected: s.role.load(Relaxed) == role::CLIENT,
-            // Pinned by one of us meanwhile: it may be with a stranger.
-            others: if s.has(flag::PINNED) { Legacy::NEVER } else { others },
+            others: if is_elsewhere { Legacy::NEVER } else { others },
         };
         let Some(rate) = legacy.rate() else { return false };
         if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_err() {
@@ -206,24 +245,38 @@ fn of(sock: i32) -> Option<Legacy> {
 
 /// What a program finds at its start: a connection that was left to it.
 pub fn found(sock: i32, pid: u32) -> Option<Legacy> {
-    let legacy = of(sock).filter(|l| l.pid == pid)?;
+    let legacy = of(sock).filter(|l| l.heir == pid)?;
     (!is_disowned(sock)).then_some(legacy)
+}
+
+/// What comes with a descriptor that was received by the Unix socket `over`.
+pub fn received(sock: i32, over: i32) -> Option<Legacy> {
+    let legacy = of(sock).filter(|l| Legacy::is_message(l.heir))?;
+    let is_for_it = legacy.heir == Legacy::message(fd::stat(over).ok()?.st_ino);
+    (is_for_it && !is_disowned(sock)).then_some(legacy)
+}
+
+/// It was received, and will be another time: by two descriptors of which nobody knows that they are one.
+pub fn not_received(sock: i32) {
+    if of(sock).is_some_and(|l| Legacy::is_message(l.heir)) {
+        disown(sock);
+    }
 }
 
 /// Whether nobody holds it any more of whom this family does not know.
 pub fn is_sole(s: &Sock, sock: i32) -> bool {
-    let pid = s.legacy.load(Relaxed);
-    if pid == 0 {
+    let heir = s.legacy.load(Relaxed);
+    if heir == 0 {
         return true;
     }
-    match of(sock).filter(|l| l.pid == pid).map_or(Legacy::NEVER, |l| l.others) {
+    match of(sock).filter(|l| l.heir == heir).map_or(Legacy::NEVER, |l| l.others) {
         0 => {
             let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
             s.legacy.store(0, Relaxed);
             true
         }
         Legacy::NEVER => {
-            s.note(Reason::Exec);
+            s.note(if Legacy::is_message(heir) { Reason::Passed } else { Reason::Exec });
             later(s, u32::MAX);
             false
         }

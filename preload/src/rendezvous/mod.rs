@@ -127,6 +127,11 @@ fn may_begin(s: &Sock, sock: i32) -> bool {
         later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
         return false;
     }
+    if legacy::is_passed_on(s) {
+        s.note(Reason::Passed);
+        later(s, u32::MAX);
+        return false;
+    }
     if s.is_aside() || s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 || s.heir.load(Relaxed) != 0 {
         if !aside::is_back(s, sock)
             || !is_due(s, SHARED_US)
@@ -135,7 +140,7 @@ fn may_begin(s: &Sock, sock: i32) -> bool {
             || !legacy::come_back(s, sock)
         {
             if s.next_ops.load(Relaxed) != u32::MAX {
-                s.note(Reason::SharedByFork);
+                s.note(legacy::reason(s));
                 later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
             }
             return false;

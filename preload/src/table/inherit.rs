@@ -1,6 +1,6 @@
-//! Connections that this program has from the one that the process was before exec.
+//! Connections that this program has from the one that the process was before exec, or from another process.
 //!
-//! Called once, by the constructor. Looks at the lowest descriptors only: that is where inetd, git daemon and
+//! [`look`] is called once, by the constructor. Looks at the lowest descriptors only: that is where inetd, git daemon and
 //! sshd put a connection, and a program with nothing there pays one system call for each.
 
 use super::life::{self, REFS};
@@ -13,6 +13,7 @@ use crate::rendezvous::rest::{self, Rest};
 use crate::rendezvous::{legacy, worth};
 use crate::sys::{fd, net, proc};
 use smcr_proto::reason::Reason;
+use smcr_proto::rendezvous::Legacy;
 use std::sync::atomic::Ordering::*;
 
 /// Descriptors that are looked at.
@@ -66,15 +67,20 @@ fn take_over(sock: i32) {
     if let Some(s) = known {
         return also(s, sock);
     }
-    let first = if legacy.connected { role::CLIENT } else { role::SERVER };
+    go_on(sock, cookie, &legacy);
+}
+
+/// From here on it is this program's, if it can be tracked.
+pub fn go_on(sock: i32, cookie: u64, legacy: &Legacy) -> bool {
+    let end = if legacy.connected { role::CLIENT } else { role::SERVER };
     life::on_inherited(sock, |s| {
-        s.role.store(first, Relaxed);
+        s.role.store(end, Relaxed);
         s.cookie.store(cookie, Relaxed);
-        s.legacy.store(pid, Relaxed);
+        s.legacy.store(legacy.heir, Relaxed);
         s.note(Reason::NotWorthIt);
         shadow::learn_nonblock(s, sock);
         begin_counting(s, sock)
-    });
+    })
 }
 
 /// From here on all that goes through it is counted by this program.

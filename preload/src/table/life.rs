@@ -45,16 +45,18 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
 /// A connection that the process has from the program that it was before exec; `fill` says whether it can
 /// be tracked.
 #[cold]
-pub fn on_inherited(fd: i32, fill: impl FnOnce(&'static Sock) -> bool) {
-    let Ok(s) = family::take_sock() else { return };
+pub fn on_inherited(fd: i32, fill: impl FnOnce(&'static Sock) -> bool) -> bool {
+    let Ok(s) = family::take_sock() else { return false };
     s.reset();
     s.fd.store(fd, Relaxed);
-    if fill(s) {
+    let is_tracked = fill(s);
+    if is_tracked {
         enter(s, fd);
     } else {
         s.set_state(State::Free);
         family::give_back(s);
     }
+    is_tracked
 }
 
 fn enter(s: &'static Sock, fd: i32) {
@@ -282,10 +284,8 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     }
     process::count(Counter::Tracked, -1);
     let last = holders::leave(s);
-    if !last && let Some(fd) = fd {
-        rendezvous::legacy::left(s, fd);
-    }
     if let Some(fd) = fd {
+        rendezvous::legacy::left(s, fd);
         rendezvous::legacy::give_up(s, fd);
     }
     if last && let Some(fd) = fd {

@@ -8,6 +8,7 @@
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
 //! - [`late`]: sockets that were closed while threads are in calls on them;
 //! - [`inherit`]: connections that were there before the program was;
+//! - [`passed`]: connections that messages take to other processes;
 //! - [`sending`], [`receiving`]: payload of a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`waited`]: epoll sets that were closed while threads wait in them;
@@ -32,6 +33,7 @@ pub mod life;
 pub mod members;
 pub mod options;
 pub mod own;
+pub mod passed;
 pub mod passing;
 pub mod receiving;
 pub mod returning;
