@@ -10,8 +10,8 @@ use libc::{c_int, msghdr};
 /// # Safety
 /// The message is the program's, as for sendmsg(2).
 pub unsafe fn before(over: c_int, msg: *const msghdr) -> bool {
-    // SAFETY: the program's message.
-    unsafe { each(msg, |fd| passed::before(fd, over)) }
+    // SAFETY: what is no memory is left to the kernel.
+    unsafe { is_whole(msg) && each(&*msg, |fd| passed::before(fd, over)) }
 }
 
 /// It was not sent.
@@ -19,32 +19,36 @@ pub unsafe fn before(over: c_int, msg: *const msghdr) -> bool {
 /// # Safety
 /// As for [`before`].
 pub unsafe fn not_sent(msg: *const msghdr) {
-    // SAFETY: the program's message.
-    unsafe { each(msg, passed::not_sent) };
+    // SAFETY: as above.
+    unsafe {
+        if is_whole(msg) {
+            each(&*msg, passed::not_sent);
+        }
+    }
 }
 
 /// `over` has received it.
 ///
 /// # Safety
-/// The kernel has just filled the message.
+/// The kernel has just filled the message, and its control buffer.
 pub unsafe fn received(over: c_int, msg: *const msghdr, flags: c_int) {
-    // SAFETY: the program's message.
-    unsafe { each(msg, |fd| passed::received(fd, over, flags & libc::MSG_PEEK != 0)) };
+    // SAFETY: by the contract.
+    unsafe { each(&*msg, |fd| passed::received(fd, over, flags & libc::MSG_PEEK != 0)) };
 }
 
-/// Walks over the program's control buffer as libc's macros do; whether there was one.
-unsafe fn each(msg: *const msghdr, f: impl Fn(c_int)) -> bool {
+/// Whether it has control data that is there. Most messages have none, for which nobody is asked.
+unsafe fn is_whole(msg: *const msghdr) -> bool {
+    // SAFETY: null or the program's.
+    let m = unsafe { msg.as_ref() };
+    m.is_some_and(|m| m.msg_controllen != 0 && is_there(m.msg_control.cast::<u8>(), m.msg_controllen))
+}
+
+/// Walks over the control buffer as libc's macros do; whether there was one.
+unsafe fn each(m: &msghdr, f: impl Fn(c_int)) -> bool {
     let mut any = false;
-    if !is_there(msg, 1) {
-        return any;
-    }
-    // SAFETY: the program's message, which is there, and its control buffer.
+    // SAFETY: the caller has made sure of the buffer.
     unsafe {
-        let m = &*msg;
-        if m.msg_controllen == 0 || !is_there(m.msg_control.cast::<u8>(), m.msg_controllen) {
-            return any;
-        }
-        let mut c = libc::CMSG_FIRSTHDR(m);
+        let mut c = if m.msg_controllen == 0 { std::ptr::null_mut() } else { libc::CMSG_FIRSTHDR(m) };
         while !c.is_null() {
             if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*c).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
