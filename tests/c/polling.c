@@ -214,6 +214,64 @@ static void echo_ppoll(void) { echo_with(1); }
 static void echo_select(void) { echo_with(2); }
 static void echo_pselect(void) { echo_with(3); }
 
+/* Both ends in one process: the accepting one is in a poll or select since before its connection was served in memory, while the other
+ * thread, in waits of its own, takes the offer and the proof. What comes then wakes the first all the same. */
+enum { TIMES = 600, PART = 100 };
+static int listener, way, lost;
+static int waits(int fd) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    struct timeval t = {3, 0};
+    return way ? select(fd + 1, &set, NULL, NULL, &t) : events(fd, POLLIN, 3000) != 0;
+}
+static void *accepts(void *unused) {
+    char mine[PART] = {0};
+    for (int i = 0; i < TIMES; i++) {
+        int fd = accept_from(listener);
+        nonblocking(fd, 1);
+        for (int have = 0; have < 3 * PART;) {
+            ssize_t n = recv(fd, mine, PART, 0);
+            if (n > 0) {
+                have += n;
+                put(fd, mine, PART);
+            } else {
+                lost += waits(fd) != 1;
+            }
+        }
+        close(fd);
+    }
+    return unused;
+}
+static void look_on(void) {
+    for (int n = 0; n < 20; n++)
+        events(listener, 0, 0);
+}
+static void beside(int by_select) {
+    pthread_t other;
+    way = by_select;
+    listener = listen_on(PORT);
+    pthread_create(&other, NULL, accepts, NULL);
+    for (int i = 0; i < TIMES; i++) {
+        int fd = dial(PORT);
+        for (int k = 0; k < 3; k++) {
+            send_n(fd, PART);
+            look_on();
+            if (get(fd, buf, PART) != PART)
+                die("get");
+            usleep(200); /* the other one falls asleep */
+            look_on();
+            usleep(200);
+        }
+        close(fd);
+    }
+    pthread_join(other, NULL);
+    say("%d waits in vain", lost);
+    meet();
+}
+static void poll_beside(void) { beside(0); }
+static void select_beside(void) { beside(1); }
+
 const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select", select_a, select_b, 0},
                              {"room", room_a, room_b, 0},
@@ -221,4 +279,6 @@ const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"echo_ppoll", echo_ppoll, echo_ppoll, 0},
                              {"echo_select", echo_select, echo_select, 0},
                              {"echo_pselect", echo_pselect, echo_pselect, 0},
+                             {"poll_beside", poll_beside, meet, COLD | SWITCHES},
+                             {"select_beside", select_beside, meet, COLD | SWITCHES},
                              {0}};
