@@ -57,8 +57,8 @@ static inline pid_t start(enum how how, const char *role, char **env) {
     return MUST(child);
 }
 
-/* One message with so many descriptors, at most 8. */
-static inline void pass(int over, const int *fds, int count) {
+/* One message with so many descriptors, at most 8: sent, and received. */
+static inline ssize_t send_fds(int over, const int *fds, int count, int flags) {
     char c = (char)count, control[CMSG_SPACE(sizeof(int) * 8)] = {0};
     struct iovec v = {&c, 1};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
@@ -67,16 +67,18 @@ static inline void pass(int over, const int *fds, int count) {
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof(int) * count);
     memcpy(CMSG_DATA(h), fds, sizeof(int) * count);
-    MUST(sendmsg(over, &m, 0));
+    return sendmsg(over, &m, flags);
 }
-static inline void passed(int over, int *fds, int count) {
+static inline void pass(int over, const int *fds, int count) { MUST(send_fds(over, fds, count, 0)); }
+static inline void receive_fds(int over, int *fds, int count, int flags) {
     char c, control[CMSG_SPACE(sizeof(int) * 8)];
     struct iovec v = {&c, 1};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    if (recvmsg(over, &m, 0) != 1 || c != count || !CMSG_FIRSTHDR(&m))
+    if (recvmsg(over, &m, flags) != 1 || c != count || !CMSG_FIRSTHDR(&m))
         die("passed");
     memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(int) * count);
 }
+static inline void passed(int over, int *fds, int count) { receive_fds(over, fds, count, 0); }
 static inline int passed_one(int over) {
     int fd;
     passed(over, &fd, 1);

@@ -33,17 +33,7 @@ static void wait_on(int over) {
         die("wait_on");
 }
 
-static int peeked(int over) {
-    char c, control[CMSG_SPACE(sizeof(int) * 8)];
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    int fd;
-    MUST(recvmsg(over, &m, MSG_PEEK));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-    return fd;
-}
-
-/* Two messages at once with a descriptor each; `count` of them were received. */
+/* Two messages at once, with a descriptor each: sent, or received. */
 static void exchange_two(int over, int fds[2], int sends) {
     char c[2] = {1, 1}, control[2][CMSG_SPACE(sizeof(int))] = {{0}};
     struct iovec v[2] = {{&c[0], 1}, {&c[1], 1}};
@@ -120,7 +110,7 @@ static void executed(void) {
         say_on(MESSAGES);
         (void)!read(MESSAGES, buf, 1);
     } else if (!strcmp(role, "peeks")) {
-        again = peeked(MESSAGES);
+        receive_fds(MESSAGES, &again, 1, MSG_PEEK);
         fd = passed_one(MESSAGES);
         wait_on(MESSAGES);
         for (int i = 0; i < 50; i++)
@@ -233,17 +223,18 @@ static void unread_b(void) {
     meet();
 }
 
-/* From one to the next, each of which has closed it before. */
-static void onwards_a(void) {
+/* From one helper to the next. */
+static void chain(const char *first, char **env, const char *second) {
     int next, over;
-    pid_t last = helper("uses", environ, &next);
+    pid_t last = helper(second, environ, &next);
     MUST(dup2(next, NEXT));
-    pid_t child = helper("passes on", environ, &over);
+    pid_t child = helper(first, env, &over);
     close(next);
     close(NEXT);
     pass_to(child, over, accepted());
     wait_for(last);
 }
+static void onwards_a(void) { chain("passes on", environ, "uses"); } /* each has closed it before */
 
 static void two_a(void) {
     int over, fds[2], l = listen_on(PORT);
@@ -274,13 +265,8 @@ static void unsent_a(void) {
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
     while (send(pair[0], buf, sizeof buf, MSG_DONTWAIT) > 0) {
     }
-    char c = 1, control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec v = {&c, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    *CMSG_FIRSTHDR(&m) = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof fd);
     for (int i = 0; i < 2; i++)
-        R(sendmsg(pair[0], &m, MSG_DONTWAIT));
+        R(send_fds(pair[0], &fd, 1, MSG_DONTWAIT));
     use(fd, 0);
     meet();
 }
@@ -345,16 +331,7 @@ static void peeked_a(void) {
 }
 
 /* A program without the library passes it on and uses it as well. */
-static void between_a(void) {
-    int next, over;
-    pid_t last = helper("takes turns", environ, &next);
-    MUST(dup2(next, NEXT));
-    pid_t child = helper("passes on and keeps", without(), &over);
-    close(next);
-    close(NEXT);
-    pass_to(child, over, accepted());
-    wait_for(last);
-}
+static void between_a(void) { chain("passes on and keeps", without(), "takes turns"); }
 
 const struct test tests[] = {{"to_stranger", stranger_a, stranger_b, 0},
                              {"from_client", client_a, client_b, 0},

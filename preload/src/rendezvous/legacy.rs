@@ -40,16 +40,17 @@ const ROUNDS: u32 = 64;
 pub fn leave(s: &'static Sock, sock: i32) -> bool {
     let heir = process::pid();
     // By another descriptor, or by this one.
-    s.heir.load(Relaxed) == heir || leave_to(s, sock, heir)
+    s.heir.load(Relaxed) == heir || leave_to(s, sock, || Some(heir))
 }
 
 /// The same before the Unix socket `over` sends the descriptor.
 pub fn leave_to_receiver(s: &'static Sock, sock: i32, over: i32) -> bool {
-    let receiver = || fd::stat(over).and_then(|st| diag::unix_peer(st.st_ino)).ok();
-    !s.is_aside() && may_leave(s, sock) && receiver().is_some_and(|inode| leave_to(s, sock, Legacy::message(inode)))
+    let receiver = || fd::stat(over).and_then(|st| diag::unix_peer(st.st_ino)).ok().map(Legacy::message);
+    !s.is_aside() && leave_to(s, sock, receiver)
 }
 
-fn leave_to(s: &'static Sock, sock: i32, heir: u32) -> bool {
+/// `heir` is asked if it may be left at all.
+fn leave_to(s: &'static Sock, sock: i32, heir: impl FnOnce() -> Option<u32>) -> bool {
     // Another thread may be about to offer memory, or this one, which a handler has interrupted: then it is handed over.
     let Some(_stepping) = stepping::begin(s, &sock) else { return false };
     let may = may_leave(s, sock);
@@ -57,8 +58,12 @@ fn leave_to(s: &'static Sock, sock: i32, heir: u32) -> bool {
     if inherited != 0 && !may {
         disown(sock);
     }
-    if !may || inherited != 0 {
-        return may && inherited == heir; // what stands there still holds
+    if !may {
+        return false;
+    }
+    let Some(heir) = heir() else { return false };
+    if inherited != 0 {
+        return inherited == heir; // what stands there still holds
     }
     // As who takes an offer, so that none is taken meanwhile.
     match s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Acquire) {
@@ -181,23 +186,24 @@ pub fn reason(s: &Sock) -> Reason {
 
 /// exec failed: nobody takes it over.
 pub fn take_back(s: &Sock, sock: i32) {
-    take_back_from(s, sock, process::pid());
+    if s.heir.load(Relaxed) == process::pid() {
+        take_off(s, sock);
+    }
 }
 
 /// The same where the message was not sent.
 pub fn take_back_message(s: &Sock, sock: i32) {
     if is_passed_on(s) {
-        take_back_from(s, sock, s.heir.load(Relaxed));
+        take_off(s, sock);
         later(s, s.ops.load(Relaxed).saturating_add(SHARED_OPS));
     }
 }
 
-fn take_back_from(s: &Sock, sock: i32, heir: u32) {
-    if s.heir.load(Relaxed) == heir {
-        s.heir.store(0, SeqCst);
-        s.set_state(State::Tcp);
-        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
-    }
+/// It has no heir any more.
+fn take_off(s: &Sock, sock: i32) {
+    s.heir.store(0, SeqCst);
+    s.set_state(State::Tcp);
+    let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
 }
 
 /// This process holds it no more (the kernel's descriptor is still open): says so to the heir.
@@ -245,15 +251,16 @@ fn of(sock: i32) -> Option<Legacy> {
 
 /// What a program finds at its start: a connection that was left to it.
 pub fn found(sock: i32, pid: u32) -> Option<Legacy> {
-    let legacy = of(sock).filter(|l| l.heir == pid)?;
-    (!is_disowned(sock)).then_some(legacy)
+    left_to(sock, |heir| heir == pid)
 }
 
 /// What comes with a descriptor that was received by the Unix socket `over`.
 pub fn received(sock: i32, over: i32) -> Option<Legacy> {
-    let legacy = of(sock).filter(|l| Legacy::is_message(l.heir))?;
-    let is_for_it = legacy.heir == Legacy::message(fd::stat(over).ok()?.st_ino);
-    (is_for_it && !is_disowned(sock)).then_some(legacy)
+    left_to(sock, |heir| Legacy::is_message(heir) && fd::stat(over).is_ok_and(|st| heir == Legacy::message(st.st_ino)))
+}
+
+fn left_to(sock: i32, is_it: impl FnOnce(u32) -> bool) -> Option<Legacy> {
+    of(sock).filter(|l| is_it(l.heir) && !is_disowned(sock))
 }
 
 /// It was received, and will be another time: by two descriptors of which nobody knows that they are one.

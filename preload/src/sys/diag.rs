@@ -167,6 +167,7 @@ mod tests {
             let _ = parse_peer(&msg);
         }
     }
+
     #[test]
     fn the_ends_of_a_pair_find_each_other() {
         use std::os::fd::AsRawFd;

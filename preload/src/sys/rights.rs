@@ -51,27 +51,38 @@ pub fn peek_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -
     // SAFETY: header, data and control buffer live until the call returns.
     let bytes = unsafe { net::recvmsg(sock, &mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
     let mut got = 0;
-    // SAFETY: the kernel wrote well-formed headers into the control buffer; the walk stays inside.
+    let keep = |one| {
+        if got < MAX_FDS {
+            fds[got] = one;
+            got += 1;
+        } else {
+            fd::close(one);
+        }
+    };
+    // SAFETY: the kernel wrote the control buffer.
+    unsafe { each(&msg, keep) };
+    Ok(Peeked { bytes, fds: got, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// Calls `f` with each descriptor that a message names.
+///
+/// # Safety
+/// Its control buffer must be there.
+pub unsafe fn each(msg: &libc::msghdr, mut f: impl FnMut(c_int)) {
+    // SAFETY: a walk as that of libc's macros, which stays inside.
     unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(&msg);
+        let mut c = libc::CMSG_FIRSTHDR(msg);
         while !c.is_null() {
             if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
+                let bytes = (*c).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let from = libc::CMSG_DATA(c).cast::<c_int>();
                 for i in 0..bytes / size_of::<c_int>() {
-                    let one = from.add(i).read_unaligned();
-                    if got < MAX_FDS {
-                        fds[got] = one;
-                        got += 1;
-                    } else {
-                        fd::close(one);
-                    }
+                    f(from.add(i).read_unaligned());
                 }
             }
-            c = libc::CMSG_NXTHDR(&msg, c);
+            c = libc::CMSG_NXTHDR(msg, c);
         }
     }
-    Ok(Peeked { bytes, fds: got, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 })
 }
 
 /// Receives a message and its descriptors (close-on-exec) from a Unix socket, without waiting. EMFILE:

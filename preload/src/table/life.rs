@@ -42,8 +42,8 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     Some(s)
 }
 
-/// A connection that the process has from the program that it was before exec; `fill` says whether it can
-/// be tracked.
+/// A connection that the process has from the program that it was before exec, or by a message; `fill` says whether it can
+/// be tracked, which is returned.
 #[cold]
 pub fn on_inherited(fd: i32, fill: impl FnOnce(&'static Sock) -> bool) -> bool {
     let Ok(s) = family::take_sock() else { return false };
