@@ -333,6 +333,43 @@ static void peeked_a(void) {
 /* A program without the library passes it on and uses it as well. */
 static void between_a(void) { chain("passes on and keeps", without(), "takes turns"); }
 
+/* Relatives that have both ends of one pair: one that has received it passes it on by the same way, before the first has closed it. */
+static void passed_back_a(void) {
+    int pair[2], turn[2][2];
+    pid_t child[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    for (int i = 0; i < 2; i++) {
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, turn[i]));
+        child[i] = MUST(fork());
+        if (child[i])
+            continue;
+        int mine = turn[i][1];
+        wait_on(mine);
+        int fd = passed_one(pair[1]);
+        if (i == 0)
+            pass(pair[0], &fd, 1);
+        say_on(mine);
+        for (int n = 0; n < 2; n++) {
+            wait_on(mine);
+            for (int k = 0; k < 50; k++)
+                echo(fd, i ? "the last" : "between", k);
+            say_on(mine);
+        }
+        exit(0);
+    }
+    int fd = accepted();
+    pass(pair[0], &fd, 1);
+    for (int n = 0; n < 6; n++) {
+        say_on(turn[n % 2][0]);
+        wait_on(turn[n % 2][0]);
+        if (n == 1)
+            close(fd); /* both have it */
+    }
+    for (int i = 0; i < 2; i++)
+        wait_for(child[i]);
+    meet();
+}
+
 const struct test tests[] = {{"to_stranger", stranger_a, stranger_b, 0},
                              {"from_client", client_a, client_b, 0},
                              {"closed_later", later_a, later_b, COLD | SWITCHES},
@@ -348,5 +385,6 @@ const struct test tests[] = {{"to_stranger", stranger_a, stranger_b, 0},
                              {"to_both", to_both_a, echoing_b, COLD},
                              {"peeked", peeked_a, echoing_b, COLD},
                              {"between", between_a, echoing_b, COLD},
+                             {"passed_back", passed_back_a, echoing_b, COLD},
                              {"executed", executed, executed, COLD},
                              {0}};

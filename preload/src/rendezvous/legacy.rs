@@ -63,7 +63,8 @@ fn leave_to(s: &'static Sock, sock: i32, heir: impl FnOnce() -> Option<u32>) -> 
     }
     let Some(heir) = heir() else { return false };
     if inherited != 0 {
-        return inherited == heir; // what stands there still holds
+        // What stands there still holds for the program that this process becomes. By a message it goes to one more.
+        return inherited == heir && !Legacy::is_message(heir);
     }
     // As who takes an offer, so that none is taken meanwhile.
     match s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Acquire) {
