@@ -1,5 +1,6 @@
 /* Owns: poll, ppoll, select, pselect: what they report, alone and with other kinds of fds. */
 #include "case.h"
+#include <sched.h>
 
 static char buf[256 * KIB];
 
@@ -217,13 +218,13 @@ static void echo_pselect(void) { echo_with(3); }
 /* Both ends in one process: the accepting one is in a poll or select since before its connection was served in memory, while the other
  * thread, in waits of its own, takes the offer and the proof. What comes then wakes the first all the same. */
 enum { TIMES = 600, PART = 100 };
-static int listener, way, lost;
+static int listener, way, lost, patience = 3; /* s */
 static int waits(int fd) {
     fd_set set;
     FD_ZERO(&set);
     FD_SET(fd, &set);
-    struct timeval t = {3, 0};
-    return way ? select(fd + 1, &set, NULL, NULL, &t) : events(fd, POLLIN, 3000) != 0;
+    struct timeval t = {patience, 0};
+    return way ? select(fd + 1, &set, NULL, NULL, &t) : events(fd, POLLIN, patience * 1000) != 0;
 }
 static void *accepts(void *unused) {
     char mine[PART] = {0};
@@ -272,6 +273,52 @@ static void beside(int by_select) {
 static void poll_beside(void) { beside(0); }
 static void select_beside(void) { beside(1); }
 
+/* A thread that looks on by poll or select since before the connection was served in memory, and comes too late for what another one
+ * reads. It is called all the same once that one reads no more. */
+enum { HANDED = 100, ROUNDS_OF_ONE = 30 };
+static volatile int rests;
+static void *looks_on(void *p) {
+    struct sched_param none = {0};
+    MUST(sched_setscheduler(0, SCHED_IDLE, &none)); /* on the one processor of all: what has come is gone before it looks */
+    int fd = *(int *)p;
+    while (!rests)
+        lost += waits(fd) != 1;
+    return NULL;
+}
+static void handed(int by_select) {
+    pthread_t other;
+    way = by_select;
+    patience = 10;
+    listener = listen_on(PORT);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    for (int i = 0; i < HANDED; i++) {
+        int to = dial(PORT), fd = accept_from(listener);
+        rests = 0;
+        pthread_create(&other, NULL, looks_on, &fd);
+        usleep(500); /* it sleeps */
+        for (int k = 0; k < ROUNDS_OF_ONE; k++) {
+            send_n(to, PART);
+            if (get(fd, buf, PART) != PART)
+                die("get");
+            send_n(fd, PART);
+            if (get(to, buf, PART) != PART)
+                die("get the answer");
+        }
+        rests = 1;
+        send_n(to, PART);
+        pthread_join(other, NULL);
+        close(to);
+        close(fd);
+    }
+    say("%d waits in vain", lost);
+    meet();
+}
+static void poll_handed(void) { handed(0); }
+static void select_handed(void) { handed(1); }
+
 const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select", select_a, select_b, 0},
                              {"room", room_a, room_b, 0},
@@ -281,4 +328,6 @@ const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"echo_pselect", echo_pselect, echo_pselect, 0},
                              {"poll_beside", poll_beside, meet, COLD | SWITCHES},
                              {"select_beside", select_beside, meet, COLD | SWITCHES},
+                             {"poll_handed", poll_handed, meet, COLD | SWITCHES},
+                             {"select_handed", select_handed, meet, COLD | SWITCHES},
                              {0}};

@@ -9,7 +9,7 @@ use super::end;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
-use crate::sys::{clock, fd, net, thread};
+use crate::sys::{clock, fd, net};
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
 use smcr_proto::reason::Reason;
@@ -232,11 +232,6 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
     }
     // Who may sleep on it is counted with the lock held (`wait`).
     if s.readers.load(Relaxed) == 0 && s.sets.load(Relaxed) == 0 {
-        // But one in a poll since before this connection was served in memory, which the kernel alone wakes: another thread than this one,
-        // as long as nothing was read from the ring.
-        if s.rx.cursor.load(Relaxed) == 0 && !thread::is_only() {
-            return keep_armed(s, dir, sock, bell::arm);
-        }
         bell::disarm(dir);
         return bell::drain(s, dir, sock);
     }

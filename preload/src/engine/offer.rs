@@ -9,12 +9,13 @@ use crate::sys::{clock, proc};
 use crate::transport::region::{Dir, ctl};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 /// From now on reads are careful; once nobody is inside the kernel and the counts agree, the peer
 /// may switch.
 pub fn become_careful(s: &Sock) {
     s.flags.fetch_or(flag::CAREFUL, SeqCst);
+    fence(SeqCst); // `ready::poll`: a thread that has not seen it is counted as a reader
 }
 
 /// Tells the peer that it may switch, when it may.

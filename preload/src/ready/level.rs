@@ -2,7 +2,7 @@
 
 use crate::engine::end::Verdict;
 use crate::engine::{debt, end, follow, kernel, peek, room, switch, urgent};
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::{Sock, flag, role};
 use crate::sys::fd as desc;
 use crate::transport::region::{ctl, fin};
 use std::sync::atomic::Ordering::*;
@@ -27,6 +27,12 @@ pub const NORMS: (u32, u32) = (0x40, 0x100);
 #[inline]
 pub fn is_served(s: &Sock) -> bool {
     s.has(flag::CAREFUL)
+}
+
+/// Whether it may be so at any moment, by what another thread does.
+#[inline]
+pub fn may_be_served(s: &Sock) -> bool {
+    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER) && !s.has(flag::PINNED)
 }
 
 /// Whether the library, not the kernel, knows the readiness.

@@ -16,7 +16,7 @@ use crate::table::{self, Entry};
 use crate::transport::idle;
 use crate::transport::waiters::Waiter;
 use libc::{pollfd, sigset_t, timespec};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
 /// Descriptors that fit on the stack; more come into a private mapping.
 const SMALL: usize = 64;
@@ -30,10 +30,11 @@ const IN_VAIN: u32 = 16;
 /// Budget of polling for poll and select, learned by the process.
 static SPIN: AtomicU32 = AtomicU32::new(0);
 
-/// Whether poll must be served here: a socket with a direction in memory is among the descriptors.
+/// Whether poll must be served here: a socket with a direction in memory is among the descriptors, or may be while this thread waits.
 pub fn concerns(fds: &[pollfd]) -> bool {
     table::steps::tick();
     let mut any = false;
+    let only = thread::is_only();
     for p in fds {
         match table::get(p.fd) {
             Some(Entry::Sock(s)) => {
@@ -41,7 +42,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
                 if !s.has(flag::SEEN) {
                     s.set(flag::SEEN);
                 }
-                any |= level::is_served(s);
+                any |= level::is_served(s) || !only && level::may_be_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
             Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => expose(p.fd, set),
@@ -67,6 +68,14 @@ pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset
 pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t, looked: &mut bool) -> i32 {
     let since = Since::now();
     let mut deadline = None;
+    if !is_any_served(fds) {
+        deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
+        // SAFETY: by the contract.
+        if let Some(r) = unsafe { by_kernel(fds, timeout, mask) } {
+            return r;
+        }
+        *looked = true;
+    }
     let mut rounds = Rounds::default();
     loop {
         let (n, all) = scan(fds, timeout != Some(0));
@@ -86,6 +95,31 @@ pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *con
             Some(r) => return r,
             None => rounds.another(),
         }
+    }
+}
+
+fn is_any_served(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| table::sock(p.fd).is_some_and(level::is_served))
+}
+
+/// The kernel's poll, while nothing is served here. Another thread may bring a connection into memory meanwhile: it finds this one
+/// counted, so that what comes calls it by the doorbell byte. None: one was brought there.
+unsafe fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> Option<i32> {
+    let ts = timeout.map(timespec_of);
+    let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array is valid; mask by the contract.
+    let wait = |fds: &mut [pollfd]| unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, tsp, mask) };
+    if timeout == Some(0) {
+        return Some(wait(fds));
+    }
+    let waited = readers::counted_early(fds, |fds, _| {
+        // Pairs with `offer::become_careful`: who counts the readers behind that finds this one, or it is seen here.
+        fence(SeqCst);
+        (!is_any_served(fds)).then(|| wait(fds))
+    });
+    match waited {
+        Ok(r) => r.filter(|r| *r < 0 || !is_any_served(fds)),
+        Err(_) => Some(wait(fds)), // no memory for the counts
     }
 }
 
@@ -269,7 +303,6 @@ unsafe fn arm_and_sleep(
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
     let mut left = [limit, short, full].into_iter().flatten().min();
-    let timespec_of = |ns: u64| timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
     let ts = left.map(timespec_of);
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
@@ -347,6 +380,10 @@ unsafe fn arm_and_sleep(
         linked::listen_no_more(heard);
     }
     Some(Slept { result: r, error, given: left, limit, since })
+}
+
+fn timespec_of(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
 /// The ear of this thread for the peer of a socket in memory.

@@ -2,7 +2,7 @@
 
 use super::{level, poll};
 use crate::family::sock::flag;
-use crate::sys::mem;
+use crate::sys::{mem, thread};
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
 use std::sync::atomic::Ordering::*;
@@ -56,10 +56,11 @@ fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ 
     })
 }
 
-/// Whether select must be served here.
+/// Whether select must be served here, as for `poll`.
 pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
     table::steps::tick();
     let mut any = false;
+    let only = thread::is_only();
     for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {
             Some(Entry::Sock(s)) => {
@@ -67,7 +68,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
                 if !s.has(flag::SEEN) {
                     s.set(flag::SEEN);
                 }
-                any |= level::is_served(s);
+                any |= level::is_served(s) || !only && level::may_be_served(s);
             }
             Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
             _ => {}
