@@ -57,25 +57,51 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// # Safety
 /// `mask` must be null or valid.
 pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    // SAFETY: by the contract.
-    unsafe { poll_in_turns(fds, timeout, mask, &mut false) }
+    let since = Since::now();
+    // SAFETY: the array is valid; mask by the contract.
+    let wait = |fds: &mut [pollfd], t: *const timespec| unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, t, mask) };
+    match by_kernel(fds, timeout, wait) {
+        Ok(r) => r,
+        // SAFETY: by the contract.
+        Err(left) => unsafe { poll_in_turns(fds, left, mask, since, &mut false) },
+    }
 }
 
-/// As [`poll`], and notes when all descriptors were open and none was ready: what is missing later was closed meanwhile.
+/// While nothing is served here: the kernel's `wait`. Another thread may bring a connection into memory meanwhile: it finds this one
+/// counted, so that what comes calls it by the doorbell byte. Err: one is served, and what is left of the time.
+pub fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, wait: impl Fn(&mut [pollfd], *const timespec) -> i32) -> Result<i32, Option<u64>> {
+    if is_any_served(fds) {
+        return Err(timeout);
+    }
+    let ts = timeout.map(timespec_of);
+    let wait = |fds: &mut [pollfd]| wait(fds, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref));
+    if timeout == Some(0) {
+        return Ok(wait(fds));
+    }
+    let deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
+    let waited = readers::counted_early(fds, |fds, _| {
+        // Pairs with `offer::become_careful`: who counts the readers behind that finds this one, or it is seen here.
+        fence(SeqCst);
+        (!is_any_served(fds)).then(|| wait(fds))
+    });
+    match waited {
+        Ok(Some(r)) if r < 0 || !is_any_served(fds) => Ok(r),
+        Ok(_) => Err(deadline.map(|d| d.saturating_sub(clock::now_ns()))),
+        Err(_) => Ok(wait(fds)), // no memory for the counts
+    }
+}
+
+fn is_any_served(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| table::sock(p.fd).is_some_and(level::is_served))
+}
+
+/// What [`poll`] does for connections in memory; notes when all descriptors were open and none was ready: what is missing later was
+/// closed meanwhile.
 ///
 /// # Safety
 /// As there.
-pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t, looked: &mut bool) -> i32 {
-    let since = Since::now();
+pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t, since: Since, looked: &mut bool) -> i32 {
     let mut deadline = None;
-    if !is_any_served(fds) {
-        deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
-        // SAFETY: by the contract.
-        if let Some(r) = unsafe { by_kernel(fds, timeout, mask) } {
-            return r;
-        }
-        *looked = true;
-    }
     let mut rounds = Rounds::default();
     loop {
         let (n, all) = scan(fds, timeout != Some(0));
@@ -95,31 +121,6 @@ pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *con
             Some(r) => return r,
             None => rounds.another(),
         }
-    }
-}
-
-fn is_any_served(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| table::sock(p.fd).is_some_and(level::is_served))
-}
-
-/// The kernel's poll, while nothing is served here. Another thread may bring a connection into memory meanwhile: it finds this one
-/// counted, so that what comes calls it by the doorbell byte. None: one was brought there.
-unsafe fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> Option<i32> {
-    let ts = timeout.map(timespec_of);
-    let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array is valid; mask by the contract.
-    let wait = |fds: &mut [pollfd]| unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, tsp, mask) };
-    if timeout == Some(0) {
-        return Some(wait(fds));
-    }
-    let waited = readers::counted_early(fds, |fds, _| {
-        // Pairs with `offer::become_careful`: who counts the readers behind that finds this one, or it is seen here.
-        fence(SeqCst);
-        (!is_any_served(fds)).then(|| wait(fds))
-    });
-    match waited {
-        Ok(r) => r.filter(|r| *r < 0 || !is_any_served(fds)),
-        Err(_) => Some(wait(fds)), // no memory for the counts
     }
 }
 

@@ -1,11 +1,16 @@
 //! select and pselect, by way of poll.
 
 use super::{level, poll};
+use crate::engine::handlers::Since;
 use crate::family::sock::flag;
+use crate::real;
 use crate::sys::{mem, thread};
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
 use std::sync::atomic::Ordering::*;
+
+/// What poll calls the three sets.
+const EVENTS: [i16; 3] = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
 
 /// One of the three sets: bits of the program's memory.
 pub struct Bits(*mut u64);
@@ -41,8 +46,6 @@ impl Bits {
 
 /// The descriptors below `n` that are in one of the sets, with the events that poll calls so.
 fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ {
-    const EVENTS: [i16; 3] =
-        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
     (0..n.div_ceil(64)).flat_map(move |word| {
         let words = [sets[0].word(word), sets[1].word(word), sets[2].word(word)];
         let beyond = if n - word * 64 < 64 { u64::MAX << (n % 64) } else { 0 };
@@ -114,10 +117,29 @@ unsafe fn with_array(
     for (p, (fd, wanted)) in fds.iter_mut().zip(asked(n, sets)) {
         *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
     }
-    let mut looked = false;
+    let since = Since::now();
+    let [r, w, e] = [0, 1, 2].map(|i| sets[i].0.cast());
+    // SAFETY: sets and mask by the contract.
+    let left = match poll::by_kernel(fds, timeout, |_, t| unsafe { real::pselect(n as i32, r, w, e, t, mask) }) {
+        Ok(r) => return r,
+        Err(left) => left,
+    };
+    let mut looked = put_back(fds, sets);
     // SAFETY: by the contract.
-    let r = unsafe { poll::poll_in_turns(fds, timeout, mask, &mut looked) };
+    let r = unsafe { poll::poll_in_turns(fds, left, mask, since, &mut looked) };
     finish(fds, sets, r, looked)
+}
+
+/// What the program asked, where the kernel has put its answer; true: it has.
+fn put_back(fds: &[pollfd], sets: &[Bits; 3]) -> bool {
+    let mut answered = false;
+    for p in fds {
+        for (set, _) in sets.iter().zip(EVENTS).filter(|(_, events)| p.events & events != 0) {
+            answered |= !set.has(p.fd as usize);
+            set.put(p.fd as usize, true);
+        }
+    }
+    answered
 }
 
 /// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like): a descriptor that was closed while
