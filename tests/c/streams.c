@@ -185,6 +185,23 @@ static void short_ones(void) {
     meet();
 }
 
+/* One thread has both ends, and the connecting one only receives. */
+static void from_itself(void) {
+    int listener = listen_on(PORT), to = dial(PORT), fd = accept_from(listener);
+    long all = 0;
+    for (int i = 0; i < 100; i++) {
+        memset(buf, i, 1000);
+        put(fd, buf, 1000);
+        memset(buf, 0, 1000);
+        all += get(to, buf, 1000);
+        for (int k = 0; k < 1000; k++)
+            if (buf[k] != i)
+                die("other bytes");
+    }
+    say("%ld", all);
+    meet();
+}
+
 const struct test tests[] = {{"wander", plain, plain, WHOLE},
                              {"wander_nodelay", nodelay, nodelay, WHOLE},
                              {"wander_more", more, more, 0},
@@ -193,5 +210,6 @@ const struct test tests[] = {{"wander", plain, plain, WHOLE},
                              {"wander_small_buffers", peer_small_buffers, peer_small_buffers, 0},
                              {"records", records, records, WHOLE},
                              {"many", many, many, WHOLE},
+                             {"from_itself", from_itself, meet, COLD | SWITCHES},
                              {"short", short_ones, short_ones, COLD},
                              {0}};

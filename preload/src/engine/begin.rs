@@ -6,6 +6,7 @@
 //! proof, and waits for it. Called by the socket table before it sends through the kernel, and by the steps of the rendezvous.
 
 use super::{follow, switch};
+use crate::family::process;
 use crate::family::sock::{Sock, role, step};
 use crate::sys::{clock, fd, proc};
 use crate::transport::region::{Dir, ctl};
@@ -40,7 +41,13 @@ pub fn count_receives(s: &Sock) {
 pub fn awaits_payload(s: &Sock) -> bool {
     // Pairs with the AcqRel in `take_alone`.
     let is_awaited = || s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & ctl::AWAITS != 0);
-    is_due(s) && !is_awaited() && !is_enough(s)
+    is_due(s) && !is_awaited() && !is_enough(s) && !is_own_peer(s)
+}
+
+/// Whether the accepting end is this process's as well: it does not die alone, and waits for nobody while it sends.
+fn is_own_peer(s: &Sock) -> bool {
+    let pid = process::pid();
+    pid != 0 && s.peer_pid.load(Relaxed) == pid
 }
 
 fn is_enough(s: &Sock) -> bool {
