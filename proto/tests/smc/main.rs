@@ -26,4 +26,5 @@ mod scenarios_again;
 mod scenarios_failover;
 mod second_link;
 mod scenarios_tcp;
+mod scenarios_way_back;
 mod vectors;

@@ -217,8 +217,11 @@ impl Pair {
             Event::Terminated { .. } => {
                 self.ends[end].terminated.push(event);
                 self.ends[end].group = None;
-                for slot in &mut self.ends[end].slots {
-                    slot.conn.handle_link_down();
+                for place in 0..self.ends[end].slots.len() {
+                    match self.way_back {
+                        true => self.go_back(end, place),
+                        false => self.ends[end].slots[place].conn.handle_link_down(),
+                    }
                 }
             }
         }

@@ -6,13 +6,15 @@
 //! in any order, and tells its peer late. A link can be cut, TCP held back. Memory is real: a
 //! write outside the ring that it is meant for is a panic.
 
+mod back;
 mod drivers;
 mod programs;
+mod wire;
 
 use std::collections::VecDeque;
 
 use smcr_proto::smc::Time;
-use smcr_proto::smc::cdc::{self, Cdc, ProducerFlags};
+use smcr_proto::smc::cdc::{Cdc, ProducerFlags};
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::clc::proposal::Release;
 use smcr_proto::smc::conn::{Conn, Violation};
@@ -24,6 +26,8 @@ use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{Event, Group, LINKS};
 
 use crate::parts;
+use back::Back;
+pub use wire::base;
 
 /// Places of the two ends in [`Pair::ends`].
 pub const CLIENT: usize = 0;
@@ -38,6 +42,8 @@ pub struct Pair {
     pub two_devices: bool,
     /// True: bytes in TCP streams stay under way.
     pub hold_tcp: bool,
+    /// Connections go back to TCP where the last link has died.
+    pub way_back: bool,
     /// Posted to each link by each end, not delivered yet.
     wire: [[VecDeque<Work>; LINKS]; 2],
     random: u64,
@@ -67,6 +73,8 @@ pub struct Slot {
     pub urgent: Option<u8>,
     /// The link that it uses.
     pub link: usize,
+    /// How far it has left its link for TCP.
+    pub back: Back,
     own: Endpoint,
     ring: Vec<u8>,
     /// All that the program has written.
@@ -74,6 +82,8 @@ pub struct Slot {
     arrived: [VecDeque<Vec<u8>>; LINKS],
     /// The driver has not polled since something was done.
     dirty: bool,
+    /// The program writes no more.
+    shut: bool,
 }
 
 // The tests hold a few of them.
@@ -95,6 +105,8 @@ enum Action {
     Llc(usize),
     Cdc(usize, usize, usize),
     Poll(usize, usize),
+    State(usize, usize),
+    Hear(usize, usize),
 }
 
 impl Pair {
@@ -105,6 +117,7 @@ impl Pair {
             link_up: [true; LINKS],
             two_devices: false,
             hold_tcp: false,
+            way_back: false,
             wire: Default::default(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         }
@@ -168,11 +181,13 @@ impl Pair {
                 violation: None,
                 urgent: None,
                 link: 0,
+                back: Back::default(),
                 own,
                 ring: vec![0; size.bytes() as usize],
                 out: Vec::new(),
                 arrived: Default::default(),
                 dirty: false,
+                shut: false,
             });
         }
         self.pump(CLIENT, place);
@@ -216,8 +231,14 @@ impl Pair {
                 for link in (0..LINKS).filter(|link| slot.is_due(*link)) {
                     ready.push(Action::Cdc(end, place, link));
                 }
-                if slot.dirty {
+                if slot.dirty && !slot.back.is_wanted() {
                     ready.push(Action::Poll(end, place));
+                }
+                if self.may_state(end, place) {
+                    ready.push(Action::State(end, place));
+                }
+                if !self.hold_tcp && slot.handshake_wants() == 0 && !slot.tcp.is_empty() {
+                    ready.push(Action::Hear(end, place));
                 }
             }
         }
@@ -237,6 +258,8 @@ impl Pair {
                 self.pump_group(end);
             }
             Action::Cdc(end, place, link) => self.take_cdc(end, place, link),
+            Action::State(end, place) => self.state(end, place),
+            Action::Hear(end, place) => self.hear(end, place),
             Action::Poll(end, place) => {
                 let slot = &mut self.ends[end].slots[place];
                 let (link, message) = (slot.link, slot.conn.poll_cdc());
@@ -298,98 +321,6 @@ impl Pair {
         self.pump(end, place);
     }
 
-    fn deliver(&mut self, from: usize, link: usize) {
-        let to = &mut self.ends[1 - from];
-        match self.wire[from][link].pop_front().unwrap() {
-            _ if to.group.is_none() => {}
-            Work::Write(address, bytes) => {
-                let inside = |slot: &&mut Slot| {
-                    let start = slot.own.ring_address().unwrap() + base(link);
-                    start <= address
-                        && address + bytes.len() as u64 <= start + slot.ring.len() as u64
-                };
-                let slot = to
-                    .slots
-                    .iter_mut()
-                    .find(inside)
-                    .expect("a write into a ring");
-                let at = (address - slot.own.ring_address().unwrap() - base(link)) as usize;
-                slot.ring[at..at + bytes.len()].copy_from_slice(&bytes);
-            }
-            Work::Send(bytes) => match cdc::peek_token(&bytes) {
-                Ok(token) => {
-                    let of = |slot: &&mut Slot| slot.conn.token() == token;
-                    to.slots
-                        .iter_mut()
-                        .find(of)
-                        .expect("a token")
-                        .arrived[link]
-                        .push_back(bytes);
-                }
-                Err(_) => to.llc.push_back((link, bytes)),
-            },
-        }
-    }
-
-    fn take_cdc(&mut self, end: usize, place: usize, link: usize) {
-        let now = self.now;
-        if let Some((_, group)) = &mut self.ends[end].group {
-            group.handle_arrival(now, link);
-        }
-        self.pump_group(end);
-        let slot = &mut self.ends[end].slots[place];
-        let message = Cdc::parse(&slot.arrived[link].pop_front().unwrap()).unwrap();
-        let moved = message.producer_flags.contains(ProducerFlags::FAILOVER);
-        let old = slot.link;
-        if moved && old != link {
-            self.notice(end, old);
-        }
-        let slot = &mut self.ends[end].slots[place];
-        match slot.conn.handle_cdc(&message) {
-            Ok(update) => {
-                if let Some(at) = update.urgent {
-                    slot.urgent = Some(slot.ring[at as usize]);
-                }
-            }
-            Err(violation) => slot.violation = Some(violation),
-        }
-        slot.dirty = true;
-    }
-
-    /// Posts a message to a link.
-    pub fn send(&mut self, end: usize, link: usize, message: Vec<u8>) {
-        if self.link_up[link] {
-            self.wire[end][link].push_back(Work::Send(message));
-        }
-    }
-
-    /// A link is cut: of what was on its way a part still arrives.
-    pub fn cut(&mut self, link: usize) {
-        self.link_up[link] = false;
-        for end in [CLIENT, SERVER] {
-            let left = self.random(self.wire[end][link].len() + 1);
-            self.wire[end][link].truncate(left);
-        }
-    }
-
-    /// A path that was cut carries again; what was on its way has gone.
-    pub fn mend(&mut self, link: usize) {
-        self.link_up[link] = true;
-        for end in [CLIENT, SERVER] {
-            self.wire[end][link].clear();
-        }
-    }
-
-    /// An end has a new queue pair in the place of a link: nothing of the old one arrives any more.
-    fn renew(&mut self, end: usize, link: usize) {
-        self.wire[1 - end][link].clear();
-        self.ends[end].rts[link] = false;
-        for slot in &mut self.ends[end].slots {
-            assert_ne!(slot.link, link, "nobody uses it any more");
-            slot.arrived[link].clear();
-        }
-    }
-
     /// A port has come up at an end.
     pub fn hint(&mut self, end: usize) {
         let now = self.now;
@@ -406,11 +337,6 @@ impl Pair {
         }
         self.pump_group(end);
     }
-}
-
-/// What the memories of both ends lie at more on a link than on the first.
-pub const fn base(link: usize) -> u64 {
-    (link as u64) << 60
 }
 
 impl Slot {

@@ -13,6 +13,9 @@ impl Pair {
     }
 
     fn post(&mut self, end: usize, place: usize, bytes: &[u8], urgent: bool) -> usize {
+        if self.ends[end].slots[place].back.is_wanted() {
+            return self.write_home(end, place, bytes);
+        }
         let slot = &mut self.ends[end].slots[place];
         let mut done = 0;
         for segment in slot
@@ -37,7 +40,7 @@ impl Pair {
     pub(super) fn move_slot(&mut self, end: usize, place: usize, to: usize) {
         let Some((_, group)) = &self.ends[end].group else { return };
         let slot = &mut self.ends[end].slots[place];
-        let Some(rkey) = slot.conn.peer_rkey() else { return };
+        let Some(rkey) = slot.conn.peer_rkey().filter(|_| !slot.back.is_wanted()) else { return };
         let (rkey, address) = group.peer_key(slot.link, rkey, to).expect("the peer has named its memory");
         slot.link = to;
         slot.conn.move_to_link(rkey, address, 0);
@@ -58,13 +61,17 @@ impl Pair {
         }
         slot.conn.consume(out.len() as u32);
         slot.dirty = true;
+        if out.is_empty() {
+            out = slot.back.read(max);
+        }
         out
     }
 
     pub fn shutdown(&mut self, end: usize, place: usize) {
         let slot = self.slot(end, place);
         slot.conn.shutdown();
-        slot.dirty = true;
+        (slot.dirty, slot.shut) = (true, true);
+        self.end_home(end, place);
     }
 
     pub fn close(&mut self, end: usize, place: usize) {
