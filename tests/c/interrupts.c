@@ -2,6 +2,7 @@
  * which it would have been all the time. And that the program's handlers are its own wherever it asks for them. */
 #include "waiting.h"
 #include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/time.h>
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* sigset */
 #pragma GCC diagnostic ignored "-Wrestrict"
@@ -154,4 +155,40 @@ static void names_a(void) {
 }
 static void names_b(void) { meet(); }
 
-const struct test tests[] = {{"each_one", each_a, each_b, SLOW}, {"soon_after", soon_a, soon_b, SLOW}, {"names", names_a, names_b, COLD}, {0}};
+/* A signal that only the wait's mask lets in: a wait of no time lets it in as well, and one that always finds something does now and
+ * then. */
+static void masked_a(void) {
+    int fd = conn(), ep = epoll_create1(0);
+    sigset_t usr, none;
+    sigemptyset(&none);
+    sigemptyset(&usr);
+    sigaddset(&usr, SIGUSR1);
+    on_signal(SIGUSR1, on_alarm, SA_RESTART);
+    MUST(sigprocmask(SIG_BLOCK, &usr, NULL));
+    struct epoll_event e = {EPOLLIN, {.u64 = 1}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    struct pollfd p = {fd, POLLIN, 0};
+    struct timespec now = {0, 0};
+    for (int kind = 0; kind < 4; kind++) {
+        rings = 0;
+        kill(getpid(), SIGUSR1);
+        fd_set r;
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        errno = 0;
+        int n = kind == 0   ? ppoll(&p, 1, &now, &none)
+                : kind == 1 ? pselect(fd + 1, &r, NULL, NULL, &now, &none)
+                : kind == 2 ? epoll_pwait(ep, &e, 1, 20, &none)
+                            : ppoll(&p, 1, NULL, &none);
+        say("%d %s, rings %d", n, n < 0 ? err_name(errno) : "", (int)rings);
+    }
+    sigprocmask(SIG_UNBLOCK, &usr, NULL);
+    meet();
+}
+static void masked_b(void) {
+    int fd = conn();
+    meet();
+    close(fd);
+}
+
+const struct test tests[] = {{"each_one", each_a, each_b, SLOW}, {"soon_after", soon_a, soon_b, SLOW}, {"masked", masked_a, masked_b, 0}, {"names", names_a, names_b, COLD}, {0}};

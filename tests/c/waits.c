@@ -339,6 +339,63 @@ static void full_restart_b(void) {
     meet();
 }
 
+/* Where splice waits for the pipe, and a signal comes meanwhile: the program's handler restarts it. */
+static void *fills(void *unused) {
+    usleep(200000);
+    MUST(write(pipes[1], "some bytes", 10));
+    return unused;
+}
+static void *empties(void *unused) {
+    usleep(200000);
+    static char whole[2 * MIB];
+    MUST(read(pipes[0], whole, sizeof whole));
+    return unused;
+}
+static void pipe_restart_a(void) {
+    int fd = conn();
+    pthread_t other;
+    MUST(pipe(pipes));
+    for (int flags = 0; flags < 2; flags++) {
+        on_signal(SIGALRM, on_alarm, flags ? SA_RESTART : 0);
+        rings = 0;
+        pthread_create(&other, NULL, fills, NULL);
+        tick(40, 0);
+        errno = 0;
+        long n = splice(pipes[0], NULL, fd, NULL, 10, 0);
+        pthread_join(other, NULL);
+        say("pipe to socket: %ld %s, rings %d", n, n < 0 ? err_name(errno) : "", (int)rings);
+        if (n < 0)
+            MUST(splice(pipes[0], NULL, fd, NULL, 10, 0));
+    }
+    meet_settled(); /* it sends */
+    nonblocking(pipes[1], 1);
+    while (write(pipes[1], buf, 4096) > 0) {
+    }
+    nonblocking(pipes[1], 0);
+    for (int flags = 0; flags < 2; flags++) {
+        on_signal(SIGALRM, on_alarm, flags ? SA_RESTART : 0);
+        rings = 0;
+        pthread_create(&other, NULL, empties, NULL);
+        tick(40, 0);
+        errno = 0;
+        long n = splice(fd, NULL, pipes[1], NULL, 3, 0);
+        say("socket to pipe: %ld %s, rings %d", n, n < 0 ? err_name(errno) : "", (int)rings);
+        pthread_join(other, NULL);
+        nonblocking(pipes[1], 1);
+        while (write(pipes[1], buf, 4096) > 0) {
+        }
+        nonblocking(pipes[1], 0);
+    }
+    meet();
+}
+static void pipe_restart_b(void) {
+    int fd = conn();
+    say("%zu %.20s", get(fd, buf, 20), buf);
+    put(fd, "enough for all", 14);
+    meet_settled();
+    meet();
+}
+
 const struct test tests[] = {{"eintr", eintr_a, serve_b, 0},
                              {"restart", restart_a, restart_b, 0},
                              {"jump", jump_a, serve_b, 0},
@@ -347,5 +404,6 @@ const struct test tests[] = {{"eintr", eintr_a, serve_b, 0},
                              {"full_eintr", full_eintr_a, full_b, 0},
                              {"full_jump", full_jump_a, full_b, 0},
                              {"full_cancel", full_cancel_a, full_b, 0},
+                             {"pipe_restart", pipe_restart_a, pipe_restart_b, 0},
                              {"full_restart", full_restart_a, full_restart_b, SLOW},
                              {0}};

@@ -62,6 +62,7 @@ const PROGRAMS: &[&str] = &[
     "waits",
     "notices",
     "epoll",
+    "epoll_late",
     "epoll_more",
     "epoll_wakes",
     "epoll_room",

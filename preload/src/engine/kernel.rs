@@ -177,10 +177,11 @@ pub fn is_behind_ring(s: &Sock) -> bool {
 
 /// Takes doorbells off, as far as nobody but the caller needs them. Called with the receiving lock held.
 pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
-    if s.rx.waiter.load(Relaxed) == bell::EACH {
-        settle(s, dir, sock);
-    } else {
-        bell::drain(s, dir, sock);
+    match s.rx.waiter.load(Relaxed) {
+        bell::EACH => settle(s, dir, sock),
+        // Who sleeps on the byte is another one: a thread in the kernel's poll, a set that has not looked at it for long.
+        bell::ARMED if s.readers.load(Relaxed) != 0 || s.sets.load(Relaxed) != 0 => keep_armed(s, dir, sock, bell::arm),
+        _ => bell::drain(s, dir, sock),
     }
 }
 

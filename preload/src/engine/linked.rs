@@ -65,8 +65,8 @@ pub fn begin(s: &Sock, sock: i32, rings: &Rings) -> bool {
     s.flags.fetch_or(flag::LINKED | flag::CAREFUL, SeqCst);
     s.tx_medium.store(medium::RDMA, SeqCst);
     s.rx_medium.store(medium::RDMA, SeqCst);
-    // SeqCst as in `switch::try_to_memory`: who is inside has seen TCP, and so has who is counted in a poll of the kernel's.
-    let busy = s.tx.in_kernel.load(SeqCst) != 0 || s.rx.in_kernel.load(SeqCst) != 0 || s.readers.load(SeqCst) != 0;
+    // SeqCst as in `switch::try_to_memory`: who is inside has seen TCP.
+    let busy = s.tx.in_kernel.load(SeqCst) != 0 || s.rx.in_kernel.load(SeqCst) != 0;
     if busy || s.tx.kernel.load(Relaxed) != 0 || s.rx.kernel.load(Relaxed) != 0 {
         forget(s);
         s.link.store(0, Release);

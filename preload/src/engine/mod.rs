@@ -7,7 +7,7 @@
 //! lies unread before a switch when the descriptor leaves, [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
-//! [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
+//! [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
 pub mod begin;
 pub mod bell;
@@ -35,6 +35,7 @@ pub mod near;
 pub mod offer;
 pub mod pace;
 pub mod peek;
+pub mod pipes;
 pub mod proof;
 pub mod refill;
 pub mod room;

@@ -9,7 +9,8 @@
 //! And pieces of work that no handler may leave in the middle ([`quietly`]).
 
 use crate::family::process::is_vfork_child;
-use crate::sys::proc;
+use crate::real;
+use crate::sys::{clock, proc, thread};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Signals whose handlers interrupt, a bit each.
@@ -47,6 +48,34 @@ pub fn interrupt() -> bool {
         (1..=64).for_each(look);
     }
     INTERRUPTING.load(Relaxed) != 0
+}
+
+/// A wait with a mask that does not come to sleep lets in the signals that the mask lets in, as the kernel's would. True: a handler has run.
+///
+/// # Safety
+/// `mask` must be valid.
+pub unsafe fn let_in(mask: *const libc::sigset_t) -> bool {
+    let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: no descriptors; the mask by the contract.
+    let r = unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&none), mask) };
+    r < 0 && crate::sys::errno().0 == libc::EINTR
+}
+
+/// The same once in a millisecond, before a wait polls: one that always finds something would never let any in. False for no mask.
+///
+/// # Safety
+/// `mask` must be null or valid.
+#[inline]
+pub unsafe fn let_in_now_and_then(mask: *const libc::sigset_t) -> bool {
+    !mask.is_null() && thread::with(|t| {
+        let now = clock::ticks();
+        let is_due = now.wrapping_sub(t.let_in.get()) > clock::ticks_of_us(1000);
+        if is_due {
+            t.let_in.set(now);
+        }
+        // SAFETY: by the contract.
+        is_due && unsafe { let_in(mask) }
+    })
 }
 
 /// Whether an interrupted recv or send goes on; `before` is what [`interrupt`] said when it began to wait.

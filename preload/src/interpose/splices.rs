@@ -2,7 +2,7 @@
 //! carry out is served here.
 
 use super::{direct, hooks, one};
-use crate::engine::{inside, wait};
+use crate::engine::{inside, pipes, wait};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
 use crate::sys::{Errno, fd as desc, net, proc, set_errno};
@@ -91,9 +91,8 @@ impl Pipe {
     /// back, so room is waited for first, as in the kernel.
     fn room(&self, nonblock: bool) -> Result<usize, Errno> {
         loop {
-            let mut p = [libc::pollfd { fd: self.fd, events: libc::POLLOUT, revents: 0 }];
-            desc::poll(&mut p, if nonblock { 0 } else { -1 })?;
-            match p[0].revents {
+            let shows = if nonblock { desc::poll_now(self.fd, libc::POLLOUT) } else { pipes::wait(self.fd, libc::POLLOUT)? };
+            match shows {
                 r if r & libc::POLLERR != 0 => {
                     proc::raise(libc::SIGPIPE);
                     return Err(Errno(libc::EPIPE)); // nobody reads

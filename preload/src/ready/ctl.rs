@@ -6,10 +6,10 @@
 //! which a hooked wait was seen.
 
 use super::{level, sleep};
-use crate::table::members::Inner;
-use crate::table::set::{Set, make};
+use crate::table::members::{Inner, Member};
+use crate::table::set::{Set, is_new_epoll, make};
 use crate::config;
-use crate::engine::{debt, kernel};
+use crate::engine::{debt, kernel, room};
 use crate::family::lock::Marker;
 use crate::family::sock::{flag, role};
 use crate::sys::{Errno, Res, fd as desc};
@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering::*;
 
 const ET: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// No registration is like this one.
+const STALE: u32 = EXCLUSIVE | ET | libc::EPOLLONESHOT as u32;
 /// What the kernel reports of a member that the library serves.
 pub const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
 
@@ -118,8 +120,15 @@ fn add(
 
 /// The kernel has taken a new member.
 fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event) {
-    if let Some(Entry::Set(nested)) = table::get(fd) {
-        sleep::expose(fd, nested);
+    match table::get(fd) {
+        Some(Entry::Set(nested)) => sleep::expose(fd, nested),
+        None if is_new_epoll(fd) && table::has_room(fd) => {
+            if let Some(nested) = make() {
+                nested.nested.store(1, Relaxed);
+                table::put(fd, Entry::Set(nested));
+            }
+        }
+        _ => {}
     }
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
     if let Some(s) = sock {
@@ -151,7 +160,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
 }
 
 /// A removed member comes back: the kernel's registration is still there.
-fn revive(set: &Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+fn revive(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
     renew(set, inner, epfd, m, e);
     inner.member_mut(m).ghost = false;
     inner.count_in(m);
@@ -159,20 +168,35 @@ fn revive(set: &Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
 }
 
 /// New interest for a member that the library serves.
-fn renew(set: &Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
+fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event) {
     let word = inner.own_word(m);
-    let (fd, kernel, data) = {
-        let mb = inner.member_mut(m);
-        mb.events = e.events;
-        mb.spent = false;
-        mb.fresh = true;
-        (mb.fd, mb.kernel, mb.data)
-    };
-    if data != e.u64 {
-        inner.set_data(m, e.u64);
-        let _ = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, Some(epoll_event { events: kernel, u64: e.u64 }));
+    let is_other = inner.member(m).data != e.u64;
+    inner.set_data(m, e.u64);
+    let mb = inner.member_mut(m);
+    mb.events = e.events;
+    mb.spent = false;
+    mb.fresh = true;
+    let nested = set.nested.load(Relaxed) != 0;
+    let mb = *mb;
+    if nested && mb.events & (level::OUT | level::NORMS.1) != 0
+        && let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked())
+    {
+        // Who waits in the kernel alone hears of room in TCP only (as `table::full`).
+        let _ = room::prepare_writer(s, mb.fd, None, false);
+    }
+    // Where the kernel alone wakes who waits, each change is the kernel's as well: it arms edges and one-shots anew.
+    if is_other || is_kernels(nested, &mb) {
+        inner.member_mut(m).kernel = STALE;
+    }
+    let _ = register(epfd, inner, m, nested);
+    if is_other {
         set.bury(inner, word);
     }
+}
+
+/// Whether the kernel's registration of a member in memory is the program's own.
+fn is_kernels(nested: bool, mb: &Member) -> bool {
+    nested || table::sock(mb.fd).is_some_and(|s| s.has(flag::SHARED))
 }
 
 fn modify(
@@ -218,14 +242,17 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
         crate::sys::set_errno(Errno(libc::ENOENT));
         return -1;
     }
-    if mb.ours && set.waited.load(Relaxed) != 0 && mb.events & EXCLUSIVE == 0 {
+    let stays = mb.ours && set.waited.load(Relaxed) != 0 && mb.events & EXCLUSIVE == 0;
+    if stays && !is_kernels(set.nested.load(Relaxed) != 0, &mb) {
         inner.member_mut(m).ghost = true;
         inner.count_out(m);
         return 0;
     }
     let r = real();
     if r == 0 || crate::sys::errno().0 == libc::ENOENT || crate::sys::errno().0 == libc::EBADF {
+        let word = inner.own_word(m);
         inner.drop_member(m);
+        set.bury(inner, word);
     }
     r
 }
@@ -253,7 +280,7 @@ pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let is_shared = sock.is_some_and(|s| s.has(flag::SHARED));
     let served = mb.ours && !nested && !is_shared && mb.events & EXCLUSIVE == 0;
     // Of a direction that still is on TCP the kernel alone knows when there is room.
-    let out = sock.is_some_and(|s| debt::owes(s) || mb.events & level::OUT != 0 && !s.tx_in_memory());
+    let out = sock.is_some_and(|s| debt::owes(s) || mb.events & (level::OUT | level::NORMS.1) != 0 && !s.tx_in_memory());
     let want = if served { BELLS } else { mb.events } | if out { level::OUT } else { 0 };
     if mb.kernel == want {
         return Ok(0);

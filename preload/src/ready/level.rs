@@ -3,7 +3,7 @@
 use crate::engine::end::Verdict;
 use crate::engine::{debt, end, follow, kernel, peek, room, switch, urgent};
 use crate::family::sock::{Sock, flag, role};
-use crate::sys::fd as desc;
+use crate::sys::{fd as desc, thread};
 use crate::transport::region::{ctl, fin};
 use std::sync::atomic::Ordering::*;
 
@@ -29,10 +29,10 @@ pub fn is_served(s: &Sock) -> bool {
     s.has(flag::CAREFUL)
 }
 
-/// Whether it may be so at any moment, by what another thread does.
+/// Whether it may be so at any moment, by what another thread of the process does.
 #[inline]
 pub fn may_be_served(s: &Sock) -> bool {
-    matches!(s.role.load(Relaxed), role::CLIENT | role::SERVER) && !s.has(flag::PINNED)
+    !thread::is_only() && s.role.load(Relaxed) != role::LISTENER && !s.has(flag::PINNED)
 }
 
 /// Whether the library, not the kernel, knows the readiness.

@@ -1,5 +1,6 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
+use super::early::{self, by_kernel, timespec_of};
 use super::{level, polled};
 use super::readers::{self, Reader};
 use super::sleep::expose;
@@ -7,7 +8,7 @@ use crate::control::wake;
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::Kind;
-use crate::engine::{ear, kernel, linked, room, spin, waiter};
+use crate::engine::{ear, kernel, linked, room, signals, spin, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -34,7 +35,6 @@ static SPIN: AtomicU32 = AtomicU32::new(0);
 pub fn concerns(fds: &[pollfd]) -> bool {
     table::steps::tick();
     let mut any = false;
-    let only = thread::is_only();
     for p in fds {
         match table::get(p.fd) {
             Some(Entry::Sock(s)) => {
@@ -42,10 +42,10 @@ pub fn concerns(fds: &[pollfd]) -> bool {
                 if !s.has(flag::SEEN) {
                     s.set(flag::SEEN);
                 }
-                any |= level::is_served(s) || !only && level::may_be_served(s);
+                any |= level::is_served(s) || level::may_be_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
-            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => expose(p.fd, set),
+            Some(Entry::Set(set)) => expose(p.fd, set),
             _ => {}
         }
     }
@@ -60,39 +60,11 @@ pub unsafe fn poll(fds: &mut [pollfd], timeout: Option<u64>, mask: *const sigset
     let since = Since::now();
     // SAFETY: the array is valid; mask by the contract.
     let wait = |fds: &mut [pollfd], t: *const timespec| unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, t, mask) };
-    match by_kernel(fds, timeout, wait) {
+    match by_kernel(fds, timeout, since, wait) {
         Ok(r) => r,
         // SAFETY: by the contract.
         Err(left) => unsafe { poll_in_turns(fds, left, mask, since, &mut false) },
     }
-}
-
-/// While nothing is served here: the kernel's `wait`. Another thread may bring a connection into memory meanwhile: it finds this one
-/// counted, so that what comes calls it by the doorbell byte. Err: one is served, and what is left of the time.
-pub fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, wait: impl Fn(&mut [pollfd], *const timespec) -> i32) -> Result<i32, Option<u64>> {
-    if is_any_served(fds) {
-        return Err(timeout);
-    }
-    let ts = timeout.map(timespec_of);
-    let wait = |fds: &mut [pollfd]| wait(fds, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref));
-    if timeout == Some(0) {
-        return Ok(wait(fds));
-    }
-    let deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
-    let waited = readers::counted_early(fds, |fds, _| {
-        // Pairs with `offer::become_careful`: who counts the readers behind that finds this one, or it is seen here.
-        fence(SeqCst);
-        (!is_any_served(fds)).then(|| wait(fds))
-    });
-    match waited {
-        Ok(Some(r)) if r < 0 || !is_any_served(fds) => Ok(r),
-        Ok(_) => Err(deadline.map(|d| d.saturating_sub(clock::now_ns()))),
-        Err(_) => Ok(wait(fds)), // no memory for the counts
-    }
-}
-
-fn is_any_served(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| table::sock(p.fd).is_some_and(level::is_served))
 }
 
 /// What [`poll`] does for connections in memory; notes when all descriptors were open and none was ready: what is missing later was
@@ -105,8 +77,22 @@ pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *con
     let mut rounds = Rounds::default();
     loop {
         let (n, all) = scan(fds, timeout != Some(0));
-        if n > 0 || timeout == Some(0) {
+        if n > 0 {
             return n;
+        }
+        // SAFETY: by the contract.
+        let is_interrupted = unsafe {
+            match timeout {
+                Some(0) => !mask.is_null() && signals::let_in(mask),
+                _ => signals::let_in_now_and_then(mask),
+            }
+        };
+        if is_interrupted {
+            crate::sys::set_errno(Errno(libc::EINTR));
+            return -1;
+        }
+        if timeout == Some(0) {
+            return 0;
         }
         *looked |= all;
         if deadline.is_none() {
@@ -279,6 +265,8 @@ unsafe fn arm_and_sleep(
     began: Since,
 ) -> Option<Slept> {
     let mut full = None;
+    // Pairs with `offer::become_careful`, as in `by_kernel`.
+    fence(SeqCst);
     for (p, reader) in fds.iter().zip(readers) {
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
             if !reader.is_of(s) {
@@ -303,7 +291,7 @@ unsafe fn arm_and_sleep(
     }
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
-    let mut left = [limit, short, full].into_iter().flatten().min();
+    let mut left = [limit, short, full, early::look_again(fds)].into_iter().flatten().min();
     let ts = left.map(timespec_of);
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
@@ -383,10 +371,6 @@ unsafe fn arm_and_sleep(
     Some(Slept { result: r, error, given: left, limit, since })
 }
 
-fn timespec_of(ns: u64) -> timespec {
-    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
 /// The ear of this thread for the peer of a socket in memory.
 fn ear_of(fd: i32, me: Option<Waiter>) -> i32 {
     match (table::sock(fd).filter(|s| level::is_served(s)), me) {
@@ -407,7 +391,7 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
     if let Some(me) = me {
         room::be_callable(s, me);
     }
-    if p.events & libc::POLLOUT == 0 {
+    if p.events & (libc::POLLOUT | libc::POLLWRNORM) == 0 {
         return None;
     }
     room::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)

@@ -1,6 +1,6 @@
 //! The sockets of a poll for whose data its thread is counted as one that waits (`Sock::readers`).
 //!
-//! Called by `poll` around its sleep, and around the kernel's while none of them is served in memory yet. What a number names may change meanwhile, and whether the socket is served in memory: the
+//! Called by `poll` around its sleep, and by `early` around the kernel's. What a number names may change meanwhile, and whether the socket is served in memory: the
 //! thread is counted out of what it was counted in.
 
 use super::level;
@@ -33,36 +33,27 @@ impl Reader {
     }
 }
 
-/// Runs `f` while the calling thread is counted for those of `fds` that are served in memory; it is told for which.
+/// Runs `f` while the calling thread is counted for those of `fds` that are served in memory, or may be meanwhile; it is told for which.
 pub fn counted<T>(fds: &mut [pollfd], f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> Res<T> {
-    with_room(fds, level::is_served, f)
-}
-
-/// The same for those that are not yet, and may be soon.
-pub fn counted_early<T>(fds: &mut [pollfd], f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> Res<T> {
-    with_room(fds, level::may_be_served, f)
-}
-
-fn with_room<T>(fds: &mut [pollfd], which: fn(&Sock) -> bool, f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> Res<T> {
     let mut small = [NONE; SMALL];
     if fds.len() <= SMALL {
         let n = fds.len();
-        return Ok(count_in_and_out(fds, &mut small[..n], which, f));
+        return Ok(count_in_and_out(fds, &mut small[..n], f));
     }
     let bytes = fds.len() * size_of::<Reader>();
     let p = mem::map_private(bytes)?;
     // SAFETY: a fresh private mapping of as many; zero bytes are NONE.
     let readers = unsafe { std::slice::from_raw_parts_mut(p.cast(), fds.len()) };
-    let result = count_in_and_out(fds, readers, which, f);
+    let result = count_in_and_out(fds, readers, f);
     mem::unmap(p, bytes);
     Ok(result)
 }
 
-fn count_in_and_out<T>(fds: &mut [pollfd], readers: &mut [Reader], which: fn(&Sock) -> bool, f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> T {
+fn count_in_and_out<T>(fds: &mut [pollfd], readers: &mut [Reader], f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> T {
     let frame = 0u8;
     let at = std::ptr::from_ref(&frame) as usize;
     for (i, reader) in readers.iter_mut().enumerate() {
-        let Some(s) = table::sock(fds[i].fd).filter(|s| which(s)) else { continue };
+        let Some(s) = table::sock(fds[i].fd).filter(|s| level::is_served(s) || level::may_be_served(s)) else { continue };
         // Two entries of one descriptor, for reading and for writing, are one waiter (netcat).
         let is_double = fds[i.saturating_sub(NEAR)..i].iter().any(|q| q.fd == fds[i].fd);
         *reader = match is_double {

@@ -1,13 +1,13 @@
 //! select and pselect, by way of poll.
 
+use super::early::by_kernel;
 use super::{level, poll};
 use crate::engine::handlers::Since;
 use crate::family::sock::flag;
 use crate::real;
-use crate::sys::{mem, thread};
+use crate::sys::mem;
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
-use std::sync::atomic::Ordering::*;
 
 /// What poll calls the three sets.
 const EVENTS: [i16; 3] = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
@@ -63,7 +63,6 @@ fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ 
 pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
     table::steps::tick();
     let mut any = false;
-    let only = thread::is_only();
     for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {
             Some(Entry::Sock(s)) => {
@@ -71,9 +70,9 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
                 if !s.has(flag::SEEN) {
                     s.set(flag::SEEN);
                 }
-                any |= level::is_served(s) || !only && level::may_be_served(s);
+                any |= level::is_served(s) || level::may_be_served(s);
             }
-            Some(Entry::Set(set)) if set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
+            Some(Entry::Set(set)) => super::sleep::expose(fd as i32, set),
             _ => {}
         }
     }
@@ -120,7 +119,11 @@ unsafe fn with_array(
     let since = Since::now();
     let [r, w, e] = [0, 1, 2].map(|i| sets[i].0.cast());
     // SAFETY: sets and mask by the contract.
-    let left = match poll::by_kernel(fds, timeout, |_, t| unsafe { real::pselect(n as i32, r, w, e, t, mask) }) {
+    let wait = |fds: &mut [pollfd], t| unsafe {
+        put_back(fds, sets); // where it is not the first time
+        real::pselect(n as i32, r, w, e, t, mask)
+    };
+    let left = match by_kernel(fds, timeout, since, wait) {
         Ok(r) => return r,
         Err(left) => left,
     };

@@ -54,21 +54,24 @@ pub unsafe fn sleep(
     idle::look();
     let ours = set.ours.load(Relaxed) > 0;
     let changes = changes::count();
-    let (waiter, full) = match ours && call.timeout != Some(0) {
-        true => prepare(epfd, set).map_or((None, None), |(w, full)| (Some(w), full)),
-        false => (None, None),
-    };
+    let sleeps = ours && call.timeout != Some(0);
+    let (waiter, full) = if sleeps { prepare(epfd, set) } else { (None, None) };
     let mut listens = false;
     let at = std::ptr::from_ref(&deadline) as usize;
     let mut closed = 0;
     if let Some(w) = waiter {
         closed = lie_down(set, w, at);
         listens = linked::listens(w, set.channel.load(Relaxed));
+    }
+    if sleeps {
+        // Also where there is no waiter: what came before the byte was armed sends none.
         let n = pass(epfd, set, out, Depth::Whole);
         // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`).
         let is_prepared = changes::count() == changes;
         if n > 0 || !is_prepared {
-            get_up(set, w, at, closed);
+            if let Some(w) = waiter {
+                get_up(set, w, at, closed);
+            }
             if listens {
                 linked::listen_no_more(false);
             }
@@ -154,12 +157,12 @@ fn tidy(set: &'static Set) {
 }
 
 /// Makes sure that every hot member would wake this set: by the waiter's word, else by the doorbell
-/// byte. None: bytes only. With the ns after which to look again at rings without room.
-fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
+/// byte. No waiter: bytes only. With the ns after which to look again at rings without room.
+fn prepare(epfd: i32, set: &'static Set) -> (Option<Waiter>, Option<u64>) {
     let mut full = u64::MAX;
     let waiter = set.waiter_or_take();
     let marker = Marker::new();
-    let Ok(l) = set.lock(&marker) else { return None };
+    let Ok(l) = set.lock(&marker) else { return (None, None) };
     let inner = &mut *l.inner;
     inner.unnamed = false;
     let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
@@ -176,7 +179,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
         if let Some(w) = waiter {
             room::be_callable(s, w);
         }
-        let wants_out = mb.events & level::OUT != 0 && !mb.spent && !mb.ghost;
+        let wants_out = mb.events & (level::OUT | level::NORMS.1) != 0 && !mb.spent && !mb.ghost;
         if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }
@@ -184,7 +187,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Option<(Waiter, Option<u64>)> {
     if let Some(w) = waiter {
         ear::join(epfd, w, &mut inner.ears);
     }
-    waiter.map(|w| (w, (full != u64::MAX).then_some(full)))
+    (waiter, (full != u64::MAX).then_some(full))
 }
 
 /// Before it polls: members that have become hot get the waiter's name, or each arrival would ring the
@@ -302,6 +305,14 @@ pub fn expose(epfd: i32, set: &'static Set) {
     for m in 0..l.inner.used() {
         let mb = *l.inner.member(m);
         if mb.fd < 0 {
+            continue;
+        }
+        if mb.ghost {
+            // What the kernel still has of it would be told to whoever waits there.
+            let word = l.inner.own_word(m);
+            let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, mb.fd, None);
+            l.inner.drop_member(m);
+            set.bury(l.inner, word);
             continue;
         }
         if mb.ours {

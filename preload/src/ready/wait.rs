@@ -12,12 +12,12 @@ use super::look::{Depth, keep, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
-use crate::engine::{kernel, linked, spin};
+use crate::engine::{kernel, linked, signals, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::family::{holders, process};
-use crate::sys::{Errno, caught, clock, errno, fd as desc};
+use crate::sys::{Errno, caught, clock, errno, fd as desc, set_errno};
 use crate::real;
 use crate::table;
 use crate::table::members::Inner;
@@ -74,6 +74,11 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
         // Closed meanwhile, the wait goes on as in the kernel.
         let epfd = waited::number(set, given);
         if set.ours.load(Relaxed) > 0 && call.timeout != Some(0) && set.nested.load(Relaxed) == 0 {
+            // SAFETY: as `wait` was promised.
+            if unsafe { signals::let_in_now_and_then(call.mask) } {
+                set_errno(Errno(libc::EINTR));
+                return -1;
+            }
             let mut n = 0;
             let peer = before_polling(epfd, set);
             if spin::spin(&set.spin, peer, || {

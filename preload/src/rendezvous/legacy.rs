@@ -16,7 +16,7 @@
 
 use super::{SHARED_OPS, later, server, stepping};
 use crate::control;
-use crate::engine::{count, switch};
+use crate::engine::{count, inside, switch};
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, diag, fd, net, proc};
@@ -51,6 +51,9 @@ pub fn leave_to_receiver(s: &'static Sock, sock: i32, over: i32) -> bool {
 
 /// `heir` is asked if it may be left at all.
 fn leave_to(s: &'static Sock, sock: i32, heir: impl FnOnce() -> Option<u32>) -> bool {
+    if control::is_restricted() {
+        return false; // it looks at the socket, and may mark it
+    }
     // Another thread may be about to offer memory, or this one, which a handler has interrupted: then it is handed over.
     let Some(_stepping) = stepping::begin(s, &sock) else { return false };
     let may = may_leave(s, sock);
@@ -87,7 +90,6 @@ fn may_leave(s: &Sock, sock: i32) -> bool {
         && matches!(s.step.load(Relaxed), step::IDLE | step::ANNOUNCED)
         && s.heir.load(Relaxed) == 0
         && process::index() != u32::MAX
-        && !control::is_restricted()
         && super::learn_names(s, sock).is_some_and(|(_, remote)| super::is_local(&remote))
 }
 
@@ -169,7 +171,7 @@ pub fn strike_out(s: &Sock, sock: i32) {
 
 /// The descriptor goes to a process of which nobody knows: who has left it to this one does not get it back.
 pub fn passed_on(s: &Sock, sock: i32) {
-    if s.legacy.load(Relaxed) != 0 {
+    if s.legacy.load(Relaxed) != 0 && !control::is_restricted() {
         disown(sock);
     }
 }
@@ -224,7 +226,7 @@ fn write(s: &Sock, sock: i32) -> bool {
         let others = holders.saturating_sub(u32::from(!Legacy::is_message(heir)));
         let others = others.min(u32::from(Legacy::NEVER) - 1) as u8;
         // Pinned by one of us meanwhile, or in a program that was started since: it may be with a stranger.
-        let is_elsewhere = s.has(flag::PINNED) || Legacy::is_message(heir) && s.is_aside();
+        let is_elsewhere = s.has(flag::PINNED) || Legacy::is_message(heir) && (s.is_aside() || is_inside(s));
         let legacy = Legacy {
             heir,
             connected: s.role.load(Relaxed) == role::CLIENT,
@@ -243,6 +245,12 @@ fn write(s: &Sock, sock: i32) -> bool {
         }
     }
     false
+}
+
+/// Whether a thread is in a call on it, where the kernel keeps it open for that.
+fn is_inside(s: &Sock) -> bool {
+    let in_kernel = s.rx.in_kernel.load(SeqCst) + s.tx.in_kernel.load(SeqCst);
+    in_kernel + s.readers.load(SeqCst) != 0 || inside::count(s) != 0
 }
 
 /// What stands on a socket.

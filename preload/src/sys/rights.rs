@@ -64,15 +64,16 @@ pub fn peek_with_fds(sock: c_int, data: &mut [u8], fds: &mut [c_int; MAX_FDS]) -
     Ok(Peeked { bytes, fds: got, cut: msg.msg_flags & libc::MSG_CTRUNC != 0 })
 }
 
-/// Calls `f` with each descriptor that a message names.
+/// Calls `f` with each descriptor that a message names, as far as the kernel would read it.
 ///
 /// # Safety
 /// Its control buffer must be there.
 pub unsafe fn each(msg: &libc::msghdr, mut f: impl FnMut(c_int)) {
-    // SAFETY: a walk as that of libc's macros, which stays inside.
+    // SAFETY: a walk as that of libc's macros; what a header says of its length is checked as the kernel does (CMSG_OK).
     unsafe {
+        let end = msg.msg_control as usize + msg.msg_controllen;
         let mut c = libc::CMSG_FIRSTHDR(msg);
-        while !c.is_null() {
+        while !c.is_null() && ((*c).cmsg_len as usize) >= size_of::<libc::cmsghdr>() && (*c).cmsg_len as usize <= end - c as usize {
             if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*c).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let from = libc::CMSG_DATA(c).cast::<c_int>();

@@ -21,6 +21,8 @@ pub struct Thread {
     pub no_yield_until: Cell<u64>,
     /// Tick at which poll or select last asked the kernel.
     pub polled: Cell<u64>,
+    /// Tick at which a wait that polls last let in signals of its mask (`engine::signals`).
+    pub let_in: Cell<u64>,
     /// Ticks of polling that are not counted yet.
     pub spent: Cell<u64>,
     /// How often in a row it had nothing.
@@ -109,6 +111,7 @@ pub fn here() -> &'static Thread {
                     no_spin_until: Cell::new(0),
                     no_yield_until: Cell::new(0),
                     polled: Cell::new(0),
+                    let_in: Cell::new(0),
                     spent: Cell::new(0),
                     in_vain: Cell::new(0),
                     pages: [const { Cell::new(0) }; 4],

@@ -5,7 +5,7 @@
 use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
 use crate::engine::file::{self, FromFile};
-use crate::engine::{begin, debt, end, inside, switch, tx, wait};
+use crate::engine::{begin, debt, end, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, fd as desc, set_errno};
@@ -106,8 +106,7 @@ fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32
             Ok(f) if f & libc::O_NONBLOCK == 0 && flags & libc::SPLICE_F_NONBLOCK == 0 => {}
             _ => return r,
         }
-        let mut p = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
-        if let Err(e) = desc::poll(&mut p, -1) {
+        if let Err(e) = pipes::wait(pipe, libc::POLLIN) {
             return Some(to_c(Err(e)));
         }
     }

@@ -15,7 +15,7 @@ use crate::sys::{fd, thread::full_fence};
 use crate::transport::changes;
 use std::sync::atomic::Ordering::*;
 
-const OUT: u32 = libc::EPOLLOUT as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 

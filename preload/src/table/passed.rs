@@ -32,10 +32,13 @@ pub fn not_sent(sock_fd: i32) {
 /// `over` has received the descriptor; `stays`: so it will with the next message (MSG_PEEK).
 pub fn received(sock_fd: i32, over: i32, stays: bool) {
     life::forget_stale(sock_fd);
+    if control::is_restricted() || process::is_vfork_child() {
+        return;
+    }
     if stays {
         return legacy::not_received(sock_fd);
     }
-    if !super::has_room(sock_fd) || !config::enabled() || process::is_vfork_child() || control::is_restricted() {
+    if !super::has_room(sock_fd) || !config::enabled() {
         return;
     }
     if let Some(legacy) = legacy::received(sock_fd, over)

@@ -8,7 +8,7 @@
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
-use crate::sys::{self, Errno, Res, mem};
+use crate::sys::{self, Errno, Res, mem, proc};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 /// Sleep words in the page.
@@ -18,6 +18,8 @@ pub const STRIDE: usize = 64;
 /// Bytes of the page.
 pub const LEN: usize = SLOTS * STRIDE + 4096;
 const TAKEN: usize = SLOTS * STRIDE;
+/// Which process has each slot.
+const OWNERS: usize = TAKEN + SLOTS * 4;
 
 static PAGE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PAGE_FD: AtomicI32 = AtomicI32::new(-1);
@@ -198,7 +200,8 @@ impl Waiter {
             super::peers::waiter_ends(self);
         }
         held::close(&LOCAL[self.slot()].eventfd);
-        if let Some(t) = taken(self.slot()) {
+        if let (Some(t), Some(o)) = (taken(self.slot()), owner(self.slot())) {
+            o.store(0, Relaxed); // nobody's while it is free (`reap`)
             t.store(t.load(Relaxed) & !1, Release);
         }
     }
@@ -210,6 +213,32 @@ pub fn take() -> Res<Waiter> {
         return Err(Errno(libc::EPERM));
     }
     page()?;
+    match take_free() {
+        Err(Errno(libc::EAGAIN)) if reap() => take_free(),
+        taken => taken,
+    }
+}
+
+/// Slots of processes of the family that are gone are free again. True: there are some.
+#[cold]
+fn reap() -> bool {
+    let mut any = false;
+    for slot in 0..SLOTS {
+        let (Some(t), Some(o), Some(w)) = (taken(slot), owner(slot), word_of(slot)) else { break };
+        let of = o.load(Acquire);
+        // Ours while it is emptied: nobody else does that then, unless we are gone as well.
+        let is_dead = t.load(Acquire) & 1 != 0 && of != 0 && of != proc::pid() && proc::is_gone(of);
+        if is_dead && o.compare_exchange(of, proc::pid(), AcqRel, Relaxed).is_ok() {
+            w.store(w.load(Relaxed).next_multiple_of(2), Relaxed);
+            o.store(0, Relaxed);
+            t.fetch_and(!1, Release);
+            any = true;
+        }
+    }
+    any
+}
+
+fn take_free() -> Res<Waiter> {
     for (slot, local) in LOCAL.iter().enumerate() {
         let Some(t) = taken(slot) else { break };
         let old = t.load(Relaxed);
@@ -226,6 +255,9 @@ pub fn take() -> Res<Waiter> {
                 return Err(made.err().unwrap_or(Errno(libc::EMFILE)));
             }
         };
+        if let Some(o) = owner(slot) {
+            o.store(proc::pid(), Release);
+        }
         local.generation.store(generation, Relaxed);
         local.stale.store(0, Relaxed);
         // SeqCst, and before it can sleep: who looks behind the fence of a sleeper finds it (`own_slots`).
@@ -277,13 +309,14 @@ pub fn leave_family() {
         let _ = mem::empty(old, LEN);
         return;
     };
-    let words = |base: *mut u8, slot: usize| [slot * STRIDE, TAKEN + slot * 4].map(|off| word_in(base, off));
-    let was: [[u32; 2]; SLOTS] = std::array::from_fn(|slot| words(old, slot).map(|w| w.load(Relaxed)));
+    let words = |base: *mut u8, slot: usize| [slot * STRIDE, TAKEN + slot * 4, OWNERS + slot * 4].map(|off| word_in(base, off));
+    let was: [[u32; 3]; SLOTS] = std::array::from_fn(|slot| words(old, slot).map(|w| w.load(Relaxed)));
     let is_own = |slot: usize| LOCAL[slot].eventfd.load(Relaxed) >= 0;
-    for (slot, [word, taken]) in was.iter().enumerate() {
-        let [to_word, to_taken] = words(fresh, slot);
+    for (slot, [word, taken, owner]) in was.iter().enumerate() {
+        let [to_word, to_taken, to_owner] = words(fresh, slot);
         to_word.store(if is_own(slot) { *word } else { 0 }, Relaxed);
         to_taken.store(if is_own(slot) { *taken } else { taken & !1 }, Relaxed);
+        to_owner.store(*owner, Relaxed);
     }
     if mem::move_over(old, fresh, LEN).is_err() {
         let _ = mem::empty(old, LEN);
@@ -334,6 +367,10 @@ fn word_of(slot: usize) -> Option<&'static AtomicU32> {
 
 fn taken(slot: usize) -> Option<&'static AtomicU32> {
     field(TAKEN + slot * 4)
+}
+
+fn owner(slot: usize) -> Option<&'static AtomicU32> {
+    field(OWNERS + slot * 4)
 }
 
 fn field(off: usize) -> Option<&'static AtomicU32> {
