@@ -411,9 +411,14 @@ fn kernel_event(fd: i32, bits: u32) {
         return;
     }
     let due = bell::unread(s, dir) != 0;
+    // It was for this set, which is awake and looks from here on: none is left for a death to be told by (hazard 8).
+    let is_taken = bell::is_sole(s, Kind::Set) && s.rx.waiter.load(Relaxed) != bell::EACH;
+    if is_taken {
+        bell::drain(s, dir, fd);
+    }
     if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
         kernel::look_at_kernel(s, fd, dir);
-    } else {
+    } else if !is_taken {
         kernel::tidy(s, dir, fd);
     }
 }

@@ -11,6 +11,7 @@ mod lock;
 mod marks;
 mod memory;
 mod names;
+mod passer;
 mod ring;
 mod sleep;
 mod sleepers;
