@@ -153,17 +153,25 @@ static void inner_changes_b(void) {
 }
 
 /* Room, asked for in the inner set when a send has found none. */
-static void inner_room_a(void) {
+static void inner_room(int by_add) {
     int fd = conn(), inner = epoll_create1(0), outer = epoll_create1(0);
     MUST(ctl(inner, ADD, fd, EPOLLIN, 1));
     MUST(ctl(outer, ADD, inner, EPOLLIN, 2));
     look(inner, 0);
     look(outer, 0);
     fill_up(fd);
-    MUST(ctl(inner, MOD, fd, EPOLLIN | EPOLLOUT, 1));
+    if (by_add)
+        MUST(ctl(inner, DEL, fd, 0, 0));
+    MUST(ctl(inner, by_add ? ADD : MOD, fd, EPOLLIN | EPOLLOUT, 1));
     struct epoll_event e;
-    for (int more = 0; more < 3 && epoll_wait(inner, &e, 1, 0) == 1; more++)
-        while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) { /* beside its ring a connection has the room of TCP */
+    for (int calm = 0, turns = 0; calm < 4 && turns < 100; turns++) /* beside its ring a connection has the room of TCP */
+        if (epoll_wait(inner, &e, 1, 0) == 1) {
+            calm = 0;
+            while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) {
+            }
+        } else {
+            calm++;
+            settle();
         }
     look(outer, 50);
     meet();
@@ -171,6 +179,8 @@ static void inner_room_a(void) {
     look(inner, 0);
     meet();
 }
+static void inner_room_a(void) { inner_room(0); }
+static void inner_room_again_a(void) { inner_room(1); }
 static void reads_all_b(void) {
     int fd = conn();
     meet();
@@ -244,6 +254,7 @@ const struct test tests[] = {{"half_closed", half_closed_a, half_closed_b, 0},
                              {"past_the_set_edges", past_edges_a, past_b, SLOW},
                              {"inner_changes", inner_changes_a, inner_changes_b, 0},
                              {"inner_room", inner_room_a, reads_all_b, 0},
+                             {"inner_room_again", inner_room_again_a, reads_all_b, 0},
                              {"inner_empty", inner_empty_a, inner_empty_b, COLD | SWITCHES},
                              {"write_normal", write_normal_a, write_normal_b, 0},
                              {0}};

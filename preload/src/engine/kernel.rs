@@ -23,6 +23,14 @@ pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
         return;
     }
     tidy(s, dir, sock);
+    look_for_end(s, sock, dir);
+}
+
+/// As [`look_at_kernel`], when doorbells are not to be seen to.
+pub fn look_for_end(s: &Sock, sock: i32, dir: &Dir) {
+    if s.is_linked() || !s.rx_in_memory() {
+        return;
+    }
     if s.rx.end.load(Relaxed) >= end::RST {
         return;
     }

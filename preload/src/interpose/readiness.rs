@@ -81,7 +81,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if polls::concerns(a) => direct(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
+                Some(a) if polls::concerns(a, timeout != 0) => direct(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
                 _ => real::poll(fds, n, timeout),
             }
         }
@@ -100,7 +100,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a, nanos(timeout) != Some(0)) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
                 _ => real::ppoll(fds, n, timeout, mask),
             }
         }
@@ -124,8 +124,10 @@ hooks! {
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
         // SAFETY: the program's pointer, null or valid.
-        let sound = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
-        if n <= 0 || !sound || !selects::concerns(n, &sets) {
+        let given = unsafe { timeout.as_ref() };
+        let sound = given.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+        let sleeps = given.is_none_or(|t| t.tv_sec != 0 || t.tv_usec != 0);
+        if n <= 0 || !sound || !selects::concerns(n, &sets, sleeps) {
             // SAFETY: the program's arguments.
             return unsafe { real::select(n, r, w, e, timeout) };
         }
@@ -153,7 +155,7 @@ hooks! {
         // SAFETY: the program's sets hold `n` bits.
         let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
         // SAFETY: the program's pointer, null or valid.
-        if n <= 0 || !unsafe { is_sound(timeout) } || !selects::concerns(n, &sets) {
+        if n <= 0 || !unsafe { is_sound(timeout) } || !selects::concerns(n, &sets, unsafe { nanos(timeout) } != Some(0)) {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
         }
@@ -184,7 +186,7 @@ pub unsafe fn ppoll_by_number(fds: *mut pollfd, n: nfds_t, timeout: *mut timespe
     }
     // SAFETY: the program's arguments.
     unsafe {
-        let a = array(fds, n).filter(|a| is_sound(timeout) && polls::concerns(a))?;
+        let a = array(fds, n).filter(|a| is_sound(timeout) && polls::concerns(a, nanos(timeout) != Some(0)))?;
         Some(with_time_left(timeout, |limit| direct(|| polls::poll(a, limit, mask) as isize) as c_int))
     }
 }
@@ -202,7 +204,7 @@ pub unsafe fn pselect_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut 
     unsafe {
         let [mask, size] = mask.as_ref().copied().unwrap_or_default();
         let bits = sets.map(|p| selects::Bits::new(p));
-        if (mask != 0 && size != SIGNAL_SET) || !is_sound(timeout) || !selects::concerns(n, &bits) {
+        if (mask != 0 && size != SIGNAL_SET) || !is_sound(timeout) || !selects::concerns(n, &bits, nanos(timeout) != Some(0)) {
             return None;
         }
         let mask = mask as *const sigset_t;

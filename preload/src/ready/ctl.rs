@@ -153,6 +153,10 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         }
         if waited && level::is_ours(s) {
             take_over(set, inner, m);
+            if nested {
+                leave_full(inner.member(m));
+                inner.member_mut(m).kernel = STALE; // an edge that TCP's room had before counts for nothing
+            }
             let _ = register(epfd, inner, m, nested);
         }
     }
@@ -178,11 +182,8 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
     mb.fresh = true;
     let nested = set.nested.load(Relaxed) != 0;
     let mb = *mb;
-    if nested && mb.events & (level::OUT | level::NORMS.1) != 0
-        && let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked())
-    {
-        // Who waits in the kernel alone hears of room in TCP only (as `table::full`).
-        let _ = room::prepare_writer(s, mb.fd, None, false);
+    if nested {
+        leave_full(&mb);
     }
     // Where the kernel alone wakes who waits, each change is the kernel's as well: it arms edges and one-shots anew.
     if is_other || is_kernels(nested, &mb) {
@@ -191,6 +192,15 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
     let _ = register(epfd, inner, m, nested);
     if is_other {
         set.bury(inner, word);
+    }
+}
+
+/// Who waits in the kernel alone hears of room in TCP only: a ring that is full is left (as `table::full` does for a send).
+pub fn leave_full(mb: &Member) {
+    if mb.events & (level::OUT | level::NORMS.1) != 0
+        && let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked())
+    {
+        let _ = room::prepare_writer(s, mb.fd, None, false);
     }
 }
 

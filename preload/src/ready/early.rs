@@ -49,7 +49,7 @@ pub(super) fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, since: Since, 
             crate::sys::set_errno(Errno(libc::EINTR));
             return Ok(-1); // between two waits
         }
-        concerns(fds);
+        concerns(fds, true);
     }
 }
 

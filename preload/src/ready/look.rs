@@ -415,10 +415,10 @@ fn kernel_event(fd: i32, bits: u32) {
     let is_taken = bell::is_sole(s, Kind::Set) && s.rx.waiter.load(Relaxed) != bell::EACH;
     if is_taken {
         bell::drain(s, dir, fd);
+    } else {
+        kernel::tidy(s, dir, fd);
     }
     if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
-        kernel::look_at_kernel(s, fd, dir);
-    } else if !is_taken {
-        kernel::tidy(s, dir, fd);
+        kernel::look_for_end(s, fd, dir);
     }
 }

@@ -32,7 +32,8 @@ const IN_VAIN: u32 = 16;
 static SPIN: AtomicU32 = AtomicU32::new(0);
 
 /// Whether poll must be served here: a socket with a direction in memory is among the descriptors, or may be while this thread waits.
-pub fn concerns(fds: &[pollfd]) -> bool {
+/// `sleeps`: it has time.
+pub fn concerns(fds: &[pollfd], sleeps: bool) -> bool {
     table::steps::tick();
     let mut any = false;
     for p in fds {
@@ -45,7 +46,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
                 any |= level::is_served(s) || level::may_be_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
-            Some(Entry::Set(set)) => expose(p.fd, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 => expose(p.fd, set),
             _ => {}
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Called by `poll` around its sleep.
 
+use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, kernel};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
@@ -40,7 +41,13 @@ pub fn happened(s: &Sock, sock: i32) {
         if let Some(_held) = s.rx.lock.try_take(&marker)
             && s.rx_in_memory()
         {
-            kernel::look_at_kernel(s, sock, dir);
+            // Its doorbell was for this thread, as for a set (`look`).
+            if bell::is_sole(s, Kind::Thread) && s.rx.waiter.load(Relaxed) != bell::EACH {
+                bell::drain(s, dir, sock);
+            } else {
+                kernel::tidy(s, dir, sock);
+            }
+            kernel::look_for_end(s, sock, dir);
         }
     }
 }

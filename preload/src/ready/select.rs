@@ -8,6 +8,7 @@ use crate::real;
 use crate::sys::mem;
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
+use std::sync::atomic::Ordering::*;
 
 /// What poll calls the three sets.
 const EVENTS: [i16; 3] = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
@@ -60,7 +61,7 @@ fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ 
 }
 
 /// Whether select must be served here, as for `poll`.
-pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
+pub fn concerns(n: i32, sets: &[Bits; 3], sleeps: bool) -> bool {
     table::steps::tick();
     let mut any = false;
     for (fd, _) in asked(n.max(0) as usize, sets) {
@@ -72,7 +73,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3]) -> bool {
                 }
                 any |= level::is_served(s) || level::may_be_served(s);
             }
-            Some(Entry::Set(set)) => super::sleep::expose(fd as i32, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
             _ => {}
         }
     }
@@ -124,7 +125,12 @@ unsafe fn with_array(
         real::pselect(n as i32, r, w, e, t, mask)
     };
     let left = match by_kernel(fds, timeout, since, wait) {
-        Ok(r) => return r,
+        Ok(r) => {
+            if r < 0 {
+                put_back(fds, sets); // a wait before the last may have had no result
+            }
+            return r;
+        }
         Err(left) => left,
     };
     let mut looked = put_back(fds, sets);

@@ -4,7 +4,7 @@
 //! Called by `wait` when a pass found nothing; `expose` by whoever puts a set where only the kernel
 //! looks.
 
-use super::ctl::register;
+use super::ctl::{leave_full, register};
 use super::level;
 use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
@@ -316,6 +316,7 @@ pub fn expose(epfd: i32, set: &'static Set) {
             continue;
         }
         if mb.ours {
+            leave_full(&mb);
             let _ = register(epfd, l.inner, m, true);
         }
         l.inner.hide(m);

@@ -316,7 +316,7 @@ pub fn leave_family() {
         let [to_word, to_taken, to_owner] = words(fresh, slot);
         to_word.store(if is_own(slot) { *word } else { 0 }, Relaxed);
         to_taken.store(if is_own(slot) { *taken } else { taken & !1 }, Relaxed);
-        to_owner.store(*owner, Relaxed);
+        to_owner.store(if is_own(slot) { *owner } else { 0 }, Relaxed);
     }
     if mem::move_over(old, fresh, LEN).is_err() {
         let _ = mem::empty(old, LEN);
