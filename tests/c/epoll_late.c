@@ -4,10 +4,13 @@
 
 static char buf[64 * KIB];
 
-static void fill_up(int fd) {
-    nonblocking(fd, 1);
+static void push(int fd) {
     while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) {
     }
+}
+static void fill_up(int fd) {
+    nonblocking(fd, 1);
+    push(fd);
     say("full: %s", err_name(errno));
 }
 static void take_all(int fd) {
@@ -106,7 +109,7 @@ static void inner_changes_a(void) {
         MUST(ctl(inner, MOD, fd, EPOLLIN | EPOLLONESHOT, 1));
         look(outer, 30);
     }
-    MUST(ctl(inner, MOD, fd, 0, 1)); /* it reads no more for now */
+    MUST(ctl(inner, MOD, fd, 0, 1)); /* a pause */
     meet();
     meet_settled();
     look(outer, 50);
@@ -167,8 +170,7 @@ static void inner_room(int by_add) {
     for (int calm = 0, turns = 0; calm < 4 && turns < 100; turns++) /* beside its ring a connection has the room of TCP */
         if (epoll_wait(inner, &e, 1, 0) == 1) {
             calm = 0;
-            while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) {
-            }
+            push(fd);
         } else {
             calm++;
             settle();

@@ -351,6 +351,12 @@ static void *empties(void *unused) {
     MUST(read(pipes[0], whole, sizeof whole));
     return unused;
 }
+static void fill_pipe(void) {
+    nonblocking(pipes[1], 1);
+    while (write(pipes[1], buf, 4096) > 0) {
+    }
+    nonblocking(pipes[1], 0);
+}
 static void pipe_restart_a(void) {
     int fd = conn();
     pthread_t other;
@@ -368,23 +374,17 @@ static void pipe_restart_a(void) {
             MUST(splice(pipes[0], NULL, fd, NULL, 10, 0));
     }
     meet_settled(); /* it sends */
-    nonblocking(pipes[1], 1);
-    while (write(pipes[1], buf, 4096) > 0) {
-    }
-    nonblocking(pipes[1], 0);
+    fill_pipe();
     for (int flags = 0; flags < 2; flags++) {
         on_signal(SIGALRM, on_alarm, flags ? SA_RESTART : 0);
         rings = 0;
         pthread_create(&other, NULL, empties, NULL);
         tick(40, 0);
         errno = 0;
-        long n = splice(fd, NULL, pipes[1], NULL, 3, 0);
+        long n = w_splice(fd);
         say("socket to pipe: %ld %s, rings %d", n, n < 0 ? err_name(errno) : "", (int)rings);
         pthread_join(other, NULL);
-        nonblocking(pipes[1], 1);
-        while (write(pipes[1], buf, 4096) > 0) {
-        }
-        nonblocking(pipes[1], 0);
+        fill_pipe();
     }
     meet();
 }

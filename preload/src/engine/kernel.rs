@@ -18,20 +18,33 @@ use std::sync::atomic::Ordering::*;
 /// Takes doorbells off and finds FIN or RST, without taking the kernel's error. Called with the
 /// receiving lock held.
 pub fn look_at_kernel(s: &Sock, sock: i32, dir: &Dir) {
-    // Over a link its end comes by the link; on TCP what lies there is payload.
-    if s.is_linked() || !s.rx_in_memory() {
+    if has_doorbells(s) {
+        tidy(s, dir, sock);
+        look_for_end(s, sock, dir);
+    }
+}
+
+/// Whether what lies in the kernel's socket is doorbells: over a link its end comes by the link; on TCP it is payload.
+fn has_doorbells(s: &Sock) -> bool {
+    !s.is_linked() && s.rx_in_memory()
+}
+
+/// The kernel has called the one who waits, which is awake and looks from here on. Where nobody else needs it, it takes its doorbell off: none
+/// is left for a death to be told by (hazard 8). Called with the receiving lock held.
+pub fn was_called(s: &Sock, dir: &Dir, sock: i32, kind: Kind) {
+    if !has_doorbells(s) {
         return;
     }
-    tidy(s, dir, sock);
-    look_for_end(s, sock, dir);
+    if bell::is_sole(s, kind) && s.rx.waiter.load(Relaxed) != bell::EACH {
+        bell::drain(s, dir, sock);
+    } else {
+        tidy(s, dir, sock);
+    }
 }
 
 /// As [`look_at_kernel`], when doorbells are not to be seen to.
 pub fn look_for_end(s: &Sock, sock: i32, dir: &Dir) {
-    if s.is_linked() || !s.rx_in_memory() {
-        return;
-    }
-    if s.rx.end.load(Relaxed) >= end::RST {
+    if !has_doorbells(s) || s.rx.end.load(Relaxed) >= end::RST {
         return;
     }
     let bits = poll_now(s, sock, libc::POLLIN | libc::POLLRDHUP);
@@ -66,8 +79,8 @@ fn is_own_end(s: &Sock, sock: i32) -> bool {
 /// behind the library's back; they can't be placed in the stream, and dropping them would be worse than
 /// a reset (hazard 16). Called with the receiving lock held.
 fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
-    if s.is_linked() || !s.rx_in_memory() {
-        return; // a handshake's, or payload
+    if !has_doorbells(s) {
+        return;
     }
     let mut buf = [0u8; 64];
     let n = match net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) {

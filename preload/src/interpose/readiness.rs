@@ -126,13 +126,11 @@ hooks! {
         // SAFETY: the program's pointer, null or valid.
         let given = unsafe { timeout.as_ref() };
         let sound = given.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
-        let sleeps = given.is_none_or(|t| t.tv_sec != 0 || t.tv_usec != 0);
-        if n <= 0 || !sound || !selects::concerns(n, &sets, sleeps) {
+        let limit = given.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
+        if n <= 0 || !sound || !selects::concerns(n, &sets, limit != Some(0)) {
             // SAFETY: the program's arguments.
             return unsafe { real::select(n, r, w, e, timeout) };
         }
-        // SAFETY: the program's pointer, null or valid.
-        let limit = unsafe { timeout.as_ref() }.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
         // SAFETY: no mask.
         let (result, left) = timed(limit, || direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int);
         if let Some(left) = left {

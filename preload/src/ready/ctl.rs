@@ -197,7 +197,7 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
 
 /// Who waits in the kernel alone hears of room in TCP only: a ring that is full is left (as `table::full` does for a send).
 pub fn leave_full(mb: &Member) {
-    if mb.events & (level::OUT | level::NORMS.1) != 0
+    if mb.asks_for_room()
         && let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked())
     {
         let _ = room::prepare_writer(s, mb.fd, None, false);
@@ -290,7 +290,7 @@ pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let is_shared = sock.is_some_and(|s| s.has(flag::SHARED));
     let served = mb.ours && !nested && !is_shared && mb.events & EXCLUSIVE == 0;
     // Of a direction that still is on TCP the kernel alone knows when there is room.
-    let out = sock.is_some_and(|s| debt::owes(s) || mb.events & (level::OUT | level::NORMS.1) != 0 && !s.tx_in_memory());
+    let out = sock.is_some_and(|s| debt::owes(s) || mb.asks_for_room() && !s.tx_in_memory());
     let want = if served { BELLS } else { mb.events } | if out { level::OUT } else { 0 };
     if mb.kernel == want {
         return Ok(0);

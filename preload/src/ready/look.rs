@@ -105,11 +105,11 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
             if is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits, is_quick) {
                 return None;
             }
-        } else if is_quick && mb.events & (level::OUT | level::NORMS.1) == 0 && has_no_data(s) {
+        } else if is_quick && !mb.asks_for_room() && has_no_data(s) {
             return None;
         }
     }
-    let out = mb.events & (level::OUT | level::NORMS.1) != 0;
+    let out = mb.asks_for_room();
     let head_of = || s.rx.dir().map_or(0, |d| d.head.load(Acquire));
     let before = head_of();
     let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
@@ -206,7 +206,7 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
 /// A member that waits for room in a full ring stays hot: the byte is for arriving data only. So does one whose ring has had room
 /// since the last look at it, which the program has not heard of.
 fn waits_for_room(s: &Sock, mb: &Member) -> bool {
-    if mb.events & (level::OUT | level::NORMS.1) == 0 || mb.spent || mb.ghost || !s.tx_in_memory() {
+    if !mb.asks_for_room() || mb.spent || mb.ghost || !s.tx_in_memory() {
         return false;
     }
     let is_told = mb.events & ET != 0 && !mb.fresh && mb.seen_bits & level::OUT != 0 && s.tx.looked.load(Relaxed) == mb.seen_full;
@@ -411,13 +411,7 @@ fn kernel_event(fd: i32, bits: u32) {
         return;
     }
     let due = bell::unread(s, dir) != 0;
-    // It was for this set, which is awake and looks from here on: none is left for a death to be told by (hazard 8).
-    let is_taken = bell::is_sole(s, Kind::Set) && s.rx.waiter.load(Relaxed) != bell::EACH;
-    if is_taken {
-        bell::drain(s, dir, fd);
-    } else {
-        kernel::tidy(s, dir, fd);
-    }
+    kernel::was_called(s, dir, fd, Kind::Set);
     if bits & (level::RDHUP | level::HUP | level::ERR) != 0 || !due {
         kernel::look_for_end(s, fd, dir);
     }

@@ -2,7 +2,7 @@
 //!
 //! Called by `poll` around its sleep.
 
-use crate::engine::bell::{self, Kind};
+use crate::engine::bell::Kind;
 use crate::engine::{debt, kernel};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
@@ -41,12 +41,7 @@ pub fn happened(s: &Sock, sock: i32) {
         if let Some(_held) = s.rx.lock.try_take(&marker)
             && s.rx_in_memory()
         {
-            // Its doorbell was for this thread, as for a set (`look`).
-            if bell::is_sole(s, Kind::Thread) && s.rx.waiter.load(Relaxed) != bell::EACH {
-                bell::drain(s, dir, sock);
-            } else {
-                kernel::tidy(s, dir, sock);
-            }
+            kernel::was_called(s, dir, sock, Kind::Thread);
             kernel::look_for_end(s, sock, dir);
         }
     }

@@ -179,7 +179,7 @@ fn prepare(epfd: i32, set: &'static Set) -> (Option<Waiter>, Option<u64>) {
         if let Some(w) = waiter {
             room::be_callable(s, w);
         }
-        let wants_out = mb.events & (level::OUT | level::NORMS.1) != 0 && !mb.spent && !mb.ghost;
+        let wants_out = mb.asks_for_room() && !mb.spent && !mb.ghost;
         if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }

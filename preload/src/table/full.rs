@@ -15,7 +15,6 @@ use crate::sys::{fd, thread::full_fence};
 use crate::transport::changes;
 use std::sync::atomic::Ordering::*;
 
-const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
@@ -56,7 +55,7 @@ fn member(set: &'static Set, s: &Sock) -> Option<Member> {
     let locked = set.lock(&marker).ok()?; // else below this handler, which looks again
     let inner = &*locked.inner;
     let is_it = |mb: &Member| {
-        mb.events & OUT != 0 && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
+        mb.asks_for_room() && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
     };
     let by_number = inner.by_fd.one(s.fd.load(Relaxed) as u64).map(|m| *inner.member(m));
     by_number.filter(is_it).or_else(|| {

@@ -58,6 +58,14 @@ pub struct Member {
     pub hidden: bool,
 }
 
+impl Member {
+    /// Whether the program asks for room, by either name.
+    #[inline]
+    pub fn asks_for_room(&self) -> bool {
+        self.events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0
+    }
+}
+
 const NO_MEMBER: Member = Member {
     fd: -1,
     events: 0,

@@ -9,13 +9,13 @@ use loom::thread;
 use smcr_model::kernel::{Byte, Queue};
 use smcr_model::{breaks, holds};
 
-const ARMED: u32 = 1;
+pub(super) const ARMED: u32 = 1;
 const RINGING: u32 = 2;
 const RUNG: u32 = 3;
 
 /// What is left as it is, or weakened.
 #[derive(Clone, Copy)]
-struct Rules {
+pub(super) struct Rules {
     producer_fence: bool,
     consumer_fence: bool,
     /// The consumer looks again after it has armed.
@@ -28,7 +28,7 @@ struct Rules {
     second_ringer: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
+pub(super) const AS_IT_IS: Rules = Rules {
     producer_fence: true,
     consumer_fence: true,
     looks_again: true,
@@ -37,15 +37,19 @@ const AS_IT_IS: Rules = Rules {
     second_ringer: false,
 };
 
-struct Dir {
-    head: AtomicU32,
-    bell: AtomicU32,
-    bells: AtomicU32,
-    queue: Queue,
+pub(super) struct Dir {
+    pub head: AtomicU32,
+    pub bell: AtomicU32,
+    pub bells: AtomicU32,
+    pub queue: Queue,
 }
 
 impl Dir {
-    fn publish(&self, head: u32, r: Rules) {
+    pub fn new() -> Arc<Dir> {
+        Arc::new(Dir { head: AtomicU32::new(0), bell: AtomicU32::new(ARMED), bells: AtomicU32::new(0), queue: Queue::new() })
+    }
+
+    pub fn publish(&self, head: u32, r: Rules) {
         self.head.store(head, Release);
         if r.producer_fence {
             fence(SeqCst);
@@ -104,12 +108,7 @@ impl Dir {
 
 fn model(r: Rules, messages: u32) -> impl Fn() + Sync + Send + 'static {
     move || {
-        let dir = Arc::new(Dir {
-            head: AtomicU32::new(0),
-            bell: AtomicU32::new(ARMED),
-            bells: AtomicU32::new(0),
-            queue: Queue::new(),
-        });
+        let dir = Dir::new();
         let producer = {
             let dir = dir.clone();
             thread::spawn(move || (1..=messages).for_each(|head| dir.publish(head, r)))
