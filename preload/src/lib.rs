@@ -43,6 +43,8 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::late::leave);
     engine::threads::on_end(table::waited::thread_ends);
+    // SAFETY: a function of this type. The first handler: in a child it runs before all others.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(interpose::begins)) };
     sys::jump::start();
     sys::unwound::start(table::left::all);
     // SAFETY: glibc passes the environment block.

@@ -170,6 +170,8 @@ table! {
     unshare(flags: c_int) -> c_int = -1;
     fork() -> pid_t = -1;
     vfork() -> pid_t = -1;
+    daemon(stays: c_int, keeps: c_int) -> c_int = -1;
+    forkpty(terminal: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void) -> pid_t = -1;
     _Fork() -> pid_t = -1;
     _exit(status: c_int) -> () = ();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int = -1;

@@ -142,6 +142,8 @@ fn a_foreign_connection_is_named() -> Result<()> {
                 victim.exchange(20_000)?;
             }
             println!("{mode}, {who:?}, {load:?}: {}", thief.so_far().0.trim());
+            // Before anything is shared: a proxy could be had to prove for another user.
+            ensure!(who.is_none() || thief.so_far().0.contains("not taken"), "{who:?}");
             victim.end()?;
             let ended = thief.wait(DEADLINE)?;
             ensure!(ended.status.success(), "{ended}");

@@ -78,6 +78,7 @@ const PROGRAMS: &[&str] = &[
     "aio",
     "fds",
     "children",
+    "births",
     "child_readers",
     "vforks",
     "handover",

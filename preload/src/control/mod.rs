@@ -225,6 +225,11 @@ pub fn decide_peer(uid: u32) -> Result<(), Reason> {
     with_policy(|policy| policy.map_or(Ok(()), |p| proto::decide_peer(p, proc::euid(), uid)))
 }
 
+/// Whether users that can't be told apart may be at the other end of a shared memory.
+pub fn takes_anyone() -> bool {
+    with_policy(|policy| policy.is_some_and(|p| p.peer_uid == proto::PeerUid::Anyone))
+}
+
 /// A forked child has one thread, which is in none of this.
 pub fn forget_in_child() {
     READERS.store(0, Relaxed);

@@ -41,11 +41,21 @@ pub fn user_path() -> Option<&'static CStr> {
     CStr::from_bytes_until_nul(USER.get()?).ok()
 }
 
-/// Where the host's page is.
+/// Where the host's page is. Nothing is initialised for it: a forked child would wait for a thread that it does not have.
 pub fn host_path() -> Option<&'static CStr> {
-    static PATH: OnceLock<[u8; LONGEST]> = OnceLock::new();
-    let path = PATH.get_or_init(|| join(b"", HOST_PATH.trim_start_matches('/').as_bytes()).unwrap_or([0; _]));
-    CStr::from_bytes_until_nul(path).ok()
+    static PATH: [u8; LONGEST] = terminated(HOST_PATH.as_bytes());
+    CStr::from_bytes_until_nul(&PATH).ok()
+}
+
+const fn terminated(path: &[u8]) -> [u8; LONGEST] {
+    assert!(path.len() < LONGEST);
+    let mut out = [0; LONGEST];
+    let mut i = 0;
+    while i < path.len() {
+        out[i] = path[i];
+        i += 1;
+    }
+    out
 }
 
 /// `dir`/`file`, NUL-terminated; None if it is too long.

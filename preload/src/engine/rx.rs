@@ -37,6 +37,9 @@ pub const POLLED: i32 = 1 << 28;
 /// other waiter.
 const NEVER_REFUSED: u32 = 64;
 
+/// Wishes of the peer's that one call follows: a peer can wish faster than they are looked at.
+const ASKED: u32 = 64;
+
 /// Receives as recv(2) would, for a careful socket.
 pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
@@ -47,7 +50,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
     };
     let mut got = 0;
-    let mut rounds = Rounds::default();
+    let (mut rounds, mut asked) = (Rounds::default(), 0u32);
     let since = if flags & POLLED != 0 { Since::polling() } else { Since::now() };
     let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
     if bufs.len() == 0 && flags & FROM_READ != 0 {
@@ -101,7 +104,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                     continue;
                 }
             }
-            Step::Empty if follow::is_asked(s) && switch::attend(s, sock) => continue,
+            Step::Empty if asked < ASKED && follow::is_asked(s) && switch::attend(s, sock) => asked += 1,
             Step::Empty if got >= enough && !peek && got > 0 => return Ok(got),
             Step::Empty => {}
             Step::End => return Ok(got),

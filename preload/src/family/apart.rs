@@ -57,7 +57,7 @@ pub fn leave(held: &[u32]) -> Res<()> {
     quiet.clone().for_each(seize);
     let me = process::index();
     let mut taken = Vec::with_capacity(held.len());
-    copy_header(base, fresh, held, me);
+    copy_header(base, fresh, me.wrapping_add(1), held.iter().copied());
     if (me as usize) < PROC_CAP {
         copy::<{ page::process::LEN / 4 }>(at(base, record_at(me)), at(fresh, record_at(me)));
         copy::<{ page::link::EACH * page::link::LEN / 4 }>(at(base, links_at(me)), at(fresh, links_at(me)));
@@ -92,6 +92,33 @@ pub fn leave(held: &[u32]) -> Res<()> {
     let old = FD.swap(if fd < 0 { fd } else { sys::fd::park(fd) }, Relaxed);
     if old >= 0 {
         sys::fd::close(old);
+    }
+    Ok(())
+}
+
+/// The same for a process that has just been forked, is no relative of anybody by number, and has no record in the page: nothing there is
+/// touched, and what it holds is plain. Allocates nothing.
+pub fn begin_anew(held: impl Iterator<Item = u32> + Clone) -> Res<()> {
+    let base = super::open()?;
+    let (fd, fresh) = page()?;
+    copy_header(base, fresh, 0, held.clone());
+    for i in held.clone() {
+        copy::<WORDS>(words(base, i), words(fresh, i));
+    }
+    if let Err(e) = mem::move_over(base, fresh, LEN) {
+        mem::unmap(fresh, LEN);
+        sys::fd::close(fd);
+        return Err(e);
+    }
+    RELATED.store(0, Relaxed);
+    process::register(base);
+    for s in held.map(|i| sock(base, i)) {
+        make_own(s, process::index(), true);
+        s.legacy.store(0, Relaxed);
+    }
+    let old = FD.swap(if fd < 0 { fd } else { sys::fd::park(fd) }, Relaxed);
+    if old >= 0 {
+        sys::fd::close(old); // its copy of the parent's
     }
     Ok(())
 }
@@ -145,10 +172,11 @@ fn copy<const N: usize>(from: &[AtomicU32; N], to: &[AtomicU32; N]) -> [u32; N] 
     })
 }
 
-fn copy_header(from: *mut u8, to: *mut u8, held: &[u32], me: u32) {
+/// `processes`: records of processes that may be in use.
+fn copy_header(from: *mut u8, to: *mut u8, processes: u32, held: impl Iterator<Item = u32>) {
     copy::<{ FREE_LIST / 4 }>(at(from, 0), at(to, 0));
-    at::<AtomicU32>(to, header::PROC_HIGH).store(if me == u32::MAX { 0 } else { me + 1 }, Relaxed);
-    let high = held.iter().max().map_or(0, |i| i + 1);
+    at::<AtomicU32>(to, header::PROC_HIGH).store(processes, Relaxed);
+    let high = held.max().map_or(0, |i| i + 1);
     at::<AtomicU32>(to, header::SOCK_HIGH).store(high, Relaxed);
 }
 

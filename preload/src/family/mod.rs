@@ -130,6 +130,13 @@ fn make() -> Res<*mut u8> {
     Ok(p)
 }
 
+/// The thread that was making the page is not in a forked child.
+pub fn forget_in_child() {
+    if base().is_none() {
+        MAKING.store(0, Relaxed);
+    }
+}
+
 /// A field of the page. All fields are atomics, so a shared reference is sound for any number of
 /// processes.
 fn at<T>(base: *mut u8, off: usize) -> &'static T {

@@ -71,6 +71,12 @@ pub fn register(base: *mut u8) {
         INDEX.store(i as u32, Relaxed);
         return;
     }
+    unregister();
+}
+
+/// This process has no record in the page: one that was forked shows its parent's until it [`register`]s.
+pub fn unregister() {
+    remember_pid(proc::pid());
     RECORD.store(std::ptr::null_mut(), Release);
     INDEX.store(u32::MAX, Relaxed);
 }

@@ -181,18 +181,18 @@ fn around_own(first: c_uint, last: c_uint, f: impl Fn(c_uint, c_uint) -> c_int) 
     let mut from = first;
     let mut result = 0;
     let mut own = [0 as c_int; 64];
-    let mut n = 0;
-    guarded(|| n = own::own_descriptors(&mut own));
-    let own = &mut own[..n];
-    own.sort_unstable();
-    for fd in own.iter().map(|fd| *fd as c_uint) {
-        if fd < from || fd > last {
-            continue;
+    loop {
+        let mut n = 0;
+        guarded(|| n = own::own_descriptors(from, last, &mut own));
+        for fd in own[..n].iter().map(|fd| *fd as c_uint) {
+            if fd > from {
+                result = f(from, fd - 1).min(result);
+            }
+            from = fd + 1;
         }
-        if fd > from {
-            result = f(from, fd - 1).min(result);
+        if n < own.len() {
+            break;
         }
-        from = fd + 1;
     }
     if from <= last {
         result = f(from, last).min(result);

@@ -26,6 +26,8 @@ mod stdio;
 mod uring;
 mod vectors;
 
+pub use process::begins;
+
 use crate::sys::{Errno, set_errno};
 use libc::iovec;
 

@@ -1,4 +1,4 @@
-//! fork, exec, posix_spawn and signal handlers: what they mean for connections.
+//! fork and what does the same inside libc, exec, posix_spawn and signal handlers: what they mean for connections.
 //!
 //! system(3), popen(3) and posix_spawn(3) run no hook in the child and leave the parent's connections
 //! alone; only what is handed to the new program by a file action goes back to TCP. Listeners that a
@@ -11,24 +11,35 @@ use crate::engine::{handlers, signals};
 use crate::family::process::is_vfork_child;
 use crate::ready::leave;
 use crate::sys::filter;
-use crate::table::{self, confine, forks, life};
+use crate::table::{self, child, confine, forks, life};
 use crate::{config, real};
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 hooks! {
     fn fork() -> pid_t {
         // SAFETY: no arguments.
-        let pid = forking(|| unsafe { real::fork() });
+        let pid = forking(0, || unsafe { real::fork() });
         if pid == 0 {
-            present(forks::inherit);
+            present(child::inherit);
         }
         pid
     }
 
     fn _Fork() -> pid_t {
         // SAFETY: no arguments.
-        forking(|| unsafe { real::_Fork() })
+        forking(0, || unsafe { real::_Fork() })
+    }
+
+    fn daemon(stays: c_int, keeps: c_int) -> c_int {
+        // SAFETY: the program's arguments.
+        forking(0, || unsafe { real::daemon(stays, keeps) })
+    }
+
+    fn forkpty(terminal: *mut c_int, name: *mut c_char, settings: *const c_void, size: *const c_void) -> pid_t {
+        // SAFETY: the program's arguments.
+        forking(0, || unsafe { real::forkpty(terminal, name, settings, size) })
     }
 
     fn _exit(status: c_int) {
@@ -305,20 +316,81 @@ fn failed(r: c_int) -> c_int {
     r
 }
 
-/// A child with memory of its own, which `make` makes: fork, _Fork, and what does the same by syscall(2).
-pub fn forking(make: impl FnOnce() -> pid_t) -> pid_t {
-    present(forks::before_fork);
+/// Forks that this process and those before it have come out of as a child, by fork(3).
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+
+/// In the child of libc's fork, whoever called that, before the handlers of the program: those may close what they find.
+pub extern "C" fn begins() {
+    BEGUN.fetch_add(1, Relaxed);
+    present(child::in_child);
+}
+
+/// A child with memory of its own, which `make` makes: fork, and what does the same. `flags` are those of clone(2).
+pub fn forking(flags: u64, make: impl FnOnce() -> pid_t) -> pid_t {
+    let begun = BEGUN.load(Relaxed);
+    let mut fork = None;
+    present(|| fork = Some(child::before_fork(flags & libc::CLONE_NEWPID as u64 != 0)));
     let pid = make();
-    present(|| match pid {
-        0 => forks::in_child(),
-        -1 => forks::fork_failed(),
-        child => forks::in_parent(child as u32),
-    });
+    if BEGUN.load(Relaxed) != begun {
+        present(child::introduce); // a daemon may have failed behind its fork
+    } else if pid == 0 {
+        in_child();
+    } else if let Some(fork) = fork {
+        guarded(|| child::in_parent(&fork, u32::try_from(pid).ok()));
+    }
     pid
 }
 
+/// In a child that libc knows nothing of.
+fn in_child() {
+    present(child::in_child);
+    present(child::introduce);
+}
+
+/// What a child of [`apart`] begins with.
+struct Begin {
+    run: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+/// clone(2) without the parent's memory: a fork with a stack of its own.
+///
+/// # Safety
+/// As for the function in libc. Where the program has given fewer arguments, the flags say so, and libc looks at no more.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C-unwind" fn apart(
+    run: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    tls: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    if run.is_null() || stack.is_null() {
+        // SAFETY: the program's arguments, which libc refuses.
+        return unsafe { real::clone(run, stack, flags, argument, parent, tls, child) };
+    }
+    // SAFETY: the program's function, of this type.
+    let begin = Begin { run: unsafe { std::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn(*mut c_void) -> c_int>(run) }, argument };
+    let begin = std::ptr::from_ref(&begin).cast_mut().cast();
+    // SAFETY: the program's arguments; the child has a copy of what `begin` points to.
+    forking(flags as u64, || unsafe { real::clone(begin_apart as *const c_void, stack, flags, begin, parent, tls, child) })
+}
+
+/// # Safety
+/// `begin` must point to a [`Begin`].
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C-unwind" fn begin_apart(begin: *mut c_void) -> c_int {
+    // SAFETY: by the contract.
+    let Begin { run, argument } = unsafe { begin.cast::<Begin>().read() };
+    in_child();
+    // SAFETY: the program's.
+    unsafe { run(argument) }
+}
+
 /// clone(2) with the parent's memory but not as a thread: what vfork is. Its arguments are on their way to
-/// the real function; the third are the flags.
+/// the real function; the third are the flags. Without that memory: [`apart`].
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -326,12 +398,15 @@ pub fn forking(make: impl FnOnce() -> pid_t) -> pid_t {
 /// As for the function of this name in libc.
 pub unsafe extern "C" fn clone() {
     core::arch::naked_asm!(
+        "test edx, {memory}",
+        "jz {apart}",
         "mov eax, edx",
         "and eax, {both}",
         "cmp eax, {memory}",
         "jne 2f",
         "mov byte ptr [rip + {mark}], 1",
         "2: jmp qword ptr [rip + {real}]",
+        apart = sym apart,
         both = const libc::CLONE_VM | libc::CLONE_THREAD,
         memory = const libc::CLONE_VM,
         mark = sym crate::family::process::SMCR_VFORK_USED,

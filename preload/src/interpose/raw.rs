@@ -86,28 +86,30 @@ hooks! {
                     crate::table::life::on_io_uring();
                     real::syscall(nr, a, b, c, d, e, f)
                 }
-                _ if is_fork(nr, a, b) => c_long::from(process::forking(|| real::syscall(nr, a, b, c, d, e, f) as i32)),
-                _ => real::syscall(nr, a, b, c, d, e, f),
+                _ => match fork_flags(nr, a, b) {
+                    Some(flags) => c_long::from(process::forking(flags, || real::syscall(nr, a, b, c, d, e, f) as i32)),
+                    None => real::syscall(nr, a, b, c, d, e, f),
+                },
             }
         }
     }
 }
 
-/// Whether the call makes a process with memory of its own, which goes on where its parent does.
+/// The flags of a call that makes a process with memory of its own, which goes on where its parent does.
 ///
 /// # Safety
 /// `a` and `b` must be the program's first arguments for this number.
-unsafe fn is_fork(nr: c_long, a: c_long, b: c_long) -> bool {
-    let does_it = |flags: u64, stack: u64| flags & libc::CLONE_VM as u64 == 0 && stack == 0;
+unsafe fn fork_flags(nr: c_long, a: c_long, b: c_long) -> Option<u64> {
+    let if_fork = |flags: u64, stack: u64| (flags & libc::CLONE_VM as u64 == 0 && stack == 0).then_some(flags);
     match nr {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => true,
-        libc::SYS_clone => does_it(a as u64, b as u64),
+        libc::SYS_fork => Some(0),
+        libc::SYS_clone => if_fork(a as u64, b as u64),
         libc::SYS_clone3 => {
             let args = a as *const libc::clone_args;
             // SAFETY: by the contract; of a smaller size, or where nothing is, the kernel says what is wrong with it.
-            b >= 64 && is_there(args, 1) && unsafe { does_it((*args).flags, (*args).stack) }
+            if b >= 64 && is_there(args, 1) { unsafe { if_fork((*args).flags, (*args).stack) } } else { None }
         }
-        _ => false,
+        _ => None,
     }
 }

@@ -8,8 +8,8 @@ use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
-use crate::transport::channel::{Heard, read_one};
-use crate::transport::peers;
+use crate::transport::channel::{Read, read};
+use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, RegionHeader, setup};
 use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
@@ -138,10 +138,13 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         let message = Message::Offer(Offer {
             versions: (VERSION_LOW, VERSION_HIGH),
             cookie: f.cookie,
-            id: family::index_of(s),
+            id: number_of(s),
             rate,
         });
-        server::attach(s, p, role::CLIENT);
+        if !server::attach(s, p, role::CLIENT) {
+            fd::close(region_fd);
+            return Err(Reason::SharedByFork);
+        }
         let sent = peer.send(&message, Some(region_fd));
         fault::pass(Fault::OfferSent);
         fd::close(region_fd);
@@ -216,14 +219,16 @@ pub fn await_nonce(s: &'static Sock, sock: i32) {
     let Some(r) = s.region() else { return later(s, u32::MAX) };
     offer::offer_reading(s, sock);
     if r.server.load(Acquire) == setup::NONCE {
-        s.step.store(step::NONCE, Release);
-        return verify(s, sock);
+        if s.step.compare_exchange(step::OFFERED, step::NONCE, AcqRel, Relaxed).is_ok() {
+            verify(s, sock);
+        }
+        return;
     }
     if is_due(s, 100) {
         hear(s);
     }
-    if s.step.load(Relaxed) == step::OFFERED && is_overdue(s) {
-        give_up(s, Reason::PeerSilent);
+    if is_overdue(s) {
+        refused(s, Reason::PeerSilent);
     }
 }
 
@@ -232,38 +237,45 @@ fn hear(s: &'static Sock) {
     if !peer.start_reading() {
         return;
     }
-    let mut any = false;
-    let gone = loop {
-        match read_one(peer, &mut any) {
-            Heard::Nothing => break false,
-            Heard::Gone => break true,
-            Heard::Answer(a) => answered(a),
-            Heard::Offer(o, fd) => server::take_offer(peer, o, fd),
-        }
-    };
-    if gone {
+    if read(peer, super::heard) == Read::Gone {
         peer.lost();
-        give_up(s, Reason::PeerSilent);
+        refused(s, Reason::PeerSilent);
     } else {
         peer.stop_reading();
     }
 }
 
-/// An answer to one of our offers; only a refusal says something that the region does not.
-pub fn answered(a: Answer) {
+/// Our number for an offer: the record, and which of the connections in it this was.
+fn number_of(s: &Sock) -> u32 {
+    s.generation.load(Relaxed) << 16 | family::index_of(s)
+}
+
+const _: () = assert!(family::SOCK_CAP <= 1 << 16);
+
+/// An answer of this peer to one of our offers; only a refusal says something that the region does not. Relatives have offers in the same
+/// records, with memory that lies elsewhere.
+pub fn answered(peer: &Peer, a: Answer) {
     let Some(base) = family::base() else { return };
-    let s = family::sock(base, a.id);
-    if a.reason == Reason::None || s.step.load(Acquire) != step::OFFERED {
+    let s = family::sock(base, a.id & 0xffff);
+    let is_asked = || s.is_held_in(process::index()) && number_of(s) == a.id && peers::slot_of(peer) == Some(s.peer.load(Relaxed));
+    if a.reason != Reason::None && is_asked() {
+        refused(s, a.reason);
+    }
+}
+
+/// The peer does not take the offer, or does not answer it. Another thread may see just now that it has.
+fn refused(s: &'static Sock, why: Reason) {
+    if s.step.compare_exchange(step::OFFERED, step::TAKING, AcqRel, Relaxed).is_err() {
         return;
     }
-    log::info!(target: "smcr::rendezvous", reason = a.reason.label(), "offer refused by the peer");
-    if a.reason == Reason::SharedByFork {
+    log::info!(target: "smcr::rendezvous", reason = why.label(), "offer refused by the peer");
+    if why == Reason::SharedByFork {
         // The peer announces itself anew when it holds the connection alone.
         s.tries.store(TRIES_WHEN_SHARED, Relaxed);
         again(s);
-        offer::postpone(s, a.reason);
+        offer::postpone(s, why);
     } else {
-        give_up(s, a.reason);
+        give_up(s, why);
     }
 }
 
@@ -271,7 +283,14 @@ pub fn answered(a: Answer) {
 pub fn verify(s: &'static Sock, sock: i32) {
     let Some(r) = s.region() else { return later(s, u32::MAX) };
     let (Ok(local), Ok(remote)) = (net::local_addr(sock), net::peer_addr(sock)) else { return };
-    let holds = facts(&local, &remote).is_ok_and(|f| {
+    let found = match facts(&local, &remote) {
+        // Nothing to ask by, for the moment: once more, while the peer waits.
+        Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EAGAIN)) if !is_overdue(s) => {
+            return later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
+        }
+        found => found,
+    };
+    let holds = found.is_ok_and(|f| {
         f.cookie == s.peer_cookie.load(Relaxed)
             && f.pacing == s.rate_nonce.load(Relaxed)
             && f.uid == s.peer_uid.load(Relaxed)

@@ -5,8 +5,9 @@
 
 use super::server;
 use crate::family::process;
+use crate::sys::postponed::Work;
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
-use crate::transport::channel::{Heard, read_one};
+use crate::transport::channel::{Read, read};
 use crate::transport::peers::{self, Peer};
 use smcr_proto::rendezvous::{NAME_MASK, channel_name};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -19,6 +20,8 @@ static GAP_US: AtomicU64 = AtomicU64::new(20);
 /// With a look that costs 4 us or less.
 const MOST_US: u64 = 200;
 static LOOKING: AtomicU32 = AtomicU32::new(0);
+/// Channels taken in one look: who makes them faster does not hold the thread that looks.
+const AT_ONCE: u32 = 16;
 
 /// The name number of this process's socket; makes the socket at the first call.
 pub fn name() -> Res<u64> {
@@ -74,7 +77,8 @@ pub fn look() {
     if now < NEXT_LOOK.load(Relaxed) || LOOKING.swap(1, Acquire) != 0 {
         return;
     }
-    let mut any = accept_all();
+    let _work = Work::begin(); // no handler jumps out of it
+    let mut any = accept_some();
     for (_, p) in peers::all() {
         any |= read_offers(p);
     }
@@ -88,16 +92,17 @@ pub fn look() {
     LOOKING.store(0, Release);
 }
 
-fn accept_all() -> bool {
+fn accept_some() -> bool {
     let sock = FD.load(Relaxed);
     if sock < 0 {
         return false;
     }
     let mut any = false;
-    if porter::are_all_away() {
-        return false; // a stranger's channel could not be closed
-    }
-    while let Ok(channel) = net::accept(sock) {
+    for _ in 0..AT_ONCE {
+        if porter::are_all_away() {
+            break; // a stranger's channel could not be closed
+        }
+        let Ok(channel) = net::accept(sock) else { break };
         any = true;
         let channel = fd::park(channel);
         // A socket that listens shows what those see who connect to it: us, as we were then.
@@ -117,24 +122,14 @@ fn read_offers(p: &'static Peer) -> bool {
     if !p.start_reading() {
         return false;
     }
-    let mut any = false;
-    let gone = loop {
-        match read_one(p, &mut any) {
-            Heard::Nothing => break false,
-            Heard::Gone => break true,
-            heard => {
-                any = true;
-                super::heard(p, heard);
-            }
-        }
-    };
-    if gone {
+    let read = read(p, super::heard);
+    if read == Read::Gone {
         // Stays marked as being read: nobody reads a channel that has ended.
         p.lost();
     } else {
         p.stop_reading();
     }
-    any
+    read != Read::Nothing
 }
 
 /// Whether other processes can reach this one.

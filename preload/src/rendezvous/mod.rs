@@ -15,6 +15,7 @@ mod handover;
 pub mod legacy;
 mod listener;
 pub mod mark;
+mod owner;
 pub mod pending;
 pub mod rest;
 mod server;
@@ -225,6 +226,11 @@ fn is_due(s: &Sock, us: u64) -> bool {
     true
 }
 
+/// This process holds it no more, and others do: what it has announced leads nowhere.
+pub fn pause(s: &Sock, sock: i32) {
+    server::pause(s, sock);
+}
+
 /// The record ends: nothing of it may stay in the tables here.
 pub fn forget(s: &'static Sock) {
     server::end(s);
@@ -288,8 +294,8 @@ pub fn forget_in_child() {
 fn heard(peer: &Peer, heard: Heard) {
     match heard {
         Heard::Offer(o, fd) => server::take_offer(peer, o, fd),
-        Heard::Answer(a) => client::answered(a),
-        Heard::Gone | Heard::Nothing => {}
+        Heard::Answer(a) => client::answered(peer, a),
+        Heard::Bell | Heard::Gone | Heard::Nothing => {}
     }
 }
 

@@ -1,7 +1,7 @@
-//! The accepting side: announces, takes offers, waits for the proof in the stream. Never uses
-//! netlink (hazard 10).
+//! The accepting side: announces, takes offers, waits for the proof in the stream. Needs no netlink
+//! (hazard 10; [`owner`]).
 
-use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, stays_filtered, waited, worth};
+use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered, waited, worth};
 use crate::engine::{begin, follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -120,6 +120,13 @@ pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
     }
 }
 
+/// An announcement is taken back: the connection begins anew with those who hold it still.
+pub fn pause(s: &Sock, sock: i32) {
+    if s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Acquire).is_ok() {
+        withdraw(s, sock, Reason::SharedByFork, step::IDLE);
+    }
+}
+
 /// The record ends: no offer is taken for it any more, and one that is just being taken is waited for, unless by the
 /// thread that takes it.
 pub fn end(s: &Sock) {
@@ -158,6 +165,12 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
         withdraw(s, sock, reason, step::FAILED);
         return Err(Reason::PeerPinned); // what we have against it is not the peer's to know
     }
+    if !owner::is_of(peer, sock) {
+        // Not its connection, as far as anybody can tell: another one may have it, and comes yet.
+        fd::close(region_fd);
+        s.note(Reason::UidMismatch);
+        return Err(Reason::UidMismatch);
+    }
     let nonce = proc::random::<16>().map_err(|_| Reason::NoResources);
     let p = match region::adopt(region_fd) {
         Ok(p) => p,
@@ -186,7 +199,12 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.peer_pid.store(pid, Relaxed);
     s.peer_uid.store(uid, Relaxed);
     s.peer.store(slot, Relaxed);
-    attach(s, p, role::SERVER);
+    if !attach(s, p, role::SERVER) {
+        s.peer.store(0, Relaxed);
+        peer.release();
+        withdraw(s, sock, Reason::SharedByFork, step::IDLE);
+        return Err(Reason::SharedByFork);
+    }
     s.rate_nonce.store(o.rate, Relaxed);
     s.set_state(State::Negotiating);
     begin_waiting(s);
@@ -221,8 +239,8 @@ pub fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     s.step.store(next, Release);
 }
 
-/// Connects a record with a mapped region.
-pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
+/// Connects a record with a mapped region. False: a fork has come between; the child has the record without the mapping, so all is as it was.
+pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) -> bool {
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*p };
     let (tx, rx) = if role == role::CLIENT { (0, 1) } else { (1, 0) };
@@ -238,8 +256,19 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) {
     s.tx_ring.store(s.tx.size.load(Relaxed), Relaxed);
     s.rx_ring.store(r.dirs[rx].size.load(Relaxed), Relaxed);
     s.tx.gate.store(bell::CLOSED, Relaxed);
-    s.region.store(p, Release);
+    // SeqCst, as the load: who forks counts first and looks for memory then (`table::child`).
+    let before = s.region.swap(p, SeqCst);
+    if s.holders.load(SeqCst) > 1 {
+        s.tx.dir.store(std::ptr::null_mut(), Release);
+        s.rx.dir.store(std::ptr::null_mut(), Release);
+        s.region.store(before, SeqCst);
+        if before.is_null() {
+            region::drop_mapping(p);
+        }
+        return false;
+    }
     bell::arm(s, &r.dirs[rx]);
+    true
 }
 
 /// The nonce is on the socket: the connecting side's proof comes through the stream.
@@ -255,11 +284,13 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     if let Some(dir) = s.rx.dir().filter(|_| s.step.load(Relaxed) == step::NONCE) {
         begin::take_alone(s, sock, dir, waited(s));
     }
-    if is_overdue(s)
-        && let Some(r) = s.region()
-        && r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed).is_ok()
-    {
-        // The connecting side has not begun, and after this exchange it can't.
+    let gives_up = |r: &region::RegionHeader| {
+        let was = r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed);
+        was == Ok(setup::NONCE) || was == Err(setup::REFUSED)
+    };
+    let is_refused = |r: &region::RegionHeader| r.server.load(Relaxed) == setup::REFUSED;
+    if s.step.load(Relaxed) == step::NONCE && s.region().is_some_and(|r| is_refused(r) || is_overdue(s) && gives_up(r)) {
+        // The connecting side has not begun, and after this exchange it can't; or it has given up itself.
         let rate = s.rate_before.load(Relaxed);
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);
         offer::abandon(s, Reason::PeerSilent);

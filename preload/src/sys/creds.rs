@@ -1,6 +1,6 @@
 //! What the kernel lets this process do: users, groups and capabilities, to be compared before and after a call.
 //!
-//! Used by the hooks of setuid(2) and its relatives.
+//! Used by the hooks of setuid(2) and its relatives, and by `rendezvous::owner`.
 
 use super::{Res, Sysno, call};
 
@@ -40,6 +40,14 @@ impl Credentials {
     pub fn differ_from(&self, old: &Credentials) -> bool {
         self != old || self.others.is_none()
     }
+}
+
+/// Whether each user has a number of its own here. In most user namespaces all that are not mapped into it look alike.
+pub fn sees_all_users() -> bool {
+    let mut buf = [0u8; 128];
+    let Ok(map) = super::fd::read_file(c"/proc/self/uid_map", &mut buf) else { return false };
+    let mut fields = map.split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
+    fields.next() == Some(b"0") && fields.next() == Some(b"0") && fields.next() == Some(b"4294967295")
 }
 
 fn three(nr: Sysno) -> Res<[u32; 3]> {

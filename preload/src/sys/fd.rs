@@ -276,6 +276,17 @@ pub fn stat(fd: c_int) -> Res<libc::stat> {
     }
 }
 
+/// stat(2).
+pub fn stat_path(path: &std::ffi::CStr) -> Res<libc::stat> {
+    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    let at = libc::AT_FDCWD as usize;
+    // SAFETY: the path is NUL-terminated; the kernel fills the struct, which has its layout on 64-bit Linux.
+    unsafe {
+        call(Sysno::newfstatat, [at, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0, 0, 0])?;
+        Ok(st.assume_init())
+    }
+}
+
 /// open(2) for reading.
 pub fn open_read(path: &std::ffi::CStr) -> Res<c_int> {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;

@@ -27,6 +27,7 @@ pub mod processor;
 pub mod rights;
 pub mod spare;
 pub mod start;
+pub mod tcp_table;
 pub mod thread;
 mod unpolled;
 mod unwinder;

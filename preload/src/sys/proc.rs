@@ -20,6 +20,20 @@ pub fn euid() -> u32 {
     unsafe { call(Sysno::geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
 }
 
+/// Whether this process was forked by one of another PID namespace: neither knows the other by number.
+pub fn is_first_here() -> bool {
+    // SAFETY: no pointers.
+    let parent = unsafe { call(Sysno::getppid, [0; 6]) };
+    parent == Ok(0)
+}
+
+/// Whether a child that is forked now will be in another PID namespace than this process (unshare(2), setns(2)). Not where /proc
+/// does not say so.
+pub fn children_are_elsewhere() -> bool {
+    let of = |path| super::fd::stat_path(path).map(|st| st.st_ino);
+    matches!((of(c"/proc/self/ns/pid"), of(c"/proc/self/ns/pid_for_children")), (Ok(own), Ok(theirs)) if own != theirs)
+}
+
 /// pidfd_open(2): readable when the process has ended.
 pub fn pidfd(id: u32) -> Res<i32> {
     // SAFETY: no pointers.

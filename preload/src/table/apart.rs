@@ -6,11 +6,11 @@
 //! others hold too goes back to TCP if it is in memory; one that is on TCP begins where one process is left alone with it
 //! (`rendezvous::legacy`, as through exec). Called by the hooks of those calls.
 
-use super::life::held;
-use super::{connections, returning};
+use super::life::{REFS, held};
+use super::{child, connections, returning};
 use crate::engine::{kernel, known, linked, switch};
 use crate::family::sock::{Sock, flag, role, step};
-use crate::family::{apart, holders, index_of, process, sock};
+use crate::family::{self, apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, legacy};
 use crate::sys::{clock, proc};
 use crate::transport::{channel, kin, peers, region, waiters, wide};
@@ -58,7 +58,7 @@ pub fn leave() {
     }
     // Of what nobody has used yet each record would say so still: who uses it first would begin once more.
     connections().filter(|(_, s)| holders::is_shared(s)).for_each(|(fd, s)| rendezvous::smc::give_away(s, fd, Reason::Privileges));
-    bring_back();
+    bring_back(|s| !is_own(s), Reason::Privileges);
     let mut shared: Vec<Held> = Vec::new();
     for (fd, s) in connections().filter(|(_, s)| !is_own(s)) {
         // Once for each connection, whatever descriptors it has.
@@ -102,26 +102,53 @@ fn is_own(s: &Sock) -> bool {
     serves && !holders::is_shared(s)
 }
 
-fn is_leaving(s: &Sock) -> bool {
-    s.reason.load(Relaxed) == Reason::Privileges.code() && s.region().is_some()
+/// Before this process forks a child into another PID namespace, where none of the two can tell whether the other one lives: all connections are
+/// on TCP for both, and stay there.
+pub fn give_up_all(why: Reason) {
+    connections().for_each(|(fd, s)| rendezvous::smc::give_away(s, fd, why));
+    bring_back(|_| true, why);
+    for (fd, s) in connections().filter(|(_, s)| s.region().is_none() && !s.is_linked()) {
+        legacy::passed_on(s, fd);
+        switch::pin(s, fd, why);
+    }
 }
 
-/// All that is in memory and not this process's own goes back to TCP, as for a drain.
-fn bring_back() {
+/// That child: it goes on alone.
+pub fn begin_elsewhere() {
+    process::unregister();
+    let numbers = (0..family::high()).filter(|i| REFS[*i as usize].load(Relaxed) > 0);
+    if apart::begin_anew(numbers).is_err() {
+        return held().for_each(child::forget);
+    }
+    waiters::leave_family();
+    linked::leave_to_parent();
+    peers::leave_family(|_| false);
+    for s in held().filter(|s| s.is_connection()) {
+        wide::unmap(index_of(s));
+        s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);
+        s.set(flag::PINNED);
+        s.note(Reason::SharedByFork);
+        s.set_state(State::Pinned);
+    }
+}
+
+/// All that is in memory and meant goes back to TCP, as for a drain.
+fn bring_back(is_meant: impl Fn(&Sock) -> bool, why: Reason) {
     let mut any = false;
     let end = clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000;
     returning::each(
-        |s| s.region().is_some() && !is_own(s),
+        |s| s.region().is_some() && is_meant(s),
         |fd, s| {
             if s.is_linked() && !rendezvous::smc::may_return(s) {
                 // From a kernel there is no way back: it stays with who has it too, or ends.
                 let shared = holders::is_shared(s);
                 let _ = shared || rendezvous::hand_over(s, fd, Reason::Exec);
             } else {
-                any |= rendezvous::take_up_and_ask(s, fd, Reason::Privileges, end);
+                any |= rendezvous::take_up_and_ask(s, fd, why, end);
             }
         },
     );
+    let is_leaving = |s: &Sock| s.reason.load(Relaxed) == why.code() && s.region().is_some();
     returning::await_all(is_leaving, if any { end } else { 0 });
 }
 

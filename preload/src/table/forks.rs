@@ -1,93 +1,21 @@
-//! What fork, exec and the end of a process do to the sockets that it holds.
+//! What exec, posix_spawn and the end of a process do to the sockets that it holds; fork: [`super::child`].
 //!
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, connections, late, passing, range, take};
-use crate::engine::{close, counted, inside, known, linked, rouse};
+use super::{Entry, connections, passing, range, set, take};
+use crate::engine::{close, linked, rouse};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::aside::Place;
 use crate::rendezvous::rest::{self, NAMES};
 use crate::rendezvous::{self, legacy, mark};
 use crate::sys::proc;
-use crate::table::{set, waited};
-use crate::transport::{peers, waiters};
-use crate::control;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Generation of a record that this process left before an exec, and bit 31; 0 for the others.
 static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
-
-/// Before fork: the child will hold what this process holds.
-pub fn before_fork() {
-    // The child can use a link of ours only if its memory is there when the fork happens.
-    rendezvous::smc::before_fork(held);
-    for (fd, e) in range(0, u32::MAX) {
-        if let Entry::Sock(s) = e {
-            legacy::before_fork(s, fd);
-        }
-    }
-    family::apart::relate();
-    let mut connected = false;
-    for s in held() {
-        let was_shared = s.holders.fetch_add(1, AcqRel) > 1;
-        s.set(flag::FORKED);
-        known::before_fork(s, was_shared);
-        connected |= s.rx.dir().is_some();
-    }
-    if connected {
-        known::learn_before_fork();
-    }
-}
-
-/// In the parent.
-pub fn in_parent(child: u32) {
-    rendezvous::smc::after_fork();
-    process::note_child(child);
-}
-
-/// fork failed.
-pub fn fork_failed() {
-    rendezvous::smc::after_fork();
-    for s in held() {
-        s.holders.fetch_sub(1, AcqRel);
-    }
-}
-
-/// In the child: introduces itself; the parent's channels and waiters are not its own.
-pub fn in_child() {
-    process::forget_tid();
-    process::forget_children();
-    family::apart::relate();
-    control::forget_in_child();
-    waiters::forget_in_child();
-    peers::forget_in_child();
-    rendezvous::forget_in_child();
-    set::forget_in_child();
-    waited::forget_in_child();
-    inside::forget_in_child();
-    counted::forget_in_child();
-    late::forget_in_child();
-    if let Some(base) = family::base() {
-        process::register(base);
-        for s in held() {
-            s.held_in(process::index());
-        }
-    }
-    // Whose link it is watches over this process from now on.
-    if linked::is_foreign() {
-        linked::introduce();
-    }
-}
-
-/// In the child of fork(3), behind [`in_child`]: after _Fork(3) no thread can be made.
-pub fn inherit() {
-    if linked::is_foreign() {
-        rendezvous::smc::inherit(held());
-    }
-}
 
 /// The process ends: connections over links are closed while they can be, for the kernel does it for
 /// TCP only.
@@ -119,7 +47,7 @@ pub fn at_exit() {
 
 /// The kernel will close it with the process (`for_good`: its handlers have run), or at an exec, which may fail.
 fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool) {
-    if s.holders.load(Relaxed) > 1 {
+    if holders::is_shared(s) {
         return;
     }
     rendezvous::smc::close_unused(s, fd);
@@ -154,7 +82,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if is_own(s) {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
-        } else if REFS[index].load(Relaxed) == 1 && s.holders.load(Relaxed) > 1 && !s.is_linked() {
+        } else if REFS[index].load(Relaxed) == 1 && holders::is_shared(s) && !s.is_linked() {
             // The kernel closes it: those that have it too need not share it any longer.
             LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
             holders::leave(s);

@@ -291,6 +291,9 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     if last && let Some(fd) = fd {
         rendezvous::smc::close_unused(s, fd);
     }
+    if !last && let Some(fd) = fd {
+        rendezvous::pause(s, fd); // those that have it too may begin when one is left
+    }
     let is_linked = s.link.load(Acquire) != 0;
     if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link

@@ -14,12 +14,14 @@
 //! - [`waited`]: epoll sets that were closed while threads wait in them;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`steps`]: the rendezvous goes on in calls that wait;
+//! - [`child`], [`forks`]: fork, exec and the end of a process;
 //! - [`apart`]: processes that change their privileges;
 //! - [`confine`]: processes that restrict their system calls;
 //! - [`drain`]: connections that the control page wants on TCP.
 
 pub mod apart;
 pub mod buried;
+pub mod child;
 pub mod confine;
 pub mod drain;
 pub mod files;

@@ -37,13 +37,16 @@ pub fn own_pid() -> u32 {
     proc::pid()
 }
 
-/// The library's own descriptors, as many as fit; returns the number.
-pub fn own_descriptors(out: &mut [i32]) -> usize {
+/// The lowest of the library's own descriptors from `first` to `last`, in order, as many as fit; returns the number.
+pub fn own_descriptors(first: u32, last: u32, out: &mut [i32]) -> usize {
     let mut n = 0;
     let mut add = |fd: i32| {
-        if fd >= 0 && n < out.len() {
-            out[n] = fd;
-            n += 1;
+        let Ok(number) = u32::try_from(fd) else { return };
+        let Err(at) = out[..n].binary_search(&fd) else { return };
+        if (first..=last).contains(&number) && at < out.len() {
+            n = (n + 1).min(out.len());
+            out[at..n].rotate_right(1); // the highest of too many goes
+            out[at] = fd;
         }
     };
     add(family::descriptor());

@@ -2,9 +2,11 @@
 //! rendezvous that waits for them.
 
 use super::peers::Peer;
+use super::waiters;
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::porter::{self, Verdict};
+use crate::sys::postponed::Work;
 use crate::sys::{self, mem, pair, rights};
 use smcr_proto::rendezvous::{Answer, MAX_MESSAGE, Message, Offer};
 
@@ -14,6 +16,8 @@ pub enum Heard {
     Answer(Answer),
     /// An offer with the region's descriptor.
     Offer(Offer, i32),
+    /// What one of its waiters is rung by.
+    Bell,
     /// The peer has gone, or talked nonsense.
     Gone,
     /// Nothing more to read now.
@@ -33,14 +37,43 @@ pub fn drain(peer: &Peer) -> bool {
         return peer.is_readable();
     }
     let mut any = false;
-    loop {
-        match read_one(peer, &mut any) {
-            Heard::Nothing | Heard::Gone => break,
-            heard => (sink())(peer, heard),
-        }
-    }
+    read_some(peer, &mut any, sink());
     peer.stop_reading();
     any
+}
+
+/// What reading has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// Nothing was there.
+    Nothing,
+    /// Something was, and more may be.
+    Some,
+    /// The peer has gone, or talked nonsense.
+    Gone,
+}
+
+/// Messages that are read at once, more than an honest peer has to say: one that writes faster than they are read does not hold who reads them.
+const AT_ONCE: u32 = 2 * waiters::SLOTS as u32;
+
+/// Reads what a peer says. The caller has `start_reading`.
+pub fn read(peer: &Peer, hear: impl Fn(&Peer, Heard)) -> Read {
+    read_some(peer, &mut false, hear)
+}
+
+fn read_some(peer: &Peer, any: &mut bool, hear: impl Fn(&Peer, Heard)) -> Read {
+    let _work = Work::begin(); // no handler jumps out of it
+    let mut read = Read::Nothing;
+    for _ in 0..AT_ONCE {
+        match read_one(peer, any) {
+            Heard::Nothing => return read,
+            Heard::Gone => return Read::Gone,
+            Heard::Bell => {}
+            heard => hear(peer, heard),
+        }
+        read = Read::Some;
+    }
+    read
 }
 
 /// Receives offers and answers met while draining; set by `rendezvous` at start.
@@ -66,8 +99,8 @@ fn sink() -> Sink {
     unsafe { std::mem::transmute::<*mut (), Sink>(p) }
 }
 
-/// Reads one message. `any` becomes true when there is something new to ring. The caller has `start_reading`.
-pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
+/// Reads one message. `any` becomes true when there is something new to ring.
+fn read_one(peer: &Peer, any: &mut bool) -> Heard {
     loop {
         if fault::fails(Fault::Descriptor) {
             return Heard::Nothing;
@@ -106,6 +139,7 @@ pub fn read_one(peer: &Peer, any: &mut bool) -> Heard {
             Ok((Message::Bell(bell), _)) if count == 1 => {
                 peer.take_bell(bell, fds[0]);
                 *any = true;
+                return Heard::Bell;
             }
             Ok((Message::Answer(a), _)) if count == 0 => return Heard::Answer(a),
             Ok((Message::Offer(o), _)) if count == 1 => return Heard::Offer(o, fds[0]),

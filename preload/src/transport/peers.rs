@@ -62,8 +62,11 @@ pub(super) const DEAF: u32 = 2;
 /// One of the user that this process was before (`kin`): it has doorbell bytes, and gives us the same.
 pub(super) const FORMER: u32 = 3;
 
+/// In [`Peer::refs`]: the slot is emptied, and nobody's.
+const EMPTYING: u32 = 1 << 31;
+
 /// What a uid that means nothing in this user namespace looks like: several users, or none.
-const OVERFLOW_UID: u32 = 65534;
+pub const OVERFLOW_UID: u32 = 65534;
 
 #[allow(clippy::declare_interior_mutable_const, reason = "it fills the table and is nothing else")]
 const FREE: Peer = Peer {
@@ -106,14 +109,19 @@ pub fn all() -> impl Iterator<Item = (u32, &'static Peer)> {
     TABLE[..high.min(PEERS)]
         .iter()
         .enumerate()
-        .filter(|(_, p)| p.refs.load(Acquire) != 0)
+        .filter(|(_, p)| !matches!(p.refs.load(Acquire), 0 | EMPTYING))
         .map(|(i, p)| (i as u32 + 1, p))
 }
 
 /// Finds a connected peer by its name number and takes a reference.
 pub fn find(name: u64) -> Option<u32> {
-    all().find(|(_, p)| name != 0 && p.name.load(Relaxed) == name && p.is_readable() && p.hold())
-        .map(|(i, _)| i)
+    let is_it = |p: &Peer| p.name.load(Relaxed) == name && p.is_readable();
+    let (i, p) = all().find(|(_, p)| name != 0 && is_it(p) && p.hold())?;
+    if is_it(p) {
+        return Some(i);
+    }
+    p.release(); // another one's since
+    None
 }
 
 /// Takes a slot for a new channel, with one reference. `own_uid`: ours, as the peer sees it on the channel, so that both
@@ -205,10 +213,10 @@ pub fn moved(old: i32, new: i32) -> bool {
 }
 
 impl Peer {
-    /// Takes a reference unless the slot is being freed.
+    /// Takes a reference unless the slot is free or about to be.
     pub fn hold(&self) -> bool {
         let mut n = self.refs.load(Relaxed);
-        while n != 0 {
+        while !matches!(n, 0 | EMPTYING) {
             match self.refs.compare_exchange_weak(n, n + 1, AcqRel, Relaxed) {
                 Ok(_) => return true,
                 Err(v) => n = v,
@@ -219,15 +227,19 @@ impl Peer {
 
     /// Drops a reference; the last one closes the channel.
     pub fn release(&self) {
-        match self.refs.fetch_sub(1, AcqRel) {
-            1 => {}
-            2 => return self.bury(),
+        // Never through 0 before it is empty: `add` takes it then.
+        let less = |n| match n {
+            0 | EMPTYING => None,
+            1 => Some(EMPTYING),
+            n => Some(n - 1),
+        };
+        match self.refs.fetch_update(AcqRel, Relaxed, less) {
+            Ok(1) => {}
+            Ok(2) => return self.bury(),
             _ => return,
         }
-        // Nobody else finds the slot any more, but `add` may take it as soon as refs is 0: hold it
-        // at 1 while it is emptied.
-        self.refs.store(1, Relaxed);
         self.name.store(0, Relaxed);
+        self.readable.store(0, Relaxed);
         self.wakes.close_bells(self.channel.swap(-1, AcqRel), self.is_kin());
         self.wakes.close_ears();
         let page = self.page.swap(std::ptr::null_mut(), AcqRel);

@@ -286,6 +286,9 @@ pub fn page_fd() -> Res<i32> {
 
 /// A forked child owns none of its parent's waiters.
 pub fn forget_in_child() {
+    if PAGE.load(Relaxed).is_null() {
+        MAKING.store(0, Relaxed); // who was making it is not here
+    }
     for l in &LOCAL {
         l.ears.store(0, Relaxed);
         let fd = l.eventfd.swap(-1, Relaxed);

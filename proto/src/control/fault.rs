@@ -118,7 +118,7 @@ impl fmt::Display for Fault {
                 f,
                 "a user EID has 1 to {most} characters of A-Z, 0-9, `.` and `-`, the first a letter or digit"
             ),
-            Fault::NotAPeerUid => f.write_str("write any, same or the number of a user"),
+            Fault::NotAPeerUid => f.write_str("write any, same, anyone or the number of a user"),
         }
     }
 }

@@ -76,6 +76,7 @@ fn scalars(r: &Reader<'_>, out: &mut Policy) -> Result<(), PageError> {
         0 => PeerUid::Any,
         1 => PeerUid::Same,
         2 => PeerUid::Only(r.u32(offset::PEER_UID)?),
+        3 => PeerUid::Anyone,
         _ => return Err(PageError::Field("peer_uid")),
     };
     Ok(())
@@ -242,6 +243,7 @@ pub fn emit(page: &Page, image: &mut [u8; LEN]) {
         PeerUid::Any => (0, 0),
         PeerUid::Same => (1, 0),
         PeerUid::Only(uid) => (2, uid),
+        PeerUid::Anyone => (3, 0),
     };
     for (at, value) in [
         (offset::ENABLED, u32::from(p.enabled)),

@@ -65,7 +65,7 @@ attributes! {
     /// [`Policy::ueids`]
     UserEids ueids = 10, "user_eids", None, "EID,EID: user EIDs, up to 8 of 32 characters";
     /// [`Policy::peer_uid`]
-    PeerUid peer_uid = 11, "peer_uid", None, "any|same|UID: users whose processes may share memory with ours";
+    PeerUid peer_uid = 11, "peer_uid", None, "any|same|anyone|UID: users whose processes may share memory with ours";
 }
 
 impl Attribute {

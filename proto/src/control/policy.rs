@@ -27,13 +27,15 @@ pub enum Mode {
 /// Whose processes may be at the other end of a shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PeerUid {
-    /// Anybody's: the bytes are meant for the peer anyway.
+    /// Anybody's: the bytes are meant for the peer anyway. Users that can't be told apart are nobody.
     #[default]
     Any,
     /// Those of the same user.
     Same,
     /// Those of this user.
     Only(u32),
+    /// As `Any`, and those of users that the kernel shows as one (65534 in a user namespace).
+    Anyone,
 }
 
 /// A value for every attribute.
@@ -147,7 +149,7 @@ pub fn decide_listener(policy: &Policy, flow: &Flow<'_>) -> Result<(), Reason> {
 /// May a process of this user be at the other end of a shared memory?
 pub fn decide_peer(policy: &Policy, own_uid: u32, peer_uid: u32) -> Result<(), Reason> {
     let allowed = match policy.peer_uid {
-        PeerUid::Any => true,
+        PeerUid::Any | PeerUid::Anyone => true,
         PeerUid::Same => own_uid == peer_uid,
         PeerUid::Only(uid) => uid == peer_uid,
     };

@@ -47,6 +47,7 @@ impl fmt::Display for Shown<'_> {
             Attribute::PeerUid => match p.peer_uid {
                 PeerUid::Any => f.write_str("any"),
                 PeerUid::Same => f.write_str("same"),
+                PeerUid::Anyone => f.write_str("anyone"),
                 PeerUid::Only(uid) => write!(f, "{uid}"),
             },
         }

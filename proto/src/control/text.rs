@@ -102,6 +102,7 @@ fn peer_uid(text: &str) -> Result<PeerUid, TextError<'_>> {
     match text {
         "any" => Ok(PeerUid::Any),
         "same" => Ok(PeerUid::Same),
+        "anyone" => Ok(PeerUid::Anyone),
         _ => match uid(text) {
             Ok(uid) => Ok(PeerUid::Only(uid)),
             Err(_) => Err(Fault::NotAPeerUid.at(text)),
@@ -135,6 +136,7 @@ mod tests {
             (Attribute::UserEids, "A.B-1,C"),
             (Attribute::PeerUid, "1000"),
             (Attribute::PeerUid, "same"),
+            (Attribute::PeerUid, "anyone"),
         ];
         for (attribute, text) in texts {
             let mut policy = Policy::default();

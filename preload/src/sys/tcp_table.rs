@@ -1,0 +1,106 @@
+//! The kernel's table of TCP sockets as text (/proc/net/tcp), for who may not ask by netlink. A look costs with the number of sockets.
+//!
+//! Called by `rendezvous::owner`.
+
+use super::fd;
+use super::net::Addr;
+
+/// So much of the table is read.
+const MOST: usize = 1 << 20;
+
+/// The uid of the established socket whose own address is `own` and whose peer is `peer`.
+pub fn owner(own: &Addr, peer: &Addr) -> Option<u32> {
+    let is_v4 = i32::from(own.family) == libc::AF_INET;
+    let table = fd::open_read(if is_v4 { c"/proc/self/net/tcp" } else { c"/proc/self/net/tcp6" }).ok()?;
+    // SAFETY: the slice is valid for writes.
+    let found = search(own, peer, |buf| unsafe { fd::read(table, buf.as_mut_ptr(), buf.len()) }.ok());
+    fd::close(table);
+    found
+}
+
+fn search(own: &Addr, peer: &Addr, mut read: impl FnMut(&mut [u8]) -> Option<usize>) -> Option<u32> {
+    let mut buf = [0u8; 4096];
+    let (mut filled, mut all) = (0, 0);
+    while all < MOST {
+        let n = read(&mut buf[filled..]).filter(|n| *n > 0)?;
+        (filled, all) = (filled + n, all + n);
+        let whole = buf[..filled].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        let found = buf[..whole].split(|b| *b == b'\n').find_map(|line| of_line(line, own, peer));
+        if found.is_some() {
+            return found;
+        }
+        buf.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+    None
+}
+
+/// Number, addresses, state, queues, timer, retransmits, uid, ...
+fn of_line(line: &[u8], own: &Addr, peer: &Addr) -> Option<u32> {
+    let mut fields = line.split(|b| *b == b' ').filter(|f| !f.is_empty());
+    let (_number, local, remote) = (fields.next()?, fields.next()?, fields.next()?);
+    if !is(local, own) || !is(remote, peer) {
+        return None;
+    }
+    std::str::from_utf8(fields.nth(4)?).ok()?.parse().ok()
+}
+
+/// Words of the address as the processor has them, and the port, in hexadecimal.
+fn is(text: &[u8], addr: &Addr) -> bool {
+    let words = if i32::from(addr.family) == libc::AF_INET { 1 } else { 4 };
+    if text.len() != words * 8 + 5 || text[words * 8] != b':' {
+        return false;
+    }
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok().and_then(|t| u32::from_str_radix(t, 16).ok());
+    let is_word = |i: usize| {
+        let bytes = [0, 1, 2, 3].map(|b| addr.ip[4 * i + b]);
+        number(&text[8 * i..8 * i + 8]) == Some(u32::from_ne_bytes(bytes))
+    };
+    (0..words).all(is_word) && number(&text[words * 8 + 1..]) == Some(u32::from(addr.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{net, proc};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    fn shows_its_owner(listener: TcpListener) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let (local, remote) = (net::local_addr(server.as_raw_fd()).unwrap(), net::peer_addr(server.as_raw_fd()).unwrap());
+        assert_eq!(owner(&remote, &local), Some(proc::euid()));
+        drop(client);
+        assert_eq!(owner(&Addr { port: 1, ..remote }, &local), None);
+    }
+
+    #[test]
+    fn both_families() {
+        shows_its_owner(TcpListener::bind("127.0.0.1:0").unwrap());
+        if let Ok(listener) = TcpListener::bind("[::1]:0") {
+            shows_its_owner(listener);
+        }
+    }
+
+    /// Lines that come in pieces of any size.
+    #[test]
+    fn a_line_in_pieces() {
+        let mut text = b"  sl  local_address rem_address   st\n".to_vec();
+        for uid in 0..200 {
+            let line = format!("{uid:4}: 0100007F:{:04X} 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 {uid:5}        0 1 1\n", 1000 + uid);
+            text.extend(line.bytes());
+        }
+        let at = |port| Addr { family: libc::AF_INET as u16, port, ip: [127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], scope: 0 };
+        for size in [1, 7, 150, 4096] {
+            let mut left = &text[..];
+            let found = search(&at(1150), &at(8080), |buf| {
+                let n = left.len().min(size).min(buf.len());
+                buf[..n].copy_from_slice(&left[..n]);
+                left = &left[n..];
+                Some(n)
+            });
+            assert_eq!(found, Some(150));
+        }
+    }
+}
