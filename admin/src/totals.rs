@@ -61,10 +61,8 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
             for socket in live.get(&process.index).into_iter().flatten() {
                 add_live(&mut counters, socket);
             }
-            if holder.is_none() {
-                // Of what it had, nothing is there any more.
-                let gauges = counters.iter_mut().enumerate().filter(|(i, _)| is_gauge(*i));
-                gauges.for_each(|(_, n)| *n = 0);
+            for (_, n) in counters.iter_mut().enumerate().filter(|(i, _)| is_gauge(*i)) {
+                *n = gauge(*n, holder.is_some());
             }
             found.push(ProcessTotals {
                 pid: holder.map(|h| h.pid),
@@ -82,6 +80,12 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
     }
     found.sort_by_key(|p| (p.pid, p.own_pid));
     found
+}
+
+/// What a gauge shows. Of what a process had that is gone, nothing is there any more; below zero is what a
+/// forked child counts under an older library, where it took off what it had never counted.
+fn gauge(value: u64, is_there: bool) -> u64 {
+    if is_there { (value as i64).max(0) as u64 } else { 0 }
 }
 
 fn add_live(counters: &mut Counters, socket: &Socket) {

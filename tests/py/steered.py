@@ -2,6 +2,7 @@
 
   steered.py server PORT...   echoes every connection on these ports, a thread each
   steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
+  steered.py heir PORT        echoes one connection, and forks at SIGUSR1 a child that keeps it and does nothing
   steered.py sink PORT FIRST LAST    sends FIRST bytes to one connection, LAST more when it has read
                               a million, one more at SIGUSR1, and says how it ended
   steered.py client           does what it is told:
@@ -68,6 +69,19 @@ def fork(port):
             echo(s)
             os._exit(0)
         s.close()
+
+
+def heir(port):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    listener = socket.create_server(("127.0.0.1", port))
+    print("ready", flush=True)
+    s, _ = listener.accept()
+    threading.Thread(target=echo, args=(s,), daemon=True).start()
+    signal.sigwait({signal.SIGUSR1})
+    if os.fork() == 0:
+        listener.close()
+        print("child", os.getpid(), flush=True)
+    signal.sigwait({signal.SIGUSR1})
 
 
 def sink(port, first, last):
@@ -277,6 +291,8 @@ if sys.argv[1] == "server":
     threading.Event().wait()
 elif sys.argv[1] == "forks":
     fork(int(sys.argv[2]))
+elif sys.argv[1] == "heir":
+    heir(int(sys.argv[2]))
 elif sys.argv[1] == "sink":
     sink(*map(int, sys.argv[2:]))
 else:

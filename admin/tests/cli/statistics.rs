@@ -157,3 +157,19 @@ fn processes_that_have_ended() {
     let all = json(&bed, &["stats", "-a", "--json"]);
     assert!(!all["processes"].as_array().unwrap().iter().any(|p| p["start"] == 12345), "{all}");
 }
+
+/// A child of a parent with an older library counts less than nothing: 0 is shown, and the totals are the others'.
+#[test]
+fn gauges_do_not_go_below_zero() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    for counter in [Counter::Tracked, Counter::Memory] {
+        fake.count(counter, -3i64 as u64);
+    }
+    let pid = fake.pid().to_string();
+    let all = json(&bed, &["stats", "-p", &pid, "--json"]);
+    for of in [&all["totals"], &all["processes"][0]["counters"]] {
+        assert_eq!((&of["tracked"], &of["memory"]), (&0.into(), &0.into()), "{all}");
+    }
+    let text = bed.ok(&["stats", "-p", &pid, "--prometheus"]);
+    assert!(text.lines().any(|l| l.starts_with("smcr_tracked{") && l.ends_with(" 0")), "{text}");
+}

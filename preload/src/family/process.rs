@@ -65,7 +65,7 @@ pub fn register(base: *mut u8) {
         }
         r.name_it(&proc::name());
         r.start.store(proc::start_time(), Relaxed);
-        r.enabled.store(1, Relaxed);
+        r.enabled.store(ENABLED.load(Relaxed), Relaxed);
         r.wake_inode.store(0, Relaxed);
         RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
         INDEX.store(i as u32, Relaxed);
@@ -237,8 +237,12 @@ pub fn start_time() -> u64 {
     if r.is_null() { proc::start_time() } else { unsafe { (*r).start.load(Relaxed) } }
 }
 
+/// What the record shows: a forked child begins with the policy that its parent had.
+static ENABLED: AtomicU32 = AtomicU32::new(1);
+
 /// Shows whether acceleration is on for this process.
 pub fn show_enabled(on: bool) {
+    ENABLED.store(u32::from(on), Relaxed);
     let r = RECORD.load(Relaxed);
     if !r.is_null() {
         // SAFETY: as above.
@@ -359,6 +363,11 @@ pub fn reserve_memory(bytes: u64, limit: u64) -> bool {
         count(Counter::Memory, bytes as i64);
     }
     taken
+}
+
+/// A forked child has what its parent has mapped: its gauge begins there, for what it unmaps is taken off.
+pub fn show_memory_in_child() {
+    count(Counter::Memory, memory() as i64);
 }
 
 /// Bytes of shared memory mapped now.

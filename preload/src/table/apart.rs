@@ -14,7 +14,7 @@ use crate::family::{self, apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, legacy};
 use crate::sys::{clock, proc};
 use crate::transport::{channel, kin, peers, region, waiters, wide};
-use smcr_proto::page::State;
+use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
@@ -123,6 +123,8 @@ pub fn begin_elsewhere() {
     waiters::leave_family();
     linked::leave_to_parent();
     peers::leave_family(|_| false);
+    process::show_memory_in_child();
+    process::count(Counter::Tracked, held().count() as i64);
     for s in held().filter(|s| s.is_connection()) {
         wide::unmap(index_of(s));
         s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);

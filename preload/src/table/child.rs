@@ -18,6 +18,7 @@ use crate::rendezvous::{self, legacy};
 use crate::sys::{fd, proc};
 use crate::transport::region::RegionHeader;
 use crate::transport::{peers, waiters};
+use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
@@ -150,6 +151,7 @@ pub fn in_child() {
         }
         return held().for_each(forget);
     }
+    process::show_memory_in_child();
     let serial = SERIAL.load(Relaxed);
     for i in 0..family::high() {
         let s = family::sock(base, i);
@@ -163,12 +165,17 @@ pub fn in_child() {
             (false, true) if is_seen => forget(s),
             (false, true) => {
                 s.holders.fetch_add(1, AcqRel); // by a fork that no hook has seen
-                s.held_in(process::index());
+                hold(s);
             }
-            (true, true) => s.held_in(process::index()),
+            (true, true) => hold(s),
             (false, false) => {}
         }
     }
+}
+
+fn hold(s: &Sock) {
+    s.held_in(process::index());
+    process::count(Counter::Tracked, 1); // its close counts one less
 }
 
 /// Whether its memory was mapped since it was counted. Who does that finds that it is shared, and takes it back.

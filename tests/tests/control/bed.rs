@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -35,6 +36,10 @@ pub struct Bed {
 impl Bed {
     pub fn new() -> Result<Bed> {
         let dir = TempDir::new()?;
+        // Root's smcrctl takes no home that others can put links into, but the real one.
+        let others = |part: &Path| part.metadata().is_ok_and(|m| m.uid() != 0);
+        let is_root = nix::unistd::geteuid().is_root();
+        ensure!(!is_root || !dir.path().ancestors().any(others), "run by root, this needs a TMPDIR of root's");
         for name in ["run", "home"] {
             std::fs::create_dir(dir.path().join(name))?;
         }
@@ -86,6 +91,11 @@ impl Bed {
     /// The server with a child for each connection.
     pub fn forking_server(&self) -> Result<Running<'_>> {
         self.single(&["forks", &PORTS[0].to_string()])
+    }
+
+    /// The server of one connection that forks when it gets SIGUSR1.
+    pub fn heir(&self) -> Result<Running<'_>> {
+        self.single(&["heir", &PORTS[0].to_string()])
     }
 
     /// The server that sends one connection this much at once and that much after a million bytes, and reads it.

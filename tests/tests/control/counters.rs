@@ -1,6 +1,7 @@
 //! Counters: what smcrctl shows is what the programs did, while a connection lives and after its end.
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use smcr_tests::process::{eventually, flipping};
 
@@ -117,5 +118,32 @@ fn killed_children_stay_in_the_totals() -> Result<()> {
     // One record stands for all of them, and it is no process.
     let text = bed.ok(&["stats", "-a", "-d", "--program", "forks"])?;
     ensure!(text.matches("all that ended before, of forks").count() == 1, "{text}");
+    Ok(())
+}
+
+/// What a child has from its parent counts in its gauges, so that a close of it leaves none below zero.
+#[test]
+fn gauges_of_a_forked_child() -> Result<()> {
+    let bed = Bed::enabled()?;
+    let server = bed.heir()?;
+    let client = bed.client(&[])?;
+    client.open("a", 7000)?;
+    client.moves_to_memory("a")?;
+    let parent = || Ok::<_, anyhow::Error>(stats(&bed, server.pid())?["processes"][0].clone());
+    bed.ok(&["disable", "--user"])?;
+    eventually("the server has heard", || {
+        client.tell("talk a 1 10")?;
+        Ok(parent()?["enabled"] == false)
+    })?;
+    server.signal(Signal::SIGUSR1)?;
+    eventually("a child", || Ok(server.so_far().0.contains("child")))?;
+    let told = server.so_far().0;
+    let pid = told.lines().find_map(|l| l.strip_prefix("child ")).context("its number")?.trim().parse()?;
+    let child = stats(&bed, pid)?["processes"][0].clone();
+    ensure!(child["pid"] == pid && child["enabled"] == false, "{child}");
+    // The connection, and no listener.
+    ensure!(child["counters"]["tracked"] == 1, "{child}");
+    let memory = |p: &Value| p["counters"]["memory"].as_u64();
+    ensure!(memory(&child) == memory(&parent()?) && (memory(&child) > Some(0) || flipping()), "{child}");
     Ok(())
 }
