@@ -50,8 +50,9 @@ impl Baseline {
 
     /// The last reset of this user since the machine started, if there was one.
     pub fn load(places: &Places) -> anyhow::Result<Option<Baseline>> {
-        let path = path(places)?;
-        let text = match std::fs::read_to_string(&path) {
+        // Who has no home has reset nothing.
+        let Ok(path) = path(places) else { return Ok(None) };
+        let text = match store::read_state(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),

@@ -216,30 +216,38 @@ impl Editor {
             return;
         }
         let text = text.trim();
-        let mut value = match attribute {
+        let value = match attribute {
             Attribute::Enabled | Attribute::Strict => {
                 Value::from(matches!(text, "1" | "true" | "on" | "yes"))
             }
+            // A name, also where it has digits only: 0123 is not 123.
+            Attribute::UserEids => Value::from(text),
             _ => match text.parse::<i64>() {
                 Ok(number) => Value::from(number),
                 Err(_) => Value::from(text),
             },
         };
-        // A remark behind the old value stays behind the new one.
-        if let Some(old) = self.0.get(attribute.name()).and_then(Item::as_value) {
+        self.put(attribute.name(), value);
+    }
+
+    /// A remark behind the old value stays behind the new one.
+    fn put(&mut self, name: &str, mut value: Value) {
+        if let Some(old) = self.0.get(name).and_then(Item::as_value) {
             *value.decor_mut() = old.decor().clone();
         }
-        match self.0.get_mut(attribute.name()) {
+        match self.0.get_mut(name) {
             Some(item) => *item = Item::Value(value),
-            None => drop(self.0.insert(attribute.name(), Item::Value(value))),
+            None => drop(self.0.insert(name, Item::Value(value))),
         }
     }
 
+    /// Sets what the profile names. What an earlier one set beside it stays, as it does in the page.
     pub fn set_profile(&mut self, profile: &Profile) {
+        self.write_out_profile();
         for (attribute, _) in profile.values {
             self.unset(*attribute);
         }
-        self.0.insert("profile", toml_edit::value(profile.name));
+        self.put("profile", Value::from(profile.name));
     }
 
     /// Takes an attribute out. One that a profile sets must be said by the caller to stay unset.
@@ -277,12 +285,12 @@ impl Editor {
 
     /// Replaces the profile by the values that it stands for.
     pub fn expand_profile(&mut self) {
-        let profile = self
-            .0
-            .get("profile")
-            .and_then(Item::as_str)
-            .and_then(Profile::from_name);
+        self.write_out_profile();
         self.0.remove("profile");
+    }
+
+    fn write_out_profile(&mut self) {
+        let profile = self.0.get("profile").and_then(Item::as_str).and_then(Profile::from_name);
         for (attribute, text) in profile.map_or(&[][..], |p| p.values) {
             if self.0.get(attribute.name()).is_none() {
                 self.set(*attribute, text);
@@ -376,6 +384,24 @@ mod tests {
         );
         editor.unset(Attribute::Rules);
         assert!(!parse(&editor.to_string()).unwrap().sets(Attribute::Rules));
+    }
+
+    #[test]
+    fn a_profile_goes_over_the_one_before() {
+        let mut editor = Editor::new("# speed\nprofile = \"safe\" # for now\nspin_us = 9\n").unwrap();
+        editor.set_profile(Profile::from_name("cpu").unwrap());
+        let text = editor.to_string();
+        assert!(text.starts_with("# speed\nprofile = \"cpu\" # for now\n"), "{text}");
+        let layer = parse(&text).unwrap();
+        let p = layer.values();
+        assert_eq!((p.spin_us, p.max_memory, p.switch_ops), (0, 256, 256));
+    }
+
+    #[test]
+    fn names_of_digits_stay_names() {
+        let mut editor = Editor::new("").unwrap();
+        editor.set(Attribute::UserEids, "0123");
+        assert_eq!(editor.to_string(), "user_eids = \"0123\"\n");
     }
 
     #[test]

@@ -79,17 +79,23 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
     let mut mistakes = Vec::new();
     let mut text = String::new();
     for owner in [Owner::User, Owner::Host] {
-        let path = places.config(owner)?;
+        let (path, page) = match (places.config(owner), places.control(owner)) {
+            (Ok(path), Ok(page)) => (path, page),
+            // A service, for which only the host's settings hold.
+            (Err(error), _) | (_, Err(error)) => {
+                out::note(&format!("note: the settings of the {} are left out: {error:#}", owner.word()));
+                continue;
+            }
+        };
         let there = path.exists();
         match config::load(&path) {
             Ok(_) if there => text += &format!("{}: correct\n", path.display()),
             Ok(_) => text += &format!("{}: not there\n", path.display()),
             Err(error) => mistakes.push(format!("{error:#}")),
         }
-        let path = places.control(owner)?;
-        match store::Store::new(path.clone(), owner).read() {
-            Ok(Some(_)) => text += &format!("{}: correct\n", path.display()),
-            Ok(None) => text += &format!("{}: not there\n", path.display()),
+        match store::Store::new(page.clone(), owner).read() {
+            Ok(Some(_)) => text += &format!("{}: correct\n", page.display()),
+            Ok(None) => text += &format!("{}: not there\n", page.display()),
             Err(error) => mistakes.push(format!("{error:#}")),
         }
     }

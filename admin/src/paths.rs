@@ -1,8 +1,11 @@
 //! Where pages, configuration files and state are. Used by whatever opens one of them.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use nix::unistd::{Uid, User, geteuid};
 use smcr_proto::control;
 
 use crate::cli;
@@ -25,7 +28,7 @@ impl Owner {
 
     /// What the options say; else the host for root and the user for everybody else.
     pub fn chosen(scope: cli::Scope) -> anyhow::Result<Owner> {
-        let root = nix::unistd::geteuid().is_root();
+        let root = geteuid().is_root();
         match (scope.host, scope.user) {
             (true, _) if !root => Err(usage(
                 "only root may change the host's settings; leave out --host to change your own",
@@ -41,7 +44,7 @@ impl Owner {
     pub fn uid(self) -> u32 {
         match self {
             Owner::Host => 0,
-            Owner::User => nix::unistd::geteuid().as_raw(),
+            Owner::User => geteuid().as_raw(),
         }
     }
 }
@@ -76,7 +79,7 @@ impl Places {
             Owner::Host => Ok(self.of_host(control::HOST_PATH)),
             Owner::User => match variable("XDG_RUNTIME_DIR") {
                 Some(dir) => Ok(dir.join(control::USER_RUNTIME_PATH)),
-                None => Ok(home()?.join(control::USER_HOME_PATH)),
+                None => Ok(home("XDG_RUNTIME_DIR")?.join(control::USER_HOME_PATH)),
             },
         }
     }
@@ -85,26 +88,30 @@ impl Places {
     pub fn config(&self, owner: Owner) -> anyhow::Result<PathBuf> {
         match owner {
             Owner::Host => Ok(self.of_host("/etc/smcr/smcr.toml")),
-            Owner::User => match variable("XDG_CONFIG_HOME") {
+            Owner::User => match own_variable("XDG_CONFIG_HOME") {
                 Some(dir) => Ok(dir.join("smcr/smcr.toml")),
-                None => Ok(home()?.join(".config/smcr/smcr.toml")),
+                None => Ok(home("XDG_CONFIG_HOME")?.join(".config/smcr/smcr.toml")),
             },
         }
     }
 
     /// The directory for what smcrctl remembers for this user.
     pub fn state(&self) -> anyhow::Result<PathBuf> {
-        match variable("XDG_STATE_HOME") {
+        match own_variable("XDG_STATE_HOME") {
             Some(dir) => Ok(dir.join("smcr")),
-            None => Ok(home()?.join(".local/state/smcr")),
+            None => Ok(home("XDG_STATE_HOME")?.join(".local/state/smcr")),
         }
     }
 }
 
-fn home() -> anyhow::Result<PathBuf> {
-    match variable("HOME") {
+/// The home directory, in which to look for what `instead` does not name.
+fn home(instead: &str) -> anyhow::Result<PathBuf> {
+    match own_variable("HOME") {
         Some(home) => Ok(home),
-        None => bail!("neither XDG_RUNTIME_DIR nor HOME is set to an absolute path; set HOME"),
+        // Root with a user's HOME (sudo -E): what root writes there follows that user's links.
+        None if variable("HOME").is_some()
+            && let Ok(Some(root)) = User::from_uid(Uid::from_raw(0)) => Ok(root.dir),
+        None => bail!("neither {instead} nor HOME is set to an absolute path; set HOME"),
     }
 }
 
@@ -112,4 +119,46 @@ fn home() -> anyhow::Result<PathBuf> {
 fn variable(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os(name)?);
     Path::is_absolute(&path).then_some(path)
+}
+
+/// The same, where nobody else can put links in the way: for root, a place that is root's.
+fn own_variable(name: &str) -> Option<PathBuf> {
+    variable(name).filter(|path| !geteuid().is_root() || is_roots(path))
+}
+
+/// Whether what is there of a path belongs to root, from the root directory on.
+fn is_roots(path: &Path) -> bool {
+    // In a user namespace the real root, who has the root directory, has another number.
+    let top = fs::metadata("/").map_or(0, |meta| meta.uid());
+    let is_roots = |meta: fs::Metadata| [0, top].contains(&meta.uid());
+    path.ancestors().all(|part| {
+        // Both the link and what it leads to; what is not there yet can be made by the owner of what it is in.
+        fs::symlink_metadata(part).map_or(true, is_roots) && fs::metadata(part).map_or(true, is_roots)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    #[test]
+    fn a_place_of_another_user_is_not_roots() {
+        if !geteuid().is_root() {
+            return; // only root can make one
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("user/mine")).unwrap();
+        fs::create_dir(at("own")).unwrap();
+        chown(at("user"), Some(65534), None).unwrap();
+        symlink(at("own"), at("user/link")).unwrap();
+        symlink(at("user"), at("own/link")).unwrap();
+        for yes in ["own", "own/new/newer", "none"] {
+            assert!(is_roots(&at(yes)), "{yes}");
+        }
+        for no in ["user", "user/mine", "user/new", "user/link", "own/link", "own/link/mine"] {
+            assert!(!is_roots(&at(no)), "{no}");
+        }
+    }
 }

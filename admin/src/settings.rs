@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use smcr_proto::control::list::Rules as RuleList;
 use smcr_proto::control::{Attribute, Drains, Layer, Page, Policy, Profile};
 
@@ -15,7 +15,7 @@ use crate::handshake;
 use crate::out;
 use crate::paths::{Owner, Places};
 use crate::ports;
-use crate::store::{Lock, Store, replace_file};
+use crate::store::{Lock, Store, replace_config};
 
 /// One change of one attribute.
 pub enum Change {
@@ -66,6 +66,21 @@ impl Settings {
             Some(page) => Ok(page.layer),
             None => config::load(&self.file),
         }
+    }
+
+    /// A list that a command adds to or takes from. It is written into the page and into the file as a whole, so where they
+    /// differ (after `--runtime`, or an edit by hand) one would go over the other: nothing is changed then.
+    fn list<T: PartialEq>(&self, of: Attribute, get: impl Fn(&Policy) -> T) -> anyhow::Result<T> {
+        let list = get(self.layer()?.values());
+        if !self.runtime && get(config::load(&self.file)?.values()) != list {
+            bail!(
+                "{} is another list in {} than the one that holds; smcrctl config apply loads the file's, --runtime changes the \
+                 other one alone",
+                of.name(),
+                self.file.display()
+            );
+        }
+        Ok(list)
     }
 
     /// Makes the changes, in the file first: if it cannot be written, nothing is changed.
@@ -140,7 +155,7 @@ impl Settings {
         if new == text {
             return Ok(());
         }
-        replace_file(&self.file, &new)
+        replace_config(&self.file, &new)
     }
 
     /// Says if a stronger layer hides what was just set.
@@ -249,7 +264,7 @@ pub fn port_range(places: &Places, command: &PortRange) -> anyhow::Result<()> {
         }
         _ => Settings::open(places, *scope)?,
     };
-    let old = settings.layer()?.values().ports;
+    let old = settings.list(name, |p| p.ports)?;
     let new = match command {
         PortRange::Add { ports, .. } => ports::add(&old, ports)?,
         PortRange::Del { ports, .. } => ports::del(&old, ports)?,
@@ -280,7 +295,7 @@ pub fn rule(places: &Places, command: &Rules) -> anyhow::Result<()> {
         return out::print(&text);
     }
     let settings = Settings::open(places, *scope)?;
-    let old: RuleList = settings.layer()?.values().rules;
+    let old: RuleList = settings.list(name, |p| p.rules)?;
     let mut rules: Vec<String> = old.iter().map(ToString::to_string).collect();
     match command {
         Rules::Add { words, at, .. } => add_rule(&mut rules, &words.join(" "), *at)?,
@@ -328,18 +343,22 @@ pub fn ueid(places: &Places, command: &Ueid) -> anyhow::Result<()> {
         return out::print(&lines.collect::<String>());
     }
     let settings = Settings::open(places, *scope)?;
-    let old = settings.layer()?.values().ueids;
-    let mut eids: Vec<String> = old.iter().map(ToString::to_string).collect();
+    let old = || settings.list(name, |p| p.ueids.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let mut eids = Vec::new();
     match command {
-        Ueid::Add { eid, .. } => eids.push(eid.clone()),
+        Ueid::Add { eid, .. } => {
+            eids = old()?;
+            eids.push(eid.clone());
+        }
         Ueid::Del { eid, .. } => {
+            eids = old()?;
             let before = eids.len();
             eids.retain(|e| e != eid);
             if eids.len() == before {
                 return Err(usage(format!("no user EID `{eid}`; see smcrctl ueid show")));
             }
         }
-        _ => eids.clear(),
+        _ => {}
     }
     settings.apply(&[Change::Set(name, eids.join(","))])
 }

@@ -4,7 +4,7 @@
 //! processes that map it. Used by the commands that show or change settings.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -81,11 +81,7 @@ impl Store {
     }
 
     fn look(&self) -> anyhow::Result<Option<Result<Page, ReadError>>> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-            .open(&self.path);
-        let file = match opened {
+        let file = match self.open(false) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|e| self.refused(e, "read"))?,
         };
@@ -109,7 +105,8 @@ impl Store {
         let read = control::read(mapping.words()).map(|(_, page)| page);
         if read == Err(ReadError::Busy) {
             // A change that was not finished may be repaired only if this is a page of ours.
-            let bytes = std::fs::read(&self.path).map_err(|e| self.refused(e, "read"))?;
+            let mut bytes = Vec::new();
+            (&file).take(LEN as u64).read_to_end(&mut bytes).map_err(|e| self.refused(e, "read"))?;
             if let Err(error @ (PageError::NotAPage | PageError::Newer(_))) = control::parse(&bytes)
             {
                 return Ok(Some(Err(ReadError::Page(error))));
@@ -135,16 +132,25 @@ impl Store {
     }
 
     fn write_in_place(&self, image: &[u8; LEN]) -> io::Result<()> {
-        std::fs::set_permissions(&self.path, Permissions::from_mode(self.mode() | 0o200))?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(&self.path);
-        std::fs::set_permissions(&self.path, Permissions::from_mode(self.mode()))?;
-        let mapping = Mapping::new(&file?, true)?;
+        // By its descriptor: under its name there may be a link by now, if the directory is another user's.
+        let page = self.open(false)?;
+        page.set_permissions(Permissions::from_mode(self.mode() | 0o200))?;
+        let writable = self.open(true);
+        page.set_permissions(Permissions::from_mode(self.mode()))?;
+        let writable = writable?;
+        let (looked, opened) = (page.metadata()?, writable.metadata()?);
+        if (looked.dev(), looked.ino()) != (opened.dev(), opened.ino()) {
+            return Err(io::Error::other("it was replaced meanwhile"));
+        }
+        let mapping = Mapping::new(&writable, true)?;
         control::store(mapping.words(), image);
         Ok(())
+    }
+
+    fn open(&self, writable: bool) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(writable).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits());
+        options.open(&self.path)
     }
 
     fn mode(&self) -> u32 {
@@ -171,7 +177,6 @@ impl Store {
     }
 }
 
-/// Writes a file so that a reader sees either the old or the new one, also after a crash.
 /// Keeps away who would change this file of the user's own at the same time.
 pub fn lock_beside(path: &Path) -> anyhow::Result<Lock> {
     let lock = path.with_extension("lock");
@@ -195,17 +200,29 @@ fn lock_file(path: &Path) -> io::Result<Lock> {
     }
 }
 
+/// Reads a file that smcrctl alone writes. It is no link.
+pub fn read_state(path: &Path) -> io::Result<String> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    io::read_to_string(OpenOptions::new().read(true).custom_flags(flags).open(path)?)
+}
+
+/// Replaces a configuration file, which may be a link to where it is kept.
+pub fn replace_config(path: &Path, text: &str) -> anyhow::Result<()> {
+    replace_file(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()), text)
+}
+
+/// Writes a file so that a reader sees either the old or the new one, also after a crash. A link is replaced as
+/// such, and not what it leads to.
 pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let write = || -> io::Result<()> {
-        // A configuration file may be a link to where it is kept.
-        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);
-        let mode = std::fs::metadata(path).map_or(0o644, |m| m.mode() & 0o7777);
+        let old = std::fs::symlink_metadata(path).ok().filter(|m| m.is_file());
+        let mode = old.map_or(0o644, |m| m.mode() & 0o7777);
         let _ = std::fs::remove_file(&new);
         let mut file = OpenOptions::new()
             .write(true)

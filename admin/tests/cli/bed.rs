@@ -1,8 +1,10 @@
 //! A directory of files for one test, and smcrctl working in it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use nix::unistd::geteuid;
 use tempfile::TempDir;
 
 pub struct Bed {
@@ -12,6 +14,9 @@ pub struct Bed {
 impl Bed {
     pub fn new() -> Bed {
         let dir = tempfile::tempdir().unwrap();
+        // Root's smcrctl takes no home that others can put links into, but the real one.
+        let others = |part: &Path| std::fs::metadata(part).unwrap().uid() != 0;
+        assert!(!geteuid().is_root() || !dir.path().ancestors().any(others), "run by root, this needs a TMPDIR of root's");
         for name in ["root", "home", "run"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }

@@ -284,3 +284,45 @@ fn profiles_set_what_they_name() {
     bed.ok(&["config", "apply", "--user"]);
     assert_eq!(bed.ok(&["get", "-n", "spin_us", "strict"]), "200\n1\n");
 }
+
+/// One profile over another: the file makes the page that the commands have made.
+#[test]
+fn profiles_over_each_other_are_the_same_in_file_and_page() {
+    let bed = Bed::new();
+    bed.ok(&["set", "--user", "profile=safe"]);
+    bed.ok(&["set", "--user", "profile=cpu"]);
+    let shown = bed.ok(&["get", "spin_us", "max_memory", "switch_ops", "switch_bytes"]);
+    assert!(shown.contains("spin_us = 0\nmax_memory = 256\n"), "{shown}");
+    bed.ok(&["config", "apply", "--user"]);
+    assert_eq!(bed.ok(&["get", "spin_us", "max_memory", "switch_ops", "switch_bytes"]), shown);
+}
+
+/// What holds now only does not get into the file by the way, and an edit of the file is not lost.
+#[test]
+fn lists_that_differ_in_file_and_page_are_not_mixed() {
+    let bed = Bed::new();
+    bed.ok(&["set", "--user", "port_range_list=23", "user_eids=A", "rules=use=tcp port=9"]);
+    bed.ok(&["port-range", "add", "--user", "--runtime", "80"]);
+    bed.ok(&["rule", "add", "--user", "--runtime", "use=tcp port=10"]);
+    bed.ok(&["ueid", "add", "--user", "--runtime", "B"]);
+    let (file, image) = (fs::read(bed.config()).unwrap(), fs::read(bed.page()).unwrap());
+    for args in [
+        &["port-range", "add", "--user", "99"][..],
+        &["port-range", "del", "--user", "80"],
+        &["rule", "add", "--user", "use=tcp", "port=11"],
+        &["rule", "del", "--user", "2"],
+        &["ueid", "add", "--user", "C"],
+        &["ueid", "del", "--user", "B"],
+    ] {
+        let line = bed.fails(args, 1);
+        assert!(line.contains("smcrctl config apply loads the file's"), "{args:?}: {line}");
+    }
+    assert_eq!((fs::read(bed.config()).unwrap(), fs::read(bed.page()).unwrap()), (file, image));
+    bed.ok(&["port-range", "del", "--user", "--runtime", "80"]);
+    bed.ok(&["port-range", "add", "--user", "99"]);
+    bed.ok(&["ueid", "flush", "--user"]);
+    bed.ok(&["ueid", "add", "--user", "0123"]);
+    bed.ok(&["config", "apply", "--user"]);
+    assert_eq!(bed.ok(&["rule", "list"]), "1\tuse=tcp port=9\n");
+    assert_eq!(bed.ok(&["get", "-n", "port_range_list", "user_eids"]), "23,99\n0123\n");
+}
