@@ -5,7 +5,7 @@
 //! - settings: `settings`, `ports`, `config_command` over `effective`, `config`, `store`, `mapping`;
 //! - observation: `sock`, `stats`, `top`, `explain`, `drain`, `linkgroup` over `totals`, `baseline`,
 //!   `scan`, `family`, `procfs`;
-//! - programs and machine: `run`, `unit`, `check`, `bench`, `device` over `program`, `library`;
+//! - programs and machine: `run`, `unit`, `check`, `bench`, `device` over `program`, `library`, `inherited`;
 //! - everywhere: `paths`, `out`.
 
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ mod fail;
 mod family;
 mod generate;
 mod handshake;
+mod inherited;
 mod library;
 mod linkgroup;
 mod mapping;

@@ -1,4 +1,4 @@
-//! A control page mapped into memory: the only unsafe code of smcrctl. Used by `store`.
+//! A control page mapped into memory. Used by `store`. With `inherited` all unsafe code of smcrctl.
 
 use std::ffi::c_void;
 use std::fs::File;

@@ -9,7 +9,7 @@ use smcr_proto::control::Profile;
 
 use crate::cli::RunArgs;
 use crate::fail::usage;
-use crate::{config, library, out, program};
+use crate::{config, inherited, library, out, program};
 
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let profile = args.profile.as_deref().map(profile).transpose()?;
@@ -31,6 +31,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         Err(error) if args.or_plain => out::note(&format!("smcrctl: {error:#}; started without")),
         Err(error) => return Err(error),
     }
+    inherited::hand_on(&mut command);
     let error = command.exec();
     bail!("cannot start {}: {error}", path.display())
 }

@@ -11,7 +11,7 @@ use super::{Finding, Grade};
 use crate::effective::Effective;
 use crate::fail::usage;
 use crate::paths::Places;
-use crate::{bench, device, procfs};
+use crate::{bench, device, out, procfs};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -178,7 +178,7 @@ fn peer_library(peer: SocketAddr) -> Finding {
         if !procfs::sockets(&fds).values().any(|inode| inodes.contains(inode)) {
             continue;
         }
-        let name = procfs::name(pid).unwrap_or_default();
+        let name = out::clean(&procfs::name(pid).unwrap_or_default());
         return match procfs::has_library(pid) {
             Some(true) => Finding::new(
                 Grade::Good,

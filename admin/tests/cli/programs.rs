@@ -49,6 +49,37 @@ fn run_puts_the_library_in_front() {
         .code(7);
 }
 
+/// Rust's runtime ignores SIGPIPE in smcrctl, and its Command gives the default; the program gets what was there before.
+#[test]
+fn run_leaves_signals_as_they_were() {
+    let (own, lib) = (env!("CARGO_BIN_EXE_smcrctl"), harmless());
+    const PIPE: u64 = 1 << (nix::libc::SIGPIPE - 1);
+    for (before, ignored) in [("trap '' PIPE;", PIPE), ("", 0)] {
+        let script = format!("{before} exec '{own}' run -- grep SigIgn /proc/self/status");
+        let output = std::process::Command::new("sh").args(["-c", &script]).env("SMCR_LIB", &lib).output().unwrap();
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mask = line.split_whitespace().nth(1).and_then(|m| u64::from_str_radix(m, 16).ok());
+        assert_eq!(mask.map(|m| m & PIPE), Some(ignored), "{before} {line}");
+    }
+}
+
+/// A program's name comes from whoever started it.
+#[test]
+fn a_name_cannot_steer_the_terminal_of_check() {
+    let bed = Bed::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let name = bed.path("a\x1b[2Jb");
+    std::os::unix::fs::symlink("/bin/sleep", &name).unwrap();
+    // The listener goes with the Command: its process alone has it then.
+    let mut service = std::process::Command::new(&name).arg("600").stdin(std::os::fd::OwnedFd::from(listener)).spawn().unwrap();
+    let output = bed.smcrctl(&["check", &at]).env("SMCR_LIB", harmless()).output().unwrap();
+    service.kill().unwrap();
+    service.wait().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(&format!("a?[2Jb ({})", service.id())) && !text.contains('\x1b'), "{text}");
+}
+
 #[test]
 fn run_refuses_what_cannot_have_it() {
     let bed = Bed::new();
