@@ -5,6 +5,8 @@
 //! (`wake`). One that sleeps where the library does not see it answers when something else wakes it,
 //! such as the other end: the hand-over of either moves both directions and wakes the other.
 
+mod unseen;
+
 use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,12 +20,14 @@ use crate::fail::usage;
 use crate::out;
 use crate::paths::Places;
 use crate::procfs;
-use crate::scan::{Connection, Host, may_look};
+use crate::scan::{Connection, Host, is_ours, may_look};
 use crate::settings::Settings;
 use crate::wake;
 
 /// Time between two looks at the pages.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time after which those that have not answered are woken once more.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What the caller named.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,36 +43,78 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
     let target = match meant {
         Meant::All => Target::All,
         Meant::Port(port) => Target::Port(port),
-        Meant::Process(pid) => match (procfs::own_pid(pid), procfs::start_time(pid)) {
-            (Some(pid), Some(start)) => Target::Process { pid, start },
-            _ => bail!("no process {pid}; smcrctl sock lists those with the library"),
-        },
+        Meant::Process(pid) => process_target(&host, pid)?,
     };
-    let had = before.iter().filter(|c| meant.concerns(c)).count();
-    if had == 0 {
+    let asked: Vec<_> = before.iter().filter(|c| meant.concerns(c)).collect();
+    let unseen = unseen::count(&host, meant);
+    if asked.is_empty() && unseen == 0 {
         return out::print("no such connections are in memory; nothing to move\n");
     }
     Settings::open(places, args.scope)?.drain(target)?;
-    rouse(&host, before.iter().filter(|c| meant.concerns(c)));
+    rouse(&host, asked.iter().copied());
+    let had = asked.len();
     if args.no_wait {
+        if unseen > 0 {
+            out::note(&format!("note: {}", told(unseen)));
+        }
         return out::print(&format!("asked for {had} connections\n"));
     }
-    let end = Instant::now() + Duration::from_secs(args.timeout.into());
+    if had > 0 {
+        wait(&asked, meant, args.timeout)?;
+        out::print(&format!("moved {had} connections to TCP\n"))?;
+    }
+    match unseen {
+        0 => Ok(()),
+        // That all have moved is what success means.
+        n => bail!("{}", told(n)),
+    }
+}
+
+fn told(unseen: usize) -> String {
+    let who = if nix::unistd::geteuid().is_root() { "smcrctl with CAP_SYS_PTRACE" } else { "root" };
+    format!(
+        "{unseen} processes cannot be looked into and may have such connections; they are asked as well, and {who} sees \
+         whether they have moved"
+    )
+}
+
+/// Waits until what was asked for is on TCP. Connections that are made meanwhile, and go to memory as before, were not.
+fn wait(asked: &[&Connection], meant: Meant, seconds: u32) -> anyhow::Result<()> {
+    let inodes: BTreeSet<u64> = asked.iter().map(|c| c.inode).collect();
+    let end = Instant::now() + Duration::from_secs(seconds.into());
+    let mut next = Instant::now() + AGAIN;
     loop {
-        let (_, mut left) = in_memory()?;
-        left.retain(|c| meant.concerns(c));
+        let (host, mut left) = in_memory()?;
+        left.retain(|c| meant.concerns(c) && inodes.contains(&c.inode));
         if left.is_empty() {
-            return out::print(&format!("moved {had} connections to TCP\n"));
+            return Ok(());
         }
-        if Instant::now() >= end {
+        let now = Instant::now();
+        if now >= end {
             bail!(
-                "{} of {had} connections are still in memory after {} s; asked, and to answer when they look at them: {}",
+                "{} of {} connections are still in memory after {seconds} s; asked, and to answer when they look at them: {}",
                 left.len(),
-                args.timeout,
+                asked.len(),
                 processes(&left)
             );
         }
+        // A byte in the pipe that came while the process looked at something else may have told it nothing.
+        if now >= next {
+            rouse(&host, left.iter());
+            next = now + AGAIN;
+        }
         sleep(PAUSE);
+    }
+}
+
+/// The number and start of a process as it knows them itself: its record's, else the kernel's.
+fn process_target(host: &Host, pid: u32) -> anyhow::Result<Target> {
+    let mut records = host.families.iter().flat_map(|f| f.page.processes.iter().map(move |p| (f, p)));
+    let own = records.find(|(f, p)| f.holder(p.index).is_some_and(|h| h.pid == pid));
+    let of_kernel = || Some((procfs::own_pid(pid)?, procfs::start_time(pid)?));
+    match own.map(|(_, p)| (p.pid, p.start)).or_else(of_kernel) {
+        Some((pid, start)) => Ok(Target::Process { pid, start }),
+        None => bail!("no process {pid}; smcrctl sock lists those with the library"),
     }
 }
 
@@ -124,6 +170,11 @@ impl Meant {
     }
 }
 
+/// A process that may be asked: one that can be looked into, or one of ours that hides itself.
+fn named(pid: u32) -> anyhow::Result<u32> {
+    may_look(pid).or_else(|error| if is_ours(pid) { Ok(pid) } else { Err(error) })
+}
+
 fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
     let wrong = || usage(format!("`{text}`: write a PID, a PORT or all"));
     if text == "all" {
@@ -131,7 +182,7 @@ fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
     }
     if let Some(pid) = text.strip_prefix("pid:") {
         let pid = pid.parse().map_err(|_| wrong())?;
-        return Ok(Meant::Process(may_look(pid)?));
+        return Ok(Meant::Process(named(pid)?));
     }
     if let Some(port) = text.strip_prefix("port:").or(text.strip_prefix(':')) {
         return Ok(Meant::Port(port.parse().map_err(|_| wrong())?));
@@ -147,7 +198,7 @@ fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
         ))),
         (false, true, Some(port)) => Ok(port),
         (true, ..) => Ok(pid),
-        (false, ..) if procfs::owner(number).is_some() => Ok(Meant::Process(may_look(number)?)),
+        (false, ..) if procfs::owner(number).is_some() => Ok(Meant::Process(named(number)?)),
         (false, _, Some(port)) => Ok(port),
         (false, _, None) => bail!("no process {number}; see smcrctl sock"),
     }

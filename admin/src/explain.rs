@@ -181,7 +181,7 @@ fn about_settings(code: u32, places: &Places) -> Option<String> {
 
 /// A process without a page: says the likeliest cause that can be seen from here.
 fn why_no_page(pid: u32, host: &Host) -> String {
-    if host.unreadable > 0 || procfs::descriptors(pid).is_err() {
+    if !host.unreadable.is_empty() || procfs::descriptors(pid).is_err() {
         return format!("process {pid} belongs to another user; ask root to look\n");
     }
     match procfs::has_library(pid) {

@@ -15,6 +15,11 @@ use smcr_proto::page::{self, header, process, socket};
 use self::array::{Array, Bytes, read_some};
 pub use self::record::{Process, Socket, reason_word};
 
+/// Records that one page may have, four times and twice what the library makes room for: who shows pages must not
+/// take the memory of root, who looks at them.
+const MOST_PROCESSES: u64 = 1 << 12;
+const MOST_SOCKETS: u64 = 1 << 17;
+
 /// What is in a page.
 #[derive(Clone, Debug)]
 pub struct Family {
@@ -35,6 +40,8 @@ pub enum FamilyError {
     NotAPage,
     /// Offsets or sizes in its header cannot be.
     Layout(&'static str),
+    /// Its process has more of them than a library makes.
+    Many,
 }
 
 impl std::fmt::Display for FamilyError {
@@ -43,6 +50,7 @@ impl std::fmt::Display for FamilyError {
             FamilyError::Io(error) => write!(f, "cannot read the family page: {error}"),
             FamilyError::NotAPage => f.write_str("not a family page"),
             FamilyError::Layout(what) => write!(f, "the family page has an impossible {what}"),
+            FamilyError::Many => f.write_str("it shows more than two family pages"),
         }
     }
 }
@@ -78,6 +86,7 @@ impl Family {
                 0 => head.u32(header::PROC_CAP).into(),
                 high => high.min(head.u32(header::PROC_CAP)).into(),
             },
+            most: MOST_PROCESSES,
             least: process::COUNTERS,
             want: process::LEN,
             name: "process array",
@@ -90,6 +99,7 @@ impl Family {
             first: head.u32(header::SOCK_OFF).into(),
             size: head.u32(header::SOCK_SIZE).into(),
             count: high.min(head.u32(header::SOCK_CAP)).into(),
+            most: MOST_SOCKETS,
             least: socket::PUBLIC_LEN,
             want: socket::LEN,
             name: "socket array",
@@ -105,6 +115,7 @@ impl Family {
                 Some(used) => (used * link::EACH).min(head.u32(header::LINK_CAP) as usize) as u64,
                 None => 0,
             },
+            most: MOST_PROCESSES * link::EACH as u64,
             least: link::LEN,
             want: link::LEN,
             name: "link group array",
@@ -196,6 +207,24 @@ mod tests {
         ));
         assert!(matches!(page(|b| b.clear()), Err(FamilyError::NotAPage)));
         assert!(page(|b| b[header::SOCK_SIZE..][..4].fill(0)).is_err());
+    }
+
+    #[test]
+    fn more_records_than_a_library_makes_are_refused() {
+        let with = |at: usize, high: usize, n: u32, size: usize| {
+            page(|b| {
+                b[at..at + 4].copy_from_slice(&n.to_le_bytes());
+                b[high..high + 4].copy_from_slice(&n.to_le_bytes());
+                b.resize(b.len() + n as usize * size, 0);
+            })
+        };
+        for (at, high, most, size) in [
+            (header::PROC_CAP, header::PROC_HIGH, MOST_PROCESSES, process::LEN),
+            (header::SOCK_CAP, header::SOCK_HIGH, MOST_SOCKETS, SIZE),
+        ] {
+            assert!(with(at, high, most as u32, size).is_ok());
+            assert!(matches!(with(at, high, most as u32 + 1, size), Err(FamilyError::Layout(_))));
+        }
     }
 
     #[test]

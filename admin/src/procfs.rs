@@ -3,13 +3,15 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use nix::fcntl::readlinkat;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlinkat};
 
 /// The numbers of all processes that this user can see.
 pub fn pids() -> io::Result<Vec<u32>> {
@@ -18,9 +20,15 @@ pub fn pids() -> io::Result<Vec<u32>> {
     Ok(names.filter_map(|n| n.parse().ok()).collect())
 }
 
-/// The user that a process belongs to; none if there is no such process.
+/// The user that a process belongs to; none if there is no such process. Of one that hides itself
+/// (PR_SET_DUMPABLE) that is root, see [`user`].
 pub fn owner(pid: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// The user of a process, whether it hides itself or not.
+pub fn user(pid: u32) -> Option<u32> {
+    status(&pid.to_string(), "Uid")?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// What a descriptor refers to, as the name of its link says.
@@ -33,20 +41,40 @@ pub enum Kind {
     Other,
 }
 
-/// The descriptors of a process and what they refer to, as far as they can still be read.
+/// The descriptors of a process and what they refer to, as far as they can still be read. To list them takes
+/// less than to read them: root without CAP_SYS_PTRACE, as in a container, may do the first alone.
 pub fn descriptors(pid: u32) -> io::Result<Vec<(i32, Kind)>> {
     let path = format!("/proc/{pid}/fd");
     // One look-up of the directory for all its links.
     let dir = File::open(&path)?;
     let mut found = Vec::new();
+    let mut refused = false;
     for entry in fs::read_dir(&path)? {
         let Ok(name) = entry.map(|e| e.file_name()) else { continue };
-        let number = name.to_str().and_then(|n| n.parse().ok());
-        if let (Some(number), Ok(link)) = (number, readlinkat(&dir, name.as_os_str())) {
-            found.push((number, kind_of_link(&link)));
+        let Some(number) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
+        match readlinkat(&dir, name.as_os_str()) {
+            Ok(link) => found.push((number, kind_of_link(&link))),
+            Err(error) => refused |= error == Errno::EACCES,
         }
     }
+    if refused && found.is_empty() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     Ok(found)
+}
+
+/// What a descriptor of a process refers to, found without opening it: to open a device, a terminal or a pipe
+/// does something.
+pub fn place(pid: u32, fd: i32) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlag::O_PATH.bits());
+    options.open(format!("/proc/{pid}/fd/{fd}")).ok()
+}
+
+/// Opens that very file.
+pub fn open_place(place: &File, options: &mut OpenOptions) -> Option<File> {
+    options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits());
+    options.open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok()
 }
 
 fn kind_of_link(link: &OsStr) -> Kind {

@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::bail;
-use nix::fcntl::OFlag;
 use smcr_proto::control::rule::glob;
 use smcr_proto::page::{MEMFD_NAME, State};
 
@@ -24,16 +23,24 @@ use crate::procfs::{self, Kind, TcpLine};
 pub struct Host {
     pub families: Vec<FamilyView>,
     /// Processes of ours that we may not look into.
-    pub unreadable: usize,
+    pub unreadable: Vec<u32>,
     /// Processes whose pages cannot be understood.
     broken: Vec<(u32, FamilyError)>,
 }
+
+/// Identities of pages, and their places in `families`.
+type Seen = HashMap<(u64, u64), usize>;
+
+/// Pages that are read of one process. It may have its parent's as well as its own.
+const MOST_PAGES: usize = 2;
 
 /// A page and the living processes that have it open.
 pub struct FamilyView {
     pub page: Family,
     pub holders: Vec<Holder>,
     by_process: HashMap<u32, usize>,
+    /// The holders of each socket, and its descriptor there.
+    by_inode: HashMap<u64, Vec<(usize, i32)>>,
 }
 
 /// A living process.
@@ -92,23 +99,16 @@ impl Host {
             Some(pid) => vec![may_look(pid)?],
             None => procfs::pids()?,
         };
-        let own = nix::unistd::geteuid();
         let mut host = Host::default();
-        let mut seen: HashMap<(u64, u64), usize> = HashMap::new();
+        let mut seen = Seen::new();
         for pid in pids {
             if who.uid.is_some_and(|u| procfs::owner(pid) != Some(u)) {
                 continue;
             }
-            let Ok(fds) = procfs::descriptors(pid) else {
-                let uid = procfs::owner(pid);
-                if uid.is_some_and(|uid| own.is_root() || own.as_raw() == uid) {
-                    host.unreadable += 1;
-                }
-                continue;
-            };
-            let is_page = |kind: &Kind| matches!(kind, Kind::Memory(name) if name == MEMFD_NAME);
-            for (fd, _) in fds.iter().filter(|(_, kind)| is_page(kind)) {
-                host.add(pid, *fd, &fds, &mut seen);
+            match procfs::descriptors(pid) {
+                Ok(fds) => host.add_all(pid, &fds, &mut seen),
+                Err(_) if is_ours(pid) => host.unreadable.push(pid),
+                Err(_) => {}
             }
         }
         host.families.retain(|f| !f.holders.is_empty());
@@ -118,40 +118,36 @@ impl Host {
         Ok(host)
     }
 
-    fn add(
-        &mut self,
-        pid: u32,
-        fd: i32,
-        fds: &[(i32, Kind)],
-        seen: &mut HashMap<(u64, u64), usize>,
-    ) {
-        let Some((file, id)) = open_page(pid, fd) else {
-            return;
-        };
+    /// The pages of a process.
+    fn add_all(&mut self, pid: u32, fds: &[(i32, Kind)], seen: &mut Seen) {
+        let is_page = |kind: &Kind| matches!(kind, Kind::Memory(name) if name == MEMFD_NAME);
+        let mut own = Vec::with_capacity(MOST_PAGES);
+        for (fd, _) in fds.iter().filter(|(_, kind)| is_page(kind)) {
+            let Some((file, id)) = open_page(pid, *fd) else { continue };
+            if own.contains(&id) {
+                continue; // open twice
+            }
+            if own.len() == MOST_PAGES {
+                return self.broken.push((pid, FamilyError::Many));
+            }
+            own.push(id);
+            self.add(pid, &file, id, fds, seen);
+        }
+    }
+
+    fn add(&mut self, pid: u32, file: &File, id: (u64, u64), fds: &[(i32, Kind)], seen: &mut Seen) {
         let at = match seen.get(&id) {
             Some(at) => *at,
-            None => {
-                let page = match Family::read(&file) {
-                    Ok(page) => page,
-                    Err(error) => {
-                        self.broken.push((pid, error));
-                        return;
-                    }
-                };
-                self.families.push(FamilyView {
-                    page,
-                    holders: Vec::new(),
-                    by_process: HashMap::new(),
-                });
-                seen.insert(id, self.families.len() - 1);
-                self.families.len() - 1
-            }
+            None => match Family::read(file) {
+                Ok(page) => {
+                    self.families.push(FamilyView::new(page));
+                    seen.insert(id, self.families.len() - 1);
+                    self.families.len() - 1
+                }
+                Err(error) => return self.broken.push((pid, error)),
+            },
         };
-        let Some(family) = self.families.get_mut(at) else {
-            return;
-        };
-        // A process may have the page open twice.
-        if family.holders.last().is_none_or(|h| h.pid != pid) {
+        if let Some(family) = self.families.get_mut(at) {
             family.holders.extend(Holder::look(pid, fds, &family.page));
         }
     }
@@ -179,11 +175,13 @@ impl Host {
     /// Says why something may be missing, when there is nothing to see.
     pub fn explain_empty(&self) -> String {
         let mut text = "no process with the library was found".to_string();
-        if self.unreadable > 0 {
-            text += &format!("; {} processes could not be looked into", self.unreadable);
+        if !self.unreadable.is_empty() {
+            text += &format!("; {} processes could not be looked into", self.unreadable.len());
         }
-        if !nix::unistd::geteuid().is_root() {
-            text += "; only root sees those of other users";
+        match nix::unistd::geteuid().is_root() {
+            true if !self.unreadable.is_empty() => text += ", which takes CAP_SYS_PTRACE",
+            true => {}
+            false => text += "; only root sees those of other users",
         }
         text
     }
@@ -204,10 +202,19 @@ impl Host {
     }
 }
 
+/// Whether a process is one that this user should be able to look into.
+pub fn is_ours(pid: u32) -> bool {
+    let own = nix::unistd::geteuid();
+    procfs::user(pid).is_some_and(|uid| own.is_root() || own.as_raw() == uid)
+}
+
 /// A process that the caller named; an error if there is none, or it is not to be seen.
 pub fn may_look(pid: u32) -> anyhow::Result<u32> {
-    match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+    match procfs::descriptors(pid) {
         Ok(_) => Ok(pid),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied && nix::unistd::geteuid().is_root() => {
+            bail!("process {pid} cannot be looked into; run smcrctl with CAP_SYS_PTRACE")
+        }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             bail!("process {pid} belongs to another user or hides itself; ask root to look")
         }
@@ -215,25 +222,34 @@ pub fn may_look(pid: u32) -> anyhow::Result<u32> {
     }
 }
 
-/// Opens a page and gives its identity; none if it is no plain file any more.
+/// Opens a page and gives its identity; none if it is no plain file. The name of the link is no proof.
 fn open_page(pid: u32, fd: i32) -> Option<(File, (u64, u64))> {
-    let path = format!("/proc/{pid}/fd/{fd}");
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    let file = options.open(path).ok()?;
-    let meta = file.metadata().ok()?;
-    meta.is_file().then_some((file, (meta.dev(), meta.ino())))
+    let place = procfs::place(pid, fd)?;
+    let meta = place.metadata().ok().filter(|m| m.is_file())?;
+    let file = procfs::open_place(&place, OpenOptions::new().read(true))?;
+    Some((file, (meta.dev(), meta.ino())))
 }
 
 impl FamilyView {
-    /// Finds the living process of each process record.
+    fn new(page: Family) -> FamilyView {
+        FamilyView { page, holders: Vec::new(), by_process: HashMap::new(), by_inode: HashMap::new() }
+    }
+
+    /// Finds the living process of each process record, and who has which socket.
     fn index(&mut self) {
         for process in &self.page.processes {
+            // One that had no /proc when it began (chroot) does not know when it started.
             let same = |h: &Holder| {
-                h.start == process.start && (h.own_pid == process.pid || h.pid == process.pid)
+                (h.start == process.start || process.start == 0)
+                    && (h.own_pid == process.pid || h.pid == process.pid)
             };
             if let Some(at) = self.holders.iter().position(same) {
                 self.by_process.insert(process.index, at);
+            }
+        }
+        for (at, holder) in self.holders.iter().enumerate() {
+            for (fd, inode) in holder.sockets.iter() {
+                self.by_inode.entry(*inode).or_default().push((at, *fd));
             }
         }
     }
@@ -245,35 +261,44 @@ impl FamilyView {
             .and_then(|at| self.holders.get(*at))
     }
 
+    /// Who has a socket, and under which number: the process of this record if it does, else any.
+    fn has(&self, inode: u64, process: u32) -> Option<(&Holder, i32)> {
+        let all = self.by_inode.get(&inode)?;
+        let last = self.by_process.get(&process);
+        let (at, fd) = all.iter().find(|(at, _)| Some(at) == last).or(all.first())?;
+        Some((self.holders.get(*at)?, *fd))
+    }
+
     /// The connection of a record; none if it is not to be found any more, for the record of a
     /// close that the library did not see stays behind for a while.
     fn connection(&self, socket: &Socket, tables: &mut Tables) -> Option<Connection> {
         let last = self.holder(socket.process);
         let inode = last.and_then(|h| h.sockets.get(&socket.fd).copied());
         let table = tables.of(last.or(self.holders.first())?);
-        let (user, inode) = match (last, inode) {
+        let (user, fd, inode) = match (last, inode) {
             (Some(user), Some(inode)) => {
                 let line = table.and_then(|t| t.by_inode.get(&inode));
                 // Another socket under the same number: the one we look for is closed.
                 if line.is_some_and(|l| !l.is_of(socket)) {
                     return None;
                 }
-                (user, inode)
+                (user, socket.fd, inode)
             }
-            // Its last user closed it or is gone, but a relative may have it open.
+            // Its last user closed it, gave it another number or is gone, but a relative may have it open. With -p
+            // only one process was looked at, and what it does not have is not its own.
             _ => {
                 let (local, peer) = socket.addresses?;
                 let inode = *table?.inodes.get(&(plain(local), plain(peer)))?;
-                let has = |h: &&Holder| h.sockets.get(&socket.fd) == Some(&inode);
-                let other = self.holders.iter().take(64).find(has);
-                (last.or(other).or(self.holders.first())?, inode)
+                let has = self.has(inode, socket.process);
+                let (user, fd) = has.or(last.map(|user| (user, socket.fd)))?;
+                (user, fd, inode)
             }
         };
         let line = table.and_then(|t| t.by_inode.get(&inode));
         let of_kernel = line.map(|l| (l.local, l.peer));
         let addresses = socket.addresses.or(of_kernel);
         Some(Connection {
-            socket: socket.clone(),
+            socket: Socket { fd, ..socket.clone() },
             user: user.clone(),
             inode,
             local: addresses.map(|(local, _)| local),

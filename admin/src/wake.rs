@@ -4,12 +4,11 @@
 //! belongs to the process, which may have closed the pipe or be a liar: the file is looked at before
 //! it is opened, and a byte goes into that very pipe or nowhere.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use nix::fcntl::OFlag;
+use crate::procfs;
 
 /// Rings the pipe with this number and inode of a process; false if it is not there.
 pub fn ring(pid: u32, fd: i32, inode: u64) -> bool {
@@ -17,15 +16,12 @@ pub fn ring(pid: u32, fd: i32, inode: u64) -> bool {
 }
 
 fn try_ring(pid: u32, fd: i32, inode: u64) -> Option<()> {
-    let place = open(&format!("/proc/{pid}/fd/{fd}"), OFlag::O_PATH)?;
+    let place = procfs::place(pid, fd)?;
     let meta = place.metadata().ok()?;
     if inode == 0 || !meta.file_type().is_fifo() || meta.ino() != inode {
         return None;
     }
-    let at = format!("/proc/self/fd/{}", place.as_raw_fd());
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    let mut pipe = options.open(at).ok()?;
+    let mut pipe = procfs::open_place(&place, OpenOptions::new().write(true))?;
     // A full pipe has rung already.
     match pipe.write_all(&[1]) {
         Ok(()) => Some(()),
@@ -33,16 +29,11 @@ fn try_ring(pid: u32, fd: i32, inode: u64) -> Option<()> {
     }
 }
 
-fn open(path: &str, flags: OFlag) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(flags.bits());
-    options.open(path).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{PipeReader, Read, pipe};
+    use std::os::fd::AsRawFd;
 
     fn inode(pipe: &PipeReader) -> u64 {
         let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());

@@ -6,8 +6,6 @@ use std::os::unix::fs::FileExt;
 
 use super::FamilyError;
 
-/// Records of one kind that are looked at in one page, at most.
-const MOST_RECORDS: u64 = 1 << 20;
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
 
@@ -16,6 +14,8 @@ pub struct Array {
     pub first: u64,
     pub size: u64,
     pub count: u64,
+    /// Records that there may be.
+    pub most: u64,
     /// Bytes that a record must have.
     pub least: usize,
     /// Bytes of a record that are of use.
@@ -39,7 +39,7 @@ impl Array {
             .size
             .checked_mul(self.count)
             .and_then(|n| n.checked_add(self.first));
-        if self.size < self.least as u64 || self.count > MOST_RECORDS || end.is_none_or(|e| e > len)
+        if self.size < self.least as u64 || self.count > self.most || end.is_none_or(|e| e > len)
         {
             return Err(wrong);
         }

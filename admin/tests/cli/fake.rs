@@ -28,15 +28,20 @@ pub struct Fake {
 impl Fake {
     /// A process with one record for itself, and none yet for its connection.
     pub fn start() -> Fake {
-        Fake::with(Page::new(SIZES))
+        Fake::with(Page::new(SIZES), Stdio::null())
+    }
+
+    /// The same with something as its standard error.
+    pub fn with_error(stderr: impl Into<Stdio>) -> Fake {
+        Fake::with(Page::new(SIZES), stderr.into())
     }
 
     /// The same with a library of before.
     pub fn of_the_first_library() -> Fake {
-        Fake::with(Page::new(FIRST_SIZES))
+        Fake::with(Page::new(FIRST_SIZES), Stdio::null())
     }
 
-    fn with(page: Page) -> Fake {
+    fn with(page: Page, stderr: Stdio) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
@@ -45,7 +50,7 @@ impl Fake {
             .arg("600")
             .stdin(OwnedFd::from(page.file.try_clone().unwrap()))
             .stdout(OwnedFd::from(stream))
-            .stderr(Stdio::null())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let fake = Fake { child, page, local, peer, _peer: accepted };

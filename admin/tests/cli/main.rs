@@ -3,9 +3,11 @@
 //! each test.
 
 mod bed;
+mod drain;
 mod elf;
 mod fake;
 mod many;
+mod nobody;
 mod observation;
 mod page;
 mod statistics;

@@ -1,14 +1,15 @@
 //! Looking at processes through their family pages.
 
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use smcr_proto::control::{self, Target};
 use smcr_proto::reason::Reason;
-use smcr_proto::page::{State, header};
+use smcr_proto::page::{State, header, process, socket};
 
 use crate::bed::{Bed, words};
 use crate::fake::{FD, Fake};
+use crate::page::start_of;
 
 fn json(bed: &Bed, args: &[&str]) -> Value {
     serde_json::from_str(&bed.ok(args)).unwrap()
@@ -67,6 +68,63 @@ fn records_of_what_is_gone_are_not_shown() {
         json(&bed, &["sock", "-p", &pid, "--json"])[0]["pid"],
         fake.pid()
     );
+}
+
+/// Two processes with one page: what one of them has is not shown of the other.
+#[test]
+fn a_relative_is_not_taken_for_who_is_named() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    let page = OwnedFd::from(fake.page.file.try_clone().unwrap());
+    let mut relative = Command::new("sleep").arg("600").stdin(page).stdout(Stdio::null()).spawn().unwrap();
+    fake.write_process(1, relative.id());
+    fake.page.put(fake.page.of_process(1, process::START), &start_of(relative.id()).to_le_bytes());
+    // Used last by the first, which gave it another number since.
+    let ends = Some((fake.local, fake.peer));
+    let at = fake.page.socket(0, 77, State::Tcp, 1, [0, 0], ends);
+    let of = |pid: u32| json(&bed, &["sock", "-p", &pid.to_string(), "--json"]);
+    let (own, other) = (of(fake.pid()), of(relative.id()));
+    // Whoever used it last, it is who has it that is shown.
+    fake.page.word(at + socket::PROCESS, 1);
+    let all = json(&bed, &["sock", "--json"]);
+    relative.kill().unwrap();
+    relative.wait().unwrap();
+    assert_eq!((&own[0]["pid"], &own[0]["fd"]), (&fake.pid().into(), &FD.into()), "{own}");
+    assert_eq!(other.as_array().map(Vec::len), Some(0), "{other}");
+    // Another test's connection may have the same local end.
+    let is_ours = |s: &&Value| s["local"] == fake.local.to_string() && s["peer"] == fake.peer.to_string();
+    let ours = all.as_array().unwrap().iter().find(is_ours).unwrap();
+    assert_eq!(ours["pid"], fake.pid(), "{ours}");
+}
+
+/// It had no /proc when it made its first socket (chroot).
+#[test]
+fn a_process_that_does_not_know_its_start_is_there() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    fake.connection(State::Tcp, 1, [0, 0]);
+    fake.page.process(0, fake.pid(), 0);
+    let all = json(&bed, &["stats", "-p", &fake.pid().to_string(), "--json"]);
+    assert_eq!(all["processes"][0]["pid"], fake.pid(), "{all}");
+}
+
+/// Who shows more pages than a library makes takes no memory by them.
+#[test]
+fn two_pages_of_a_process_are_read() {
+    let (bed, third) = (Bed::new(), Fake::start());
+    let pages: Vec<_> = (0..2).map(|_| Fake::start()).collect();
+    let file = |fake: &Fake| OwnedFd::from(fake.page.file.try_clone().unwrap());
+    let mut many = Command::new("sleep");
+    many.arg("600").stdin(file(&pages[0])).stdout(file(&pages[1])).stderr(file(&third));
+    let mut many = many.spawn().unwrap();
+    third.write_process(0, many.id());
+    third.page.put(third.page.of_process(0, process::START), &start_of(many.id()).to_le_bytes());
+    let pid = many.id().to_string();
+    let output = bed.smcrctl(&["stats", "-p", &pid, "--json"]).output().unwrap();
+    many.kill().unwrap();
+    many.wait().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains(&format!("note: process {pid} is left out: it shows more than two family pages")), "{told}");
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(all["processes"].as_array().unwrap().iter().all(|p| p["pid"] != many.id()), "{all}");
 }
 
 #[test]
@@ -260,48 +318,15 @@ fn each_reason_has_its_line_in_the_manual() {
 }
 
 #[test]
-fn a_drain_is_asked_for_and_awaited() {
-    let (bed, fake) = (Bed::new(), Fake::start());
-    fake.connection(State::Accelerated, 0, [1, 1]);
-    let target = format!("pid:{}", fake.pid());
-    let line = bed.fails(&["drain", "--user", "--timeout", "0", &target], 1);
-    assert!(
-        line.contains("1 of 1 connections are still in memory"),
-        "{line}"
-    );
-    let seen = drains(&bed).newest;
-    assert_eq!(seen, 1);
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| bed.ok(&["drain", "--user", &target]));
-        // The library's part: sees the request and moves the connection.
-        let end = Instant::now() + Duration::from_secs(20);
-        while drains(&bed).newest == seen && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let asked: Vec<_> = drains(&bed).since(seen).collect();
-        assert!(matches!(asked[..], [Target::Process { pid, .. }] if pid == fake.pid()));
-        fake.connection(State::Tcp, 27, [0, 0]);
-        assert_eq!(call.join().unwrap(), "moved 1 connections to TCP\n");
-    });
-    assert!(
-        bed.ok(&["drain", "--user", &target])
-            .contains("nothing to move")
-    );
-    bed.fails(&["drain", "--user", "x"], 2);
-}
-
-fn drains(bed: &Bed) -> control::Drains {
-    let bytes = std::fs::read(bed.page()).unwrap();
-    control::parse(&bytes).unwrap().drains
-}
-
-#[test]
 fn what_is_not_there_is_not_made_up() {
     let bed = Bed::new();
     assert_eq!(bed.ok(&["device"]), "no RDMA devices\n");
     assert_eq!(bed.ok(&["device", "--json"]).trim(), "[]");
     assert_eq!(bed.ok(&["ueid", "show"]), "");
-    let none = bed.ok(&["sock", "-p", "1", "--json"]);
+    let mut plain = Command::new("sleep").arg("600").spawn().unwrap();
+    let none = bed.ok(&["sock", "-p", &plain.id().to_string(), "--json"]);
+    plain.kill().unwrap();
+    plain.wait().unwrap();
     assert_eq!(none.trim(), "[]");
 }
 
