@@ -195,10 +195,127 @@ static void nowhere_b(void) {
     meet();
 }
 
+/* Over TCP a received message has no name: the place for one is not looked at. */
+static void named(int fd, void *at, socklen_t len) {
+    struct iovec v = {buf, 2};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_name = at, .msg_namelen = len};
+    struct mmsghdr mm = {.msg_hdr = m};
+    R(recvmsg(fd, &m, MSG_DONTWAIT));
+    say("length %d", (int)m.msg_namelen);
+    R(recvmmsg(fd, &mm, 1, MSG_DONTWAIT, NULL));
+    say("length %d", (int)mm.msg_hdr.msg_namelen);
+}
+static void names_a(void) {
+    int fd = conn();
+    struct sockaddr_storage s;
+    meet_settled();
+    for (int i = 0; i < 3; i++) {
+        named(fd, nowhere(i), 16);
+        named(fd, nowhere(i), 0);
+        named(fd, nowhere(i), -1);
+    }
+    named(fd, (void *)100, 1000);
+    named(fd, &s, sizeof s);
+    R(now_in(fd));
+    meet();
+}
+static void names_b(void) {
+    int fd = conn();
+    fill(buf, 100, 0, 1);
+    put(fd, buf, 100);
+    meet_settled();
+    meet();
+}
+
+/* Flags that mean nothing here: a receive of nothing waits for something, as ever. */
+static void odd_flags_a(void) {
+    int fd = conn();
+    struct msghdr m = {0};
+    meet_settled();
+    for (int bit = 20; bit < 31; bit++)
+        if (bit != 25 && bit != 26 && bit != 27 && bit != 29) {
+            say("bit %d", bit);
+            R(recv(fd, buf, 0, MSG_DONTWAIT | 1 << bit));
+            R(recvfrom(fd, buf, 0, MSG_DONTWAIT | 1 << bit, NULL, NULL));
+            R(recvmsg(fd, &m, MSG_DONTWAIT | 1 << bit));
+        }
+    meet();
+    meet_settled();
+    struct iovec v = {buf, 3};
+    m = (struct msghdr){.msg_iov = &v, .msg_iovlen = 1};
+    R(recvmsg(fd, &m, MSG_CMSG_CLOEXEC));
+    say("flags %#x", m.msg_flags);
+    meet();
+}
+static void odd_flags_b(void) {
+    int fd = conn();
+    meet_settled();
+    meet();
+    put(fd, "abc", 3);
+    meet_settled();
+    meet();
+}
+
+/* Control messages that can't be: the kernel says so, in memory and where the same call would go there. */
+static void with_control(int fd, void *at, size_t len) {
+    struct iovec v = {buf, 10};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = at, .msg_controllen = len};
+    R(sendmsg(fd, &m, MSG_NOSIGNAL));
+}
+static struct cmsghdr wrong = {.cmsg_len = sizeof wrong, .cmsg_level = SOL_SOCKET, .cmsg_type = 9999};
+static void control_a(void) {
+    int fd = conn();
+    with_control(fd, NULL, 0);
+    with_control(fd, &wrong, 0);
+    with_control(fd, NULL, 16);
+    with_control(fd, NULL, (size_t)INT_MAX + 1);
+    with_control(fd, &wrong, (size_t)INT_MAX + 1);
+    with_control(fd, &wrong, sizeof wrong);
+    with_control(fd, &wrong, 4);
+    put(fd, buf, 10);
+    meet();
+}
+static void control_b(void) {
+    int fd = conn();
+    say("%zu", get(fd, buf, 40));
+    meet();
+}
+
+enum { TURNS = 400, SIZE = 500 };
+static void control_first_a(void) {
+    int fd = conn_cold(), refused = 0;
+    struct iovec v = {buf, SIZE};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &wrong, .msg_controllen = sizeof wrong};
+    for (int i = 0; i < TURNS; i++) {
+        refused += sendmsg(fd, &m, MSG_NOSIGNAL) < 0;
+        put(fd, buf, SIZE);
+        if (get(fd, buf, SIZE) != SIZE)
+            die("turn");
+    }
+    say("refused: %d", refused);
+    shutdown(fd, SHUT_WR);
+    meet();
+}
+static void control_first_b(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < TURNS; i++) {
+        if (get(fd, buf, SIZE) != SIZE)
+            die("turn");
+        put(fd, buf, SIZE);
+    }
+    say("%zu more", get(fd, buf, SIZE));
+    meet();
+}
+
 const struct test tests[] = {
     {"limits", limits_a, limits_b, 0},
     {"messages", messages_a, messages_b, 0},
     {"reset", reset_a, reset_b, 0},
     {"nowhere", nowhere_a, nowhere_b, 0},
+    {"names", names_a, names_b, 0},
+    {"odd_flags", odd_flags_a, odd_flags_b, 0},
+    {"control", control_a, control_b, 0},
+    {"control_first", control_first_a, control_first_b, COLD},
+    {"control_first_back", control_first_b, control_first_a, COLD},
     {NULL, NULL, NULL, 0},
 };

@@ -39,6 +39,7 @@ const PROGRAMS: &[&str] = &[
     "calls",
     "wrong_calls",
     "flags",
+    "peek_offsets",
     "vectors",
     "lengths",
     "filters",

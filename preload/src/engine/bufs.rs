@@ -74,7 +74,7 @@ impl<'a> Bufs<'a> {
         for v in iov {
             len = len.saturating_add(v.iov_len);
         }
-        Bufs { iov, len: len.min(isize::MAX as usize), control: None }
+        Bufs { iov, len: len.min(MOST), control: None }
     }
 
     /// With a place for control messages.
@@ -192,6 +192,21 @@ mod tests {
             assert_eq!(reach_beyond(&iov), at > 4000);
         }
         assert!(!is_nowhere(4096 as *const u8) && !is_nowhere((1usize << 63).wrapping_sub(1) as *const u8));
+    }
+
+    #[test]
+    fn a_call_moves_no_more_than_the_kernel_would() {
+        let large = libc::iovec { iov_base: 4096 as *mut libc::c_void, iov_len: 3 << 30 };
+        // SAFETY: nothing of them is looked at.
+        let len = |iov: &[libc::iovec]| unsafe { Bufs::new(iov) }.len();
+        assert_eq!((len(&[large]), len(&[large; 2]), len(&[large; 1024])), (MOST, MOST, MOST));
+        // The last piece of several is cut.
+        let parts = [libc::iovec { iov_len: 1 << 30, ..large }; 3];
+        // SAFETY: as above.
+        let bufs = unsafe { Bufs::new(&parts) };
+        let mut sum = 0;
+        bufs.pieces(0, bufs.len(), |_, n| sum += n);
+        assert_eq!(sum, MOST);
     }
 
     #[test]

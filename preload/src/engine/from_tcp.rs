@@ -86,6 +86,8 @@ pub fn read(
         r
     });
     match got {
+        // The kernel's SO_PEEK_OFF is behind all that is there, and so is the end.
+        Ok(0) if peeks => Step::End,
         Ok(got) => {
             if let Some(d) = dir
                 && peeks

@@ -6,7 +6,7 @@
 
 use super::bufs::Bufs;
 use super::{bulk, end, follow, proof};
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, Res, fd, net};
 use crate::transport::region::Dir;
 use smcr_proto::cursor;
@@ -61,12 +61,26 @@ fn is_proved(s: &Sock, sock: i32, dir: &Dir) -> bool {
     !proof::is_due(s) || proof::look_ahead(s, sock, dir)
 }
 
-/// A PEEK that took `peeked` bytes of the ring and wants more, when the stream goes on in TCP behind it.
+/// Where a call begins to look in the ring: SO_PEEK_OFF, which is kept here while receiving is in memory.
+pub fn offset(s: &Sock, flags: i32) -> usize {
+    let is_set = flags & libc::MSG_PEEK != 0 && s.has(flag::PEEK_OFF);
+    if is_set { s.peek_off.load(Relaxed).saturating_sub(1) as usize } else { 0 }
+}
+
+/// A PEEK has seen `n` bytes from there on.
+pub fn move_offset(s: &Sock, n: usize) {
+    if s.has(flag::PEEK_OFF) {
+        s.peek_off.fetch_add(n as u32, Relaxed);
+    }
+}
+
+/// A PEEK that passed over, or took, `peeked` bytes of the ring and wants more, when the stream goes on in TCP behind it.
 pub fn behind_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, peeked: usize, flags: i32) -> usize {
-    if ahead(s, dir) == 0 || left_of_ring(s, dir, 1) != peeked as u64 {
+    let ring = left_of_ring(s, dir, 1) as usize;
+    if ahead(s, dir) == 0 || peeked < ring {
         return 0;
     }
-    tcp(s, sock, at_kernel(s, dir, 1) as usize, bufs, from, flags)
+    tcp(s, sock, at_kernel(s, dir, 1) as usize + peeked - ring, bufs, from, flags)
 }
 
 /// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved, and TCP behind that.

@@ -28,10 +28,12 @@ pub enum Step {
     Failed(Errno),
 }
 
-/// Flag of our own: the call is read or readv.
-pub const FROM_READ: i32 = 1 << 30;
-/// Flag of our own, no bit of Linux's: the caller has polled in vain.
+/// Flag of our own, no bit of Linux's: the call is read or readv.
+pub const FROM_READ: i32 = 1 << 24;
+/// Flag of our own as well: the caller has polled in vain.
 pub const POLLED: i32 = 1 << 28;
+/// Both, which mean nothing where a program gives them.
+pub const OWN_FLAGS: i32 = FROM_READ | POLLED;
 
 /// Doorbells spent on a reader that we have seen wait, would wait here and never had to, until it is taken for one that has no
 /// other waiter.
@@ -62,6 +64,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
     let (came, mut waits) = (s.rx.kernel.load(Relaxed), 0u32);
     let mut is_all = false; // a PEEK finds no more than it has
+    let mut moves_on = false;
     loop {
         if got == 0
             && let Some((p, n)) = bufs.single()
@@ -71,7 +74,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 return Ok(n);
             }
         }
-        if peek {
+        // With SO_PEEK_OFF each look begins behind the one before.
+        moves_on |= peek && s.has(flag::PEEK_OFF);
+        if peek && !moves_on {
             got = 0;
         }
         if visit.is_some() {
@@ -106,6 +111,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             }
             Step::Empty if asked < ASKED && follow::is_asked(s) && switch::attend(s, sock) => asked += 1,
             Step::Empty if got >= enough && !peek && got > 0 => return Ok(got),
+            Step::Empty if is_all && got > 0 => return Ok(got),
             Step::Empty => {}
             Step::End => return Ok(got),
             Step::Failed(e) if got == 0 => return Err(e),
@@ -206,7 +212,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     }
     loop {
         match follow::follow(s, sock, dir) {
-            Source::Ring(0) => return at_end(s, sock, dir, flags),
+            Source::Ring(0) => return at_end(s, sock, dir, flags, 0),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
             Source::Tcp(limit) => match from_tcp::read(s, sock, Some(dir), bufs, from, flags, limit) {
                 Step::Moved(0) => {} // the stream moved on: follow it
@@ -252,8 +258,10 @@ fn from_ring(
     if bufs.len() == 0 {
         return Step::End; // where nothing is wanted, that something is there is all there is to know
     }
-    let n = avail.min(bufs.len() - from);
-    if flags & libc::MSG_TRUNC == 0 && bufs.are_nowhere(from, n) {
+    let skip = peek::offset(s, flags);
+    let n = avail.saturating_sub(skip).min(bufs.len() - from);
+    let copies = n > 0 && flags & libc::MSG_TRUNC == 0;
+    if copies && bufs.are_nowhere(from, n) {
         return Step::Failed(Errno(libc::EFAULT));
     }
     let Some((ring, size)) = bulk::ring_to_read(s, dir) else {
@@ -269,29 +277,21 @@ fn from_ring(
             pos += len as u64;
         });
     };
-    if flags & libc::MSG_PEEK != 0 && s.has(flag::PEEK_OFF) {
-        let off = s.peek_off.load(Relaxed).saturating_sub(1) as usize;
-        let n = avail.saturating_sub(off).min(bufs.len() - from);
-        if n == 0 {
-            return Step::Empty;
-        }
-        copy(tail + off as u64, from, n);
-        s.peek_off.store((off + n + 1) as u32, Relaxed);
-        return Step::Moved(n);
-    }
     if flags & libc::MSG_PEEK != 0 {
-        if flags & libc::MSG_TRUNC == 0 {
-            copy(tail, from, n);
+        if copies {
+            copy(tail + skip as u64, from, n);
         }
-        if n < bufs.len() - from {
-            return Step::Moved(n + peek::behind_ring(s, sock, dir, bufs, from + n, n, flags));
-        }
-        return Step::Moved(n);
+        let behind = if n < bufs.len() - from { peek::behind_ring(s, sock, dir, bufs, from + n, skip + n, flags) } else { 0 };
+        peek::move_offset(s, n + behind);
+        return match n + behind {
+            0 => at_end(s, sock, dir, flags, avail as u64), // all was seen before
+            n => Step::Moved(n),
+        };
     }
     let mut done = 0;
     while done < n {
         let part = (n - done).min(size / 4);
-        if flags & libc::MSG_TRUNC == 0 {
+        if copies {
             copy(tail + done as u64, from + done, part);
         }
         done += part;
@@ -334,9 +334,9 @@ pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
     bell::after_consume(s, dir, size, before, now);
 }
 
-/// The ring is empty: whether the stream has ended. Asks the kernel when there is a sign of it, and
-/// now and then without (a non-blocking reader that never waits).
-fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
+/// The ring holds nothing behind the `seen` bytes that a PEEK has passed over: whether the stream has ended. Asks the kernel when there
+/// is a sign of it, and now and then without (a non-blocking reader that never waits).
+fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
     let is_marked = end::is_marked_end(dir);
     if kernel::may_have_ended(s, dir) {
         kernel::look_at_kernel(s, sock, dir);
@@ -345,7 +345,7 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32) -> Step {
     // thread finds, are for the next attempt. Acquire pairs with the Release in `end::found`, that of the mark with `close::before_shutdown`.
     let may_end = is_marked || s.rx.end.load(Acquire) != 0;
     // The end came behind what was published last.
-    if follow::in_ring(s, dir) != 0 {
+    if follow::in_ring(s, dir) > seen {
         return Step::Moved(0);
     }
     // A switch that was made after `follow` looked: the kernel's end lies behind what TCP brings.

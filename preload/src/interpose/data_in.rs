@@ -4,7 +4,7 @@
 use super::{direct, hooks, one, rights, vectors};
 use crate::engine::bufs::{Control, MOST};
 use crate::engine::fast;
-use crate::engine::rx::FROM_READ;
+use crate::engine::rx::{FROM_READ, OWN_FLAGS};
 use crate::family::sock::{Sock, flag};
 use crate::sys::probe::is_there;
 use crate::sys::{Errno, set_errno};
@@ -78,8 +78,9 @@ hooks! {
 
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         // SAFETY: the program's arguments.
-        match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::message(msg) }?))) {
+        match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::message_to_fill(msg) }?))) {
             Some((s, all)) => direct(|| {
+                let flags = flags & !OWN_FLAGS;
                 let kernel = std::cell::Cell::new(false);
                 // SAFETY: the program's arguments.
                 unsafe {
@@ -180,7 +181,7 @@ unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, fl
 unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, more: c_int) -> ssize_t {
     direct(|| {
         // SAFETY: the program's arguments.
-        unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recv(fd, buf, n, flags)) }
+        unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags & !OWN_FLAGS | more, None, || real::recv(fd, buf, n, flags)) }
     })
 }
 
@@ -223,7 +224,7 @@ unsafe fn recvfrom_slowly(
     direct(|| {
         // SAFETY: the program's arguments.
         let r = unsafe {
-            table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
+            table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags & !OWN_FLAGS | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
         };
         if r < 0 || addr.is_null() {
             return r;

@@ -3,7 +3,7 @@
 use super::{direct, hooks, one, rights, vectors};
 use crate::engine::bufs::MOST;
 use crate::engine::{fast, switch};
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::sys::probe::is_there;
 use crate::sys::{Errno, set_errno};
 use crate::{real, table};
@@ -69,8 +69,8 @@ hooks! {
             // SAFETY: as above.
             Some(s) => direct(|| unsafe {
                 let m = &*msg;
-                if m.msg_controllen > 0 && !m.msg_control.is_null() && s.tx_in_memory() {
-                    // Control messages are for the kernel's TCP.
+                if m.msg_controllen > 0 && (s.tx_in_memory() || !s.has(flag::PINNED)) {
+                    // Control messages are for the kernel's TCP, which also says what is wrong with them; and this call is not to leave it.
                     switch::pin(s, fd, Reason::TcpSpecial);
                 }
                 table::sending::send(fd, s, all, flags, || real::sendmsg(fd, msg, flags))

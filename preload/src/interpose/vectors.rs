@@ -5,6 +5,7 @@
 
 use super::sockets;
 use super::{data_in, data_out};
+use crate::engine::bufs::MOST;
 use crate::engine::{end, switch};
 use crate::table;
 use crate::table::life;
@@ -40,22 +41,34 @@ pub unsafe fn buffers<'a>(iov: *const iovec, n: usize) -> Option<&'a [iovec]> {
     all.iter().all(|v| v.iov_len <= isize::MAX as usize).then_some(all)
 }
 
-/// The buffers of a message; None: the kernel refuses the message, and says why.
+/// The buffers of a message to be sent; None: the kernel refuses the message, and says why.
 ///
 /// # Safety
 /// As for sendmsg(2): `msg` and what it names are the program's, or nothing at all.
 #[inline]
 pub unsafe fn message<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
+    // SAFETY: by the contract.
+    let all = unsafe { message_to_fill(msg) }?;
+    // SAFETY: it is there.
+    let m = unsafe { &*msg };
+    let n = (m.msg_namelen as usize).min(LONGEST_ADDRESS);
+    let is_named = !m.msg_name.is_null() && n != 0;
+    (!is_named || is_there(m.msg_name.cast::<u8>(), n)).then_some(all)
+}
+
+/// The same of a message to be received: its name is never written over TCP, so it may lie anywhere.
+///
+/// # Safety
+/// As for [`message`].
+#[inline]
+pub unsafe fn message_to_fill<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
     if !is_there(msg, 1) {
         return None;
     }
     // SAFETY: it is there.
     let m = unsafe { &*msg };
-    if !m.msg_name.is_null() && m.msg_namelen != 0 {
-        let n = (m.msg_namelen as usize).min(LONGEST_ADDRESS);
-        if m.msg_namelen > i32::MAX as u32 || !is_there(m.msg_name.cast::<u8>(), n) {
-            return None;
-        }
+    if !m.msg_name.is_null() && m.msg_namelen > i32::MAX as u32 {
+        return None;
     }
     // SAFETY: by the contract.
     unsafe { buffers(m.msg_iov, m.msg_iovlen) }
@@ -104,7 +117,9 @@ pub unsafe fn at_position(fd: c_int, iov: *const iovec, n: c_int, flags: c_int, 
 /// As for recvmsg(2): what the message names is the program's, or nothing at all.
 pub unsafe fn answer(m: &mut msghdr, flags: c_int, inq: Option<i32>, came: Option<(usize, i32)>) {
     let room = m.msg_controllen;
-    m.msg_namelen = 0;
+    if !m.msg_name.is_null() {
+        m.msg_namelen = 0;
+    }
     m.msg_controllen = 0;
     m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     if let Some((len, more)) = came {
@@ -242,7 +257,7 @@ pub unsafe fn send(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_
         done += 1;
         // SAFETY: it was sent, so its buffers are there.
         let all = unsafe { message(&raw const (*entry).msg_hdr) };
-        if all.is_some_and(|b| b.iter().map(|v| v.iov_len).sum::<usize>() > r as usize) {
+        if all.is_some_and(|b| b.iter().map(|v| v.iov_len).sum::<usize>().min(MOST) > r as usize) {
             break; // a part only: what follows would stand in the wrong place
         }
     }

@@ -4,6 +4,7 @@
 
 use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
+use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
 use crate::engine::{begin, debt, end, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
@@ -23,6 +24,7 @@ pub fn send_file(
 ) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if is_nonblocking(s, 0) { None } else { inside::visit(s, &count) };
+    let count = count.min(MOST); // as do_sendfile in the kernel
     let mut fd = fd;
     let mut offset = offset;
     let mut done = 0isize;

@@ -177,7 +177,7 @@ unsafe fn send_anyhow(
                 continue;
             }
         }
-        let len = iov.iter().map(|v| v.iov_len).sum();
+        let len = bufs.len();
         if flags & TCP_ONLY == 0 && len > 0 && begin::with_payload(s, fd) {
             continue;
         }
