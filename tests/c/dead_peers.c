@@ -1,4 +1,4 @@
-/* Owns: what an end keeps of a peer that has died: nothing of what it woke it by. */
+/* Owns: what an end keeps of a peer that has died: nothing of what it woke it by; and that who asks for nothing is told of its death. */
 #include "case.h"
 
 static char buf[100];
@@ -76,4 +76,75 @@ static void later_a(void) {
     say("eventfds: %d", numbers_of("eventfd"));
 }
 
-const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD | SWITCHES}, {"later", later_a, dead_client_b, COLD | SWITCHES}, {0}};
+/* Killed with something unread, while a poll that asks for nothing sleeps. */
+static void *kill_later(void *pid) {
+    settle();
+    MUST(kill(*(pid_t *)pid, SIGKILL));
+    return NULL;
+}
+static void unasked(short asked) {
+    int fd = conn();
+    pid_t pid = hear_pid();
+    pthread_t t;
+    put(fd, buf, 10);
+    pthread_create(&t, NULL, kill_later, &pid);
+    time_t from = time(NULL);
+    say("poll: %s", poll_text(events(fd, asked, 10000)));
+    say("soon: %d", time(NULL) - from < 5);
+    pthread_join(t, NULL);
+    R(recv(fd, buf, 1, 0));
+}
+static void unasked_a(void) { unasked(0); }
+static void unasked_urgent_a(void) { unasked(POLLPRI); }
+static void unasked_b(void) {
+    conn();
+    tell_pid(getpid());
+    for (;;)
+        pause();
+}
+
+/* An orderly end is nothing to such a poll, nor is one's own: it sleeps. */
+static void sleeps_on(int fd) {
+    struct timespec from, to;
+    MUST(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from));
+    say("poll: %s", poll_text(events(fd, 0, 600)));
+    MUST(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to));
+    say("slept: %d", (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000 < 100);
+}
+static void orderly_a(void) {
+    int fd = conn();
+    meet();
+    sleeps_on(fd); /* it comes meanwhile */
+    sleeps_on(fd);
+    R(recv(fd, buf, 100, 0));
+    R(recv(fd, buf, 100, 0));
+    sleeps_on(fd);
+    meet();
+}
+static void orderly_b(void) {
+    int fd = conn();
+    meet();
+    settle();
+    put(fd, buf, 5);
+    settle();
+    shutdown(fd, SHUT_WR);
+    meet();
+}
+static void own_end_a(void) {
+    int fd = conn();
+    shutdown(fd, SHUT_RD);
+    sleeps_on(fd);
+    meet();
+}
+static void own_end_b(void) {
+    conn();
+    meet();
+}
+
+const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD | SWITCHES},
+                             {"later", later_a, dead_client_b, COLD | SWITCHES},
+                             {"unasked", unasked_a, unasked_b, 0},
+                             {"unasked_urgent", unasked_urgent_a, unasked_b, 0},
+                             {"orderly", orderly_a, orderly_b, 0},
+                             {"own_end", own_end_a, own_end_b, 0},
+                             {0}};

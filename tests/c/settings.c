@@ -234,9 +234,85 @@ static void mapped_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+/* ---- times before now ---- */
+
+static void past(int fd, int name) {
+    struct timeval t = {-1, 0};
+    socklen_t l = sizeof t;
+    R(setsockopt(fd, SOL_SOCKET, name, &t, sizeof t));
+    R(getsockopt(fd, SOL_SOCKET, name, &t, &l));
+    say("%ld.%06ld", (long)t.tv_sec, (long)t.tv_usec);
+}
+static void full(int fd) {
+    while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0) {
+    }
+    say("full: %s", err_name(errno));
+}
+static void past_a(void) {
+    int fd = conn();
+    past(fd, SO_RCVTIMEO);
+    past(fd, SO_SNDTIMEO);
+    R(recv(fd, buf, 1, 0));
+    R(read(fd, buf, 1));
+    R(recv(fd, buf, 5, MSG_PEEK | MSG_WAITALL));
+    meet();
+    meet_settled();
+    R(recv(fd, buf, 10, MSG_WAITALL));
+    full(fd);
+    timeouts(fd, SO_RCVTIMEO, 0);
+    timeouts(fd, SO_SNDTIMEO, 0);
+    meet();
+    put(fd, buf, 1);
+    R(recv(fd, buf, 10, MSG_WAITALL));
+}
+static void past_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "fives", 5);
+    meet_settled();
+    meet();
+    settle();
+    put(fd, buf, 10);
+    while (recv(fd, buf, sizeof buf, 0) > 0) {
+    }
+}
+
+/* An accepted socket has them from its listener, also before it goes to memory. */
+enum { TURNS = 400, SIZE = 500 };
+static void past_listener_a(void) {
+    int l = listen_on(PORT);
+    past(l, SO_RCVTIMEO);
+    R(accept(l, NULL, NULL));
+    meet();
+    events(l, POLLIN, 10000);
+    int fd = accept_from(l);
+    for (int i = 0; i < TURNS; i++) {
+        for (ssize_t n = 0, got = 0; got < SIZE; got += n) {
+            events(fd, POLLIN, 10000);
+            if ((n = recv(fd, buf, SIZE - got, 0)) <= 0)
+                die("turn");
+        }
+        put(fd, buf, SIZE);
+    }
+    R(recv(fd, buf, 1, 0));
+    meet();
+}
+static void past_listener_b(void) {
+    meet();
+    int fd = dial(PORT);
+    for (int i = 0; i < TURNS; i++) {
+        put(fd, buf, SIZE);
+        if (get(fd, buf, SIZE) != SIZE)
+            die("turn");
+    }
+    meet();
+}
+
 const struct test tests[] = {{"read", read_a, read_b, COLD | SWITCHES},
                              {"each", each_a, each_b, 0},
                              {"inherited", inherited_a, inherited_b, COLD | SWITCHES},
                              {"untouched", untouched_a, untouched_b, COLD},
                              {"mapped", mapped_a, mapped_b, 0},
+                             {"past", past_a, past_b, 0},
+                             {"past_listener", past_listener_a, past_listener_b, COLD | SWITCHES},
                              {0}};

@@ -67,6 +67,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_more",
     "epoll_wakes",
     "epoll_room",
+    "epoll_turns",
     "epoll_once",
     "epoll_pool",
     "epoll_odd",

@@ -8,11 +8,12 @@
 //! Nagle and CORK stay off until sending has been there as well: the same bytes, in smaller packets.
 
 use super::offer;
+use super::timer::AT_ONCE;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
 use crate::transport::region;
 use libc::{IPPROTO_TCP, SOL_SOCKET, TCP_CORK, TCP_NODELAY};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Most that SO_RCVLOWAT may ask of a ring, which always has room for as much.
 pub const MOST_LOW_WATER: u32 = region::RING_MIN as u32;
@@ -26,8 +27,8 @@ pub fn learn(s: &Sock, sock: i32) {
     s.put(flag::NODELAY, int(IPPROTO_TCP, TCP_NODELAY) != 0);
     s.put(flag::CORK, int(IPPROTO_TCP, TCP_CORK) != 0);
     s.low_water.store(int(SOL_SOCKET, libc::SO_RCVLOWAT).max(1) as u32, Relaxed);
-    s.recv_timeout.store(timeout(sock, libc::SO_RCVTIMEO), Relaxed);
-    s.send_timeout.store(timeout(sock, libc::SO_SNDTIMEO), Relaxed);
+    learn_timeout(&s.recv_timeout, sock, libc::SO_RCVTIMEO);
+    learn_timeout(&s.send_timeout, sock, libc::SO_SNDTIMEO);
     let linger = net::get_opt::<libc::linger>(sock, SOL_SOCKET, libc::SO_LINGER);
     s.put(flag::LINGER0, linger.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0));
     learn_nonblock(s, sock);
@@ -66,6 +67,23 @@ pub fn learn_stamps(s: &Sock, sock: i32) {
 pub fn learn_nonblock(s: &Sock, sock: i32) {
     if let Ok(f) = fd::status_flags(sock) {
         s.put(flag::NONBLOCK, f & libc::O_NONBLOCK != 0);
+    }
+}
+
+/// What an accepted socket has from its listener and the kernel does not show.
+pub fn inherit(s: &Sock, listener: &Sock) {
+    for (to, from) in [(&s.recv_timeout, &listener.recv_timeout), (&s.send_timeout, &listener.send_timeout)] {
+        if from.load(Relaxed) == AT_ONCE {
+            to.store(AT_ONCE, Relaxed);
+        }
+    }
+}
+
+/// Reads SO_RCVTIMEO or SO_SNDTIMEO from the kernel, which says of a time before now what it says of none.
+fn learn_timeout(at: &AtomicU64, sock: i32, name: i32) {
+    let ns = timeout(sock, name);
+    if ns != 0 || at.load(Relaxed) != AT_ONCE {
+        at.store(ns, Relaxed);
     }
 }
 

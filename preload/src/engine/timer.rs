@@ -4,6 +4,9 @@
 use super::handlers::Since;
 use crate::sys::clock;
 
+/// The limit of a time before now, by which a call never waits. The kernel keeps it as well, and shows it as none.
+pub const AT_ONCE: u64 = 1;
+
 /// SO_RCVTIMEO or SO_SNDTIMEO of one call; the clock is read only when the call waits.
 pub struct Timer {
     limit: u64,
@@ -24,8 +27,10 @@ impl Timer {
 
     /// Time left: None without a limit, Some(0) when it is over.
     pub fn left(&mut self) -> Option<u64> {
-        if self.limit == 0 {
-            return None;
+        match self.limit {
+            0 => return None,
+            AT_ONCE => return Some(0),
+            _ => {}
         }
         let now = clock::now_ns();
         if self.deadline == 0 {

@@ -4,7 +4,7 @@
 //! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
 //! would for recv and send (`signals`). No lock is held here.
 
-pub use super::timer::Timer;
+pub use super::timer::{AT_ONCE, Timer};
 
 use super::bell::{self, Kind};
 use super::room::Named;

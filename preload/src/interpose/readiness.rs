@@ -42,7 +42,7 @@ hooks! {
     fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
         match table::epoll_set(ep) {
             Some(set) if is_room(events, max) => {
-                let call = wait::Call { events, max, timeout: millis(timeout), mask: std::ptr::null() };
+                let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask: std::ptr::null() };
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
@@ -54,7 +54,7 @@ hooks! {
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
         match table::epoll_set(ep) {
             Some(set) if is_room(events, max) => {
-                let call = wait::Call { events, max, timeout: millis(timeout), mask };
+                let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask };
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
@@ -68,7 +68,7 @@ hooks! {
             // SAFETY: the program's pointer, null or valid.
             Some(set) if is_room(events, max) && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
-                let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, mask };
+                let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, is_exact: true, mask };
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }

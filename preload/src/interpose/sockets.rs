@@ -7,7 +7,7 @@ use crate::family::sock::flag;
 use crate::rendezvous::smc::backlog;
 use crate::sys::net::Addr;
 use crate::sys::probe::is_there;
-use crate::table::{life, options};
+use crate::table::{full, life, options};
 use crate::{config, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use smcr_proto::reason::Reason;
@@ -92,6 +92,9 @@ hooks! {
             guarded(|| {
                 over = s.is_linked() && engine::linked::is_over(s, fd);
                 close::before_shutdown(s, fd, how);
+                if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+                    full::after_shutdown(s);
+                }
             });
             if s.is_linked() && !over {
                 return if (libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
@@ -120,15 +123,17 @@ hooks! {
             match set {
                 options::Set::Kernel => {}
                 options::Set::Done => return 0,
-                options::Set::Refused => {
-                    crate::sys::set_errno(crate::sys::Errno(libc::ENOPROTOOPT));
+                options::Set::Refused(e) => {
+                    crate::sys::set_errno(e);
                     return -1;
                 }
             }
             // SAFETY: the program's arguments.
             let r = unsafe { real::setsockopt(fd, level, name, value, len) };
             if r == 0 {
-                options::after_set(s, fd, level, name);
+                // SAFETY: as above.
+                let is_past = unsafe { options::is_past(level, name, value.cast(), len as usize) };
+                options::after_set(s, fd, level, name, is_past);
                 if ulp {
                     guarded(|| options::after_tls(s, fd));
                 }

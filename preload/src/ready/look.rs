@@ -10,7 +10,7 @@ use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{clock, fd as desc};
 use crate::table;
-use crate::table::members::{Inner, Member};
+use crate::table::members::{Inner, Member, OF_DATA, OF_ROOM};
 use crate::table::set::Set;
 use crate::transport::changes;
 use libc::epoll_event;
@@ -28,6 +28,9 @@ const PATIENCE: u32 = 500;
 /// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
 /// happen to it is rare, and the kernel's set tells it too.
 const WHOLE: u32 = 8;
+
+/// What the kernel tells beside data.
+const ENDS: u32 = level::RDHUP | level::HUP | level::ERR | level::PRI;
 
 /// How much of each hot member to look at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +64,6 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         if let Some(e) = event_of(mb, is_quick) {
             out[n] = e;
             n += 1;
-            mb.idle = 0;
             if mb.lingers {
                 inner.kernel_look = 0;
             }
@@ -120,10 +122,12 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         // What comes just after a look that finds nothing is told by the next one.
         let head = if bits & level::IN != 0 { head_of() } else { before };
         let full = s.tx.looked.load(Relaxed);
+        // As the kernel's wake-ups, of which each calls those alone that ask for what it is about.
+        let (asks_in, new) = (mb.asks_for_data(), bits & !mb.seen_bits);
         let edge = mb.fresh
-            || (head != mb.seen_in && bits & level::IN != 0)
-            || (full != mb.seen_full && bits & level::OUT != 0)
-            || bits & !mb.seen_bits != 0;
+            || asks_in && (head != mb.seen_in && bits & level::IN != 0 || new & OF_DATA != 0)
+            || out && (full != mb.seen_full && bits & level::OUT != 0 || new & OF_ROOM != 0)
+            || new & !(OF_DATA | OF_ROOM) != 0;
         mb.seen_in = head;
         if bits & level::OUT != 0 {
             mb.seen_full = full;
@@ -148,6 +152,8 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         ahead::data(s);
     }
     mb.fresh = false;
+    // What the cursors don't show, an end as a rule, is there for the next look as well.
+    mb.idle = if mb.events & ET == 0 && has_no_data(s) { WHOLE - 1 } else { 0 };
     if mb.events & ONESHOT != 0 {
         mb.spent = true;
     }
@@ -263,6 +269,9 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                 if mb.ours && !mb.ghost {
                     kernel_event(mb.fd, e.events);
                     inner.heat(m);
+                    if e.events & ENDS != 0 {
+                        inner.member_mut(m).idle = WHOLE - 1; // cursors don't show it
+                    }
                     if e.events & level::IN != 0 && has_payload(mb.fd) {
                         // An edge of its own, also where nobody looked between two of them; the cursors don't show it.
                         let mb = inner.member_mut(m);

@@ -5,7 +5,7 @@
 use crate::engine::bell::Kind;
 use crate::engine::{debt, kernel};
 use crate::family::lock::Marker;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use libc::pollfd;
 use std::sync::atomic::Ordering::*;
 
@@ -23,7 +23,11 @@ fn wanted(s: &Sock, p: &pollfd) -> i16 {
     let mut events = p.events & libc::POLLPRI;
     // The end was found already: its events would come for ever.
     if s.rx.end.load(Relaxed) == 0 {
-        events |= p.events & libc::POLLRDHUP;
+        // Also unasked: of a killed peer the kernel may show a FIN alone where TCP would have shown a reset, which poll always tells. Our own
+        // SHUT_RD shows the same without an end.
+        if !s.has(flag::SHUT_RD) {
+            events |= libc::POLLRDHUP;
+        }
         if p.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
             events |= libc::POLLIN;
         }

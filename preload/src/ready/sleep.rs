@@ -5,6 +5,7 @@
 //! looks.
 
 use super::ctl::{leave_full, register};
+use super::early::timespec_of;
 use super::level;
 use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
@@ -78,11 +79,8 @@ pub unsafe fn sleep(
             return if n > 0 { Slept::Events(n as i32) } else { Slept::Again };
         }
     }
-    let ms = match deadline {
-        None => -1,
-        Some(0) => 0,
-        Some(d) => d.saturating_sub(clock::now_ns()).div_ceil(1_000_000).min(i32::MAX as u64) as i32,
-    };
+    let left = deadline.map(|d| if d == 0 { 0 } else { d.saturating_sub(clock::now_ns()) });
+    let ms = left.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
     // Connections over a link of the parent process: nobody can wake us for them.
     let foreign = (ours && linked::is_foreign()).then_some(2);
     let full = full.map(|ns| ns.div_ceil(1_000_000) as i32);
@@ -94,13 +92,14 @@ pub unsafe fn sleep(
     // One second without events: what is hot turns cold and gives back what it can, once.
     let tidies = waiter.is_some() && set.untidy.load(Relaxed) != 0 && !(0..=TIDY_MS).contains(&ms);
     let ms = if tidies { TIDY_MS } else { ms };
+    let exact = left.filter(|_| call.is_exact && !short && !tidies && ms > 0);
     let since = clock::ticks();
     let buried = set.buried.load(Acquire); // pairs with the Release in `Set::bury`
     let (k, e) = if ms != 0 && since_call.has_one_run() {
         (-1, Errno(libc::EINTR)) // while it polled
     } else {
         // SAFETY: the program's array and mask.
-        (unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) }, crate::sys::errno())
+        unsafe { kernels_wait(epfd, call, ms, exact) }
     };
     if let Some(w) = waiter {
         let is_same = get_up(set, w, at, closed);
@@ -140,6 +139,24 @@ pub unsafe fn sleep(
         0 => Slept::Again,
         n => Slept::Events(n as i32),
     }
+}
+
+/// The kernel's wait, for `exact` ns where it knows them (Linux 5.11), else for `ms`: what it returns, and errno.
+///
+/// # Safety
+/// As for [`sleep`].
+unsafe fn kernels_wait(epfd: i32, call: &Call, ms: i32, exact: Option<u64>) -> (i32, Errno) {
+    if let Some(ns) = exact {
+        let t = timespec_of(ns);
+        // SAFETY: by the contract; the time lives through the call.
+        let k = unsafe { real::epoll_pwait2(epfd, call.events, call.max, &raw const t, call.mask) };
+        let e = crate::sys::errno();
+        if k >= 0 || e.0 != libc::ENOSYS {
+            return (k, e);
+        }
+    }
+    // SAFETY: by the contract.
+    (unsafe { real::epoll_pwait(epfd, call.events, call.max, ms, call.mask) }, crate::sys::errno())
 }
 
 /// Nothing has come for long: every hot member turns cold.

@@ -37,6 +37,8 @@ pub struct Call {
     pub max: i32,
     /// Nanoseconds; None waits for ever.
     pub timeout: Option<u64>,
+    /// The time was given in ns, and is kept as exactly as epoll_pwait2 keeps it.
+    pub is_exact: bool,
     /// Signal mask while sleeping, or null.
     pub mask: *const sigset_t,
 }
@@ -181,9 +183,11 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
         return 0; // the kernel alone knows
     }
     let is_due = clock::ticks() > inner.kernel_look;
-    let mut n = if is_due { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
+    // In turn, as in the kernel's ready list: members on TCP that stay ready would fill the program's array each time.
+    let kernel_first = is_due && !std::mem::take(&mut inner.kernel_filled);
+    let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
     n += look(set, inner, &mut out[n..], depth);
-    if inner.kernel_look == 0 && !is_due && n < out.len() {
+    if !kernel_first && (is_due || inner.kernel_look == 0) && n < out.len() {
         n = look_at_kernel(epfd, set, inner, out, n);
     }
     n
@@ -206,10 +210,12 @@ fn look_at_kernel(
     // Two in a row: one alone may have been preempted, and members on TCP would wait for it.
     let rest = kernel::rest_after(took.min(inner.kernel_took));
     (inner.kernel_look, inner.kernel_took) = (now + rest.max(clock::ticks_of_us(50)), took);
-    match found {
+    let n = match found {
         Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k, u64::MAX),
         _ => n,
-    }
+    };
+    inner.kernel_filled = n == out.len();
+    n
 }
 
 /// Sockets that changed their medium become ours, or the kernel's again.

@@ -21,9 +21,22 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// The ring of `s` was found full by a call that returns now.
 #[cold]
 pub fn tell(s: &Sock, sock: i32) {
-    if s.sets.load(Relaxed) == 0 {
-        return;
+    if s.sets.load(Relaxed) != 0 && tell_sets(s) && !s.is_linked() {
+        switch::spill(s, sock, switch::Spill::NoWaiter);
+        set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| arm_again(set, s));
     }
+}
+
+/// Our own shutdown of sending is an edge for who waits for room (`sk_state_change` in inet_shutdown).
+pub fn after_shutdown(s: &Sock) {
+    s.tx.looked.fetch_add(1, Relaxed);
+    if s.sets.load(Relaxed) != 0 {
+        tell_sets(s);
+    }
+}
+
+/// True: a set does not hear of it, for the kernel alone looks at its members.
+fn tell_sets(s: &Sock) -> bool {
     changes::note(s);
     // Pairs with the fence in `Waiter::fall_asleep`: either we see who sleeps, or it sees the change behind that (`ready::sleep`).
     full_fence();
@@ -38,10 +51,7 @@ pub fn tell(s: &Sock, sock: i32) {
             w.ring();
         }
     }
-    if is_unheard && !s.is_linked() {
-        switch::spill(s, sock, switch::Spill::NoWaiter);
-        set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| arm_again(set, s));
-    }
+    is_unheard
 }
 
 /// Whether nobody looks at the members of the set but the kernel.

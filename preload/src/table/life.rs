@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::{Entry, get, late, passing, put, range, take};
-use crate::engine::{close, inside, linked, switch};
+use crate::engine::{close, inside, linked, shadow, switch};
 use crate::transport::{changes, idle};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -159,6 +159,7 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
             Some(l) => {
                 l.tries.fetch_add(1, Relaxed); // of a listener: connections accepted
                 worth::comes_from(s, l);
+                shadow::inherit(s, l);
                 worth::begin_counting(s);
                 mark::accepted(l, s);
             }

@@ -11,6 +11,10 @@ use crate::sys::mem;
 use crate::table;
 use std::sync::atomic::Ordering::*;
 
+/// What the kernel wakes those with that wait for data (`sock_def_readable`), and for room (`sk_stream_write_space`).
+pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
+pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
 /// One member.
 #[derive(Clone, Copy)]
 pub struct Member {
@@ -62,7 +66,13 @@ impl Member {
     /// Whether the program asks for room, by either name.
     #[inline]
     pub fn asks_for_room(&self) -> bool {
-        self.events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0
+        self.events & OF_ROOM != 0
+    }
+
+    /// Whether what arrives is for it, urgent or not.
+    #[inline]
+    pub fn asks_for_data(&self) -> bool {
+        self.events & OF_DATA != 0
     }
 }
 
@@ -121,6 +131,8 @@ pub struct Inner {
     pub channel: i32,
     /// A member became hot since the hot ones last got the waiter's name.
     pub unnamed: bool,
+    /// The last look at the kernel left no room for the hot ones, whose turn comes first at the next.
+    pub kernel_filled: bool,
     /// Tick from which the kernel is to be looked at again.
     pub kernel_look: u64,
     /// Ticks that the last look took.
@@ -167,6 +179,7 @@ impl Inner {
             ears: 0,
             channel: -1,
             unnamed: false,
+            kernel_filled: false,
             kernel_look: 0,
             kernel_took: 0,
             buried: std::mem::replace(&mut self.buried, Buried::none()), // threads may come from before

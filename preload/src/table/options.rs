@@ -2,10 +2,11 @@
 //! is set for doorbells, and the options that keep a connection on TCP.
 
 use super::life;
+use crate::engine::wait::AT_ONCE;
 use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
 use crate::rendezvous::deferred;
-use crate::sys::{fd, fd::SIOCATMARK, net, net::TCP_INQ, probe::is_there};
+use crate::sys::{Errno, fd, fd::SIOCATMARK, net, net::TCP_INQ, probe::is_there};
 use crate::transport::region::fin;
 use libc::{IPPROTO_TCP, SOL_SOCKET, c_int};
 use smcr_proto::reason::Reason;
@@ -28,8 +29,8 @@ pub enum Set {
     Kernel,
     /// Done here.
     Done,
-    /// Not for this connection (ENOPROTOOPT).
-    Refused,
+    /// Not for this connection, or not known to this kernel.
+    Refused(Errno),
 }
 
 /// Before the kernel's setsockopt; `value` is the int of the option where it is one.
@@ -37,7 +38,7 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
     // What concerns receiving needs what is unread back in the kernel's queue at once.
     let home = |why| {
         if s.is_linked() && !s.can_return() {
-            return Set::Refused; // a kernel's: what TCP has of this connection is nothing that could be returned to
+            return Set::Refused(Errno(libc::ENOPROTOOPT)); // a kernel's: what TCP has of this connection is nothing that could be returned to
         }
         if !s.has(flag::PINNED) {
             life::go_home(s, sock, why);
@@ -73,6 +74,10 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         (IPPROTO_TCP, TCP_REPAIR | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
         (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => {
             let Some(v) = value else { return Set::Kernel };
+            // What it has anyway: before Linux 6.9 it has none of TCP's.
+            if let Err(e) = net::set_opt(sock, SOL_SOCKET, libc::SO_PEEK_OFF, &-1i32) {
+                return Set::Refused(e);
+            }
             s.peek_off.store(v.clamp(-1, i32::MAX - 1).wrapping_add(1) as u32, Relaxed);
             s.put(flag::PEEK_OFF, v >= 0);
             Set::Done
@@ -118,8 +123,18 @@ pub fn after_tls(s: &'static Sock, sock: i32) {
     }
 }
 
-/// After the kernel took an option.
-pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
+/// Whether a timeout lies before now: the kernel says so to nobody once it has it.
+///
+/// # Safety
+/// As for [`is_tls`].
+pub unsafe fn is_past(level: c_int, name: c_int, value: *const u8, len: usize) -> bool {
+    let is_timeout = level == SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW | libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW);
+    // SAFETY: by the contract, and it is there.
+    is_timeout && len >= size_of::<libc::timeval>() && is_there(value, len) && unsafe { value.cast::<libc::time_t>().read_unaligned() } < 0
+}
+
+/// After the kernel took an option. `is_past` as above.
+pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int, is_past: bool) {
     if (level, name) == (IPPROTO_TCP, TCP_INQ) {
         shadow::learn_inq(s, sock);
     }
@@ -129,10 +144,11 @@ pub fn after_set(s: &Sock, sock: i32, level: c_int, name: c_int) {
     if level != SOL_SOCKET {
         return;
     }
+    let timeout = |name| if is_past { AT_ONCE } else { shadow::timeout(sock, name) };
     match name {
         n if SO_TIMESTAMPS.contains(&n) => shadow::learn_stamps(s, sock),
-        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => s.recv_timeout.store(shadow::timeout(sock, libc::SO_RCVTIMEO), Relaxed),
-        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => s.send_timeout.store(shadow::timeout(sock, libc::SO_SNDTIMEO), Relaxed),
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => s.recv_timeout.store(timeout(libc::SO_RCVTIMEO), Relaxed),
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => s.send_timeout.store(timeout(libc::SO_SNDTIMEO), Relaxed),
         libc::SO_RCVLOWAT if !s.rx_in_memory() => shadow::learn_low_water(s, sock),
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
             let n = net::get_opt::<i32>(sock, SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
