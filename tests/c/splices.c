@@ -309,6 +309,52 @@ static void pages_a(void) {
 }
 static void echo_b(void) { echo_until_end(conn()); }
 
+/* Another thread reads the pipe as well, and what splice has seen in it may be gone: it waits for more, and the connection
+ * stays free for others. */
+enum { BURSTS = 1500, BURST = 60 };
+static void *splices(void *arg) {
+    int *fds = arg;
+    while (splice(fds[0], NULL, fds[1], NULL, 1, SPLICE_F_MOVE) > 0) {
+    }
+    return NULL;
+}
+static void *steals(void *arg) {
+    char c;
+    while (read(((int *)arg)[0], &c, 1) > 0) {
+    }
+    return NULL;
+}
+static void thief_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    int fds[2] = {p[0], fd};
+    pthread_t t[2];
+    pthread_create(&t[0], NULL, splices, fds);
+    pthread_create(&t[1], NULL, steals, fds);
+    alarm(20);
+    for (int i = 0; i < BURSTS; i++) {
+        for (int k = 0; k < BURST; k++)
+            MUST(write(p[1], "x", 1));
+        while (now_in(p[0]) > 0)
+            sched_yield();
+        MUST(send(fd, "y", 1, 0));
+    }
+    alarm(0);
+    close(p[1]);
+    pthread_join(t[0], NULL);
+    pthread_join(t[1], NULL);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void thief_b(void) {
+    int fd = conn(), sent = 0;
+    for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
+        for (ssize_t i = 0; i < n; i++)
+            sent += buf[i] == 'y';
+    R(sent);
+    close(fd);
+}
+
 const struct test tests[] = {{"refused", refused_a, refused_b, 0},
                              {"no_room", no_room_a, no_room_b, 0},
                              {"nonblock", nonblock_a, nonblock_b, 0},
@@ -318,4 +364,5 @@ const struct test tests[] = {{"refused", refused_a, refused_b, 0},
                              {"not_read", not_read_a, not_read_b, 0},
                              {"empty", empty_a, empty_b, 0},
                              {"pages", pages_a, echo_b, 0},
+                             {"thief", thief_a, thief_b, 0},
                              {0}};

@@ -4,6 +4,7 @@ use super::bulk;
 use super::pace::{Kind, Speed};
 use super::scratch;
 use super::tx::Source;
+use crate::control;
 use crate::sys::{Errno, Res, clock, fd};
 use crate::transport::ring::Ring;
 
@@ -42,32 +43,12 @@ impl FromFile {
 /// Takes `n` bytes of a file, or of a pipe that has them, for a peer that is dead: TCP takes what is sent first after that, and
 /// nobody gets it.
 pub fn swallow(file: i32, offset: Option<&mut i64>, n: usize) -> Res {
-    let mut some = [0u8; 4096];
-    let mut at = offset.as_deref().copied();
-    let mut done = 0;
-    while done < n {
-        let len = (n - done).min(some.len());
-        // SAFETY: a buffer of our own.
-        let got = unsafe {
-            match at {
-                Some(off) => fd::pread(file, some.as_mut_ptr(), len, off),
-                None => fd::read(file, some.as_mut_ptr(), len),
-            }
-        };
-        match got {
-            Ok(0) => break,
-            Ok(got) => {
-                done += got;
-                at = at.map(|off| off + got as i64);
-            }
-            Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
-        }
-    }
-    if let (Some(to), Some(at)) = (offset, at) {
+    let mut source = FromFile::new(file, offset.as_deref().copied(), n);
+    let r = source.swallow();
+    if let (Some(to), Some(at)) = (offset, source.offset) {
         *to = at;
     }
-    Ok(done)
+    r
 }
 
 impl Source for FromFile {
@@ -86,11 +67,6 @@ impl Source for FromFile {
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res {
         let mut done = 0;
         while done < n {
-            if self.is_pipe && fd::poll_now(self.file, libc::POLLIN) == 0 {
-                self.was_empty = done == 0 && !self.has_given;
-                self.ended = !self.was_empty;
-                return if self.was_empty { Err(Errno(libc::EAGAIN)) } else { Ok(done) };
-            }
             let (len, r) = self.put(ring, pos + done as u64, n - done);
             match r {
                 Ok(0) => {
@@ -99,27 +75,60 @@ impl Source for FromFile {
                 }
                 Ok(got) => {
                     done += got;
-                    self.left -= got;
-                    self.has_given = true;
-                    if let Some(off) = &mut self.offset {
-                        *off += got as i64;
-                    }
+                    self.took(got);
                     // A pipe gives what it has; do not wait for more with bytes in hand.
                     if got < len && self.offset.is_none() {
                         self.ended = true;
                         return Ok(done);
                     }
                 }
-                Err(Errno(libc::EISDIR)) if done == 0 => return Err(Errno(libc::EINVAL)), // as sendfile says it
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
+                Err(e) => return self.stopped(e, done),
             }
         }
+        Ok(done)
+    }
+
+    fn swallow(&mut self) -> Res {
+        let mut some = [0u8; 4096];
+        let mut done = 0;
+        while self.left > 0 {
+            let len = self.left.min(some.len());
+            // SAFETY: a buffer of our own.
+            match unsafe { self.read(some.as_mut_ptr(), len) } {
+                Ok(0) => break,
+                Ok(got) => {
+                    done += got;
+                    self.took(got);
+                }
+                Err(e) => return self.stopped(e, done),
+            }
+        }
+        self.ended = true;
         Ok(done)
     }
 }
 
 impl FromFile {
+    fn took(&mut self, n: usize) {
+        self.left -= n;
+        self.has_given = true;
+        if let Some(off) = &mut self.offset {
+            *off += n as i64;
+        }
+    }
+
+    /// Reading failed where `done` bytes were there before it.
+    fn stopped(&mut self, e: Errno, done: usize) -> Res {
+        let is_empty = self.is_pipe && e.0 == libc::EAGAIN;
+        self.was_empty = is_empty && done == 0 && !self.has_given;
+        self.ended = is_empty && !self.was_empty;
+        match e {
+            _ if done > 0 || self.ended => Ok(done),
+            Errno(libc::EISDIR) => Err(Errno(libc::EINVAL)), // as sendfile says it
+            e => Err(e),
+        }
+    }
+
     /// Puts some of the next `want` bytes of the file at `pos`: how many it asked for, and got.
     fn put(&mut self, ring: &Ring, pos: u64, want: usize) -> (usize, Res) {
         if ring.is_streamed()
@@ -154,10 +163,31 @@ impl FromFile {
         unsafe {
             match self.offset {
                 Some(off) => fd::pread(self.file, p, len, off),
+                None if self.is_pipe => read_pipe(self.file, p, len),
                 None => fd::read(self.file, p, len),
             }
         }
     }
+}
+
+/// Reads what a pipe has. Nobody waits here, where the direction's lock is held, also if another reader of the pipe comes first.
+///
+/// # Safety
+/// `p` must be valid for writes of `len` bytes.
+unsafe fn read_pipe(pipe: i32, p: *mut u8, len: usize) -> Res {
+    if !control::is_restricted() {
+        // SAFETY: by the contract.
+        match unsafe { fd::read_now(pipe, p, len) } {
+            Err(Errno(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) => {}
+            r => return r,
+        }
+    }
+    // Before Linux 6.4, and where a filter may not know that call, another reader may still come between these two.
+    if fd::poll_now(pipe, libc::POLLIN) == 0 {
+        return Err(Errno(libc::EAGAIN));
+    }
+    // SAFETY: by the contract.
+    unsafe { fd::read(pipe, p, len) }
 }
 
 #[cfg(test)]

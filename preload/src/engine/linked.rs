@@ -6,7 +6,7 @@
 //! ring meanwhile, and goes through TCP if the handshake ends there ([`return_sending`],
 //! [`return_receiving`]).
 
-use super::tx::Step;
+use super::tx::{Source, Step};
 use super::{bell, end, rouse, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -333,7 +333,7 @@ pub fn longest_sleep(s: &Sock, me: Option<Waiter>) -> Option<u64> {
 }
 
 /// What a send gets when the peer reads no more. None: it does.
-pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
+pub fn answer_send(s: &Sock, back: &Dir, source: &mut impl Source) -> Option<Step> {
     let marks = back.fin.load(Acquire);
     if marks & fin::CLOSED == 0 {
         return None;
@@ -346,13 +346,16 @@ pub fn answer_send(s: &Sock, back: &Dir, n: usize) -> Option<Step> {
         let e = if end::take_death(s) { libc::ECONNRESET } else { libc::EPIPE };
         return Some(Step::Failed(Errno(e)));
     }
-    // TCP takes what comes first after the peer has closed; the answer to it is the reset.
-    let first = s.flags.fetch_or(flag::SWALLOWED, AcqRel) & flag::SWALLOWED == 0;
-    if !first {
+    if s.has(flag::SWALLOWED) {
         return Some(Step::Failed(Errno(libc::EPIPE)));
     }
-    after_own_shutdown(s); // as that changes what the connection shows
-    Some(Step::Moved(n))
+    // TCP takes what comes first after the peer has closed; the answer to it is the reset.
+    let taken = source.swallow();
+    if taken.is_ok_and(|n| n > 0) {
+        s.set(flag::SWALLOWED);
+        after_own_shutdown(s); // as that changes what the connection shows
+    }
+    Some(taken.map_or_else(Step::Failed, Step::Moved))
 }
 
 /// Before the last descriptor is closed: what the peer is to see.
@@ -408,4 +411,31 @@ pub fn leave(s: &Sock) {
         }
     }
     s.link.store(0, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::file::FromFile;
+    use crate::family;
+    use crate::sys::fd;
+
+    #[test]
+    fn what_is_sent_first_to_a_peer_that_has_closed_is_taken_from_its_pipe() {
+        let s = family::take_sock().expect("a record");
+        // SAFETY: all zero is a fresh direction.
+        let back: Dir = unsafe { std::mem::zeroed() };
+        back.fin.store(fin::CLOSED, Relaxed);
+        let [from, to] = fd::pipe().expect("a pipe");
+        let answer = || match answer_send(s, &back, &mut FromFile::pipe(from, 10)) {
+            Some(Step::Moved(n)) => Ok(n),
+            Some(Step::Failed(e)) => Err(e.0),
+            _ => panic!("an open peer"),
+        };
+        assert_eq!(answer(), Err(libc::EAGAIN), "nothing there, and nothing sent");
+        assert_eq!(fd::write_all(to, b"abc"), Ok(3));
+        assert_eq!((answer(), fd::unread(from)), (Ok(3), Ok(0)));
+        assert_eq!(fd::write_all(to, b"d"), Ok(1));
+        assert_eq!((answer(), fd::unread(from)), (Err(libc::EPIPE), Ok(1)));
+    }
 }

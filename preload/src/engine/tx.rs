@@ -43,6 +43,8 @@ pub trait Source {
     fn kind(&self) -> Kind;
     /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
     fn fill(&mut self, ring: &Ring, pos: u64, n: usize) -> Res;
+    /// Takes what is left, and nobody gets it; returns how much (of a pipe, what it has).
+    fn swallow(&mut self) -> Res;
 }
 
 /// The program's buffers as a source.
@@ -87,6 +89,12 @@ impl Source for FromBufs<'_> {
             unsafe { ring.put(at, p, len) };
             at += len as u64;
         });
+        self.done += n;
+        Ok(n)
+    }
+
+    fn swallow(&mut self) -> Res {
+        let n = self.left();
         self.done += n;
         Ok(n)
     }
@@ -180,7 +188,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         return Step::Failed(Errno(libc::EPIPE));
     }
     if s.is_linked()
-        && let Some(step) = linked::answer_send(s, back, source.left())
+        && let Some(step) = linked::answer_send(s, back, source)
     {
         return step;
     }

@@ -96,6 +96,18 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, off: i64) -> Res {
     unsafe { call(Sysno::pread64, [fd as usize, buf as usize, len, off as usize, 0, 0]) }
 }
 
+/// As [`read`] where there is something now, else EAGAIN, whatever O_NONBLOCK says (preadv2(2), RWF_NOWAIT).
+///
+/// # Safety
+/// `buf` must be valid for writes of `len` bytes.
+pub unsafe fn read_now(fd: c_int, buf: *mut u8, len: usize) -> Res {
+    let iov = libc::iovec { iov_base: buf.cast(), iov_len: len };
+    const OWN_POSITION: usize = usize::MAX;
+    let args = [fd as usize, &raw const iov as usize, 1, OWN_POSITION, OWN_POSITION, libc::RWF_NOWAIT as usize];
+    // SAFETY: by the contract; the entry outlives the call.
+    unsafe { call(Sysno::preadv2, args) }
+}
+
 /// write(2).
 ///
 /// # Safety
