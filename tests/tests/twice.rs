@@ -54,6 +54,7 @@ const PROGRAMS: &[&str] = &[
     "buffers",
     "close",
     "closes",
+    "halves",
     "options",
     "ulp",
     "signals",

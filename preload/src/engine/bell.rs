@@ -19,7 +19,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{end, known, signals};
+use super::{end, kernel, known, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -290,7 +290,9 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
         let mut buf = [0u8; 64];
         let want = (due as usize).min(buf.len());
         match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
-            Ok(0) => return end::found(s, end::FIN),
+            // Else our own SHUT_RD.
+            Ok(0) if kernel::has_peer_ended(s, sock) => return end::found(s, end::FIN),
+            Ok(0) => return,
             Ok(n) => note_taken(s, n),
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => return,
             Err(e) => return end::took(s, e),

@@ -5,7 +5,7 @@
 use super::bufs::Bufs;
 use super::rx::Step;
 use super::within::Within;
-use super::{count, end, follow, peek};
+use super::{count, end, follow, kernel, peek};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, fd, net};
 use crate::transport::region::Dir;
@@ -120,13 +120,16 @@ fn failed(s: &Sock, e: Errno) -> Step {
 /// ours has taken, make a reset of it.
 #[cold]
 fn at_end_of_tcp(s: &Sock, sock: i32, dir: Option<&Dir>, flags: i32) -> Step {
-    end::found(s, end::FIN);
+    let is_peers = kernel::has_peer_ended(s, sock);
+    if is_peers {
+        end::found(s, end::FIN);
+    }
     match end::take_left(s) {
         0 => {}
         e => return failed(s, Errno(e as i32)),
     }
-    // Behind a link the kernel alone knows.
-    let dir = dir.filter(|_| s.region_of_peers().is_some());
+    // Of our own SHUT_RD there is nothing to be judged; behind a link the kernel alone knows.
+    let dir = dir.filter(|_| is_peers && s.region_of_peers().is_some());
     dir.and_then(|d| end::outcome(s, sock, d, flags & libc::MSG_PEEK != 0)).unwrap_or(Step::End)
 }
 

@@ -53,10 +53,7 @@ pub fn look_for_end(s: &Sock, sock: i32, dir: &Dir) {
     }
     if shows_reset(s, bits) {
         end::found_reset(s, sock);
-    } else if bits & libc::POLLRDHUP != 0 && !s.has(flag::SHUT_RD) {
-        // With our own SHUT_RD the kernel shows RDHUP without a FIN.
-        end::found(s, end::FIN);
-    } else if bits & libc::POLLHUP != 0 && !is_own_end(s, sock) {
+    } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && has_peer_ended(s, sock) {
         end::found(s, end::FIN);
     }
 }
@@ -67,11 +64,14 @@ fn shows_reset(s: &Sock, bits: i16) -> bool {
     bits & libc::POLLHUP != 0 && (bits & libc::POLLERR != 0 || !s.has(flag::SHUT_WR))
 }
 
-/// Whether we alone have ended it, both ways: the kernel shows that as it shows the end of both.
-fn is_own_end(s: &Sock, sock: i32) -> bool {
-    const FIN_WAITS: std::ops::RangeInclusive<u8> = 4..=5;
-    let own = s.has(flag::SHUT_RD) && s.has(flag::SHUT_WR);
-    own && net::get_opt::<u8>(sock, libc::IPPROTO_TCP, libc::TCP_INFO).is_ok_and(|state| FIN_WAITS.contains(&state))
+/// Whether the end that the kernel shows is the peer's: our own SHUT_RD shows as its FIN does (RDHUP, and a read of nothing), and both of
+/// ours as the end of both (HUP).
+pub fn has_peer_ended(s: &Sock, sock: i32) -> bool {
+    const ESTABLISHED: u8 = 1;
+    const FIN_WAIT1: u8 = 4;
+    const FIN_WAIT2: u8 = 5;
+    let state = || net::get_opt::<u8>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
+    !s.has(flag::SHUT_RD) || !matches!(state(), Ok(ESTABLISHED | FIN_WAIT1 | FIN_WAIT2))
 }
 
 /// Takes bytes off the TCP connection that are doorbells although they were not counted: the peer was
@@ -173,7 +173,7 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
     let bits = poll_now(s, sock, END);
     if shows_reset(s, bits) {
         end::found_reset(s, sock);
-    } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && !s.has(flag::SHUT_RD) {
+    } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && has_peer_ended(s, sock) {
         end::found(s, end::FIN);
     }
 }

@@ -136,7 +136,8 @@ impl Taken {
                 true
             }
             _ => {
-                if self.bytes > 0 && !s.rx_in_memory() && fd::poll_now(sock, libc::POLLRDHUP) != 0 && fd::unread(sock) == Ok(0) {
+                let is_through = || fd::poll_now(sock, libc::POLLRDHUP) != 0 && fd::unread(sock) == Ok(0);
+                if self.bytes > 0 && !s.rx_in_memory() && is_through() && kernel::has_peer_ended(s, sock) {
                     end::found(s, end::FIN);
                 }
                 false

@@ -238,8 +238,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
     let on = || room() || me.is_some_and(|me| !room::is_named(s, dir, me, 1));
-    // Never POLLIN here: unread data or a doorbell would make it a busy loop.
-    let result = sleep(s, sock, libc::POLLRDHUP, me, at_most, timer, begun, on);
+    // Never POLLIN here: unread data or a doorbell would make it a busy loop. So would RDHUP behind our own SHUT_RD.
+    let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLRDHUP };
+    let result = sleep(s, sock, events, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
     spin::slept(&s.tx.spin, since);
     let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
@@ -252,7 +253,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     if matches!(result, Ok(Woke::Kernel)) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
         kernel::look_at_kernel_for_sender(s, sock);
-        switch::spill(s, sock, switch::Spill::HalfClosed);
+        if kernel::has_peer_ended(s, sock) {
+            switch::spill(s, sock, switch::Spill::HalfClosed);
+        }
     }
     result.map(|_| ())
 }
