@@ -99,6 +99,8 @@ pub mod fin {
     pub const RESET: u32 = 4;
     /// SO_LINGER zero: an exit without close resets.
     pub const LINGER0: u32 = 8;
+    /// What says that an end has come.
+    pub const ENDS: u32 = WRITE | CLOSED | RESET;
     /// Towards a link: the program's end is given up, nobody looks at the rings any more.
     pub const LEFT: u32 = 16;
 }

@@ -251,6 +251,33 @@ static void linger0_data_b(void) {
     R(close(fd));
     meet();
 }
+/* Set before anything is in memory, on the connection itself or on the listener: an exit resets, with all of it read. */
+static void linger0_early_a(void) {
+    int fd = conn_cold();
+    warm(fd);
+    meet_settled();
+    hear();
+    settle();
+    autopsy(fd);
+}
+static void linger0_early_b(void) {
+    int fd = conn_cold();
+    linger(fd, 1, 0);
+    warm(fd);
+    say("leaving");
+    meet();
+    exit(0);
+}
+static void linger0_inherited_a(void) {
+    int l = listen_on(PORT);
+    linger(l, 1, 0);
+    meet();
+    warm(accept_from(l));
+    say("leaving");
+    meet();
+    exit(0);
+}
+
 /* A positive linger time: close returns when all is acknowledged, and nothing is lost. */
 static void linger5_a(void) {
     int fd = conn();
@@ -348,6 +375,8 @@ const struct test tests[] = {
     {"unread_after_sending", unread_after_sending_a, unread_after_sending_b, 0},
     {"linger_zero", linger0_a, linger0_b, 0},
     {"linger_zero_data", linger0_data_a, linger0_data_b, 0},
+    {"linger_zero_early", linger0_early_a, linger0_early_b, 0},
+    {"linger_zero_inherited", linger0_inherited_a, linger0_early_a, 0},
     {"linger_positive", linger5_a, linger5_b, WHOLE},
     {"close_on_sender", close_on_sender_a, close_on_sender_b, 0},
     {"exit_without_close", exit_a, exit_b, 0},

@@ -262,6 +262,24 @@ static void ahead_blocking_a(void) {
     R(close(fd));
     meet();
 }
+/* The other end resets when it ends (SO_LINGER), and does not end yet. */
+static void linger_a(void) {
+    int fd = conn();
+    struct linger l = {1, 0};
+    MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+    meet();
+    meet();
+    got(fd, all, AHEAD, 0, 5);
+    meet();
+}
+static void linger_b(void) {
+    int fd = conn();
+    meet();
+    fill(all, AHEAD, 0, 5);
+    put(fd, all, AHEAD);
+    meet();
+    meet();
+}
 static void ahead_polling_a(void) {
     int fd = conn();
     for (;;) {
@@ -342,6 +360,7 @@ const struct test tests[] = {{"until_full", until_full_a, until_full_b, 0},
                              {"small_buffers", small_buffers_a, small_buffers_b, 0},
                              {"ahead_blocking", ahead_blocking_a, ahead_blocking_b, 0},
                              {"ahead_polling", ahead_polling_a, ahead_polling_b, 0},
+                             {"ahead_of_linger", linger_a, linger_b, 0},
                              {"slow_relay", slow_relay_a, slow_relay_b, WHOLE},
                              {"ahead_epoll", ahead_epoll_a, ahead_polling_b, 0},
                              {0}};

@@ -10,7 +10,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
 use crate::sys::{clock, fd, net};
-use crate::transport::region::Dir;
+use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -153,7 +153,7 @@ pub fn is_time_to_look(s: &Sock) -> bool {
 /// Whether to look for the end of the connection: the peer has marked one, of which the kernel knows how it was, or it is time.
 #[inline]
 pub fn may_have_ended(s: &Sock, dir: &Dir) -> bool {
-    s.rx.end.load(Relaxed) == 0 && (dir.fin.load(Acquire) != 0 || is_time_to_look(s))
+    s.rx.end.load(Relaxed) == 0 && (dir.fin.load(Acquire) & fin::ENDS != 0 || is_time_to_look(s))
 }
 
 /// What poll is asked of the kernel's socket by [`look_at_kernel_for_sender`]; without an answer there is nothing to find.

@@ -11,7 +11,7 @@ use super::offer;
 use super::timer::AT_ONCE;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, net};
-use crate::transport::region;
+use crate::transport::region::{self, fin};
 use libc::{IPPROTO_TCP, SOL_SOCKET, TCP_CORK, TCP_NODELAY};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -35,6 +35,14 @@ pub fn learn(s: &Sock, sock: i32) {
     learn_inq(s, sock);
     learn_stamps(s, sock);
     s.set(flag::SHADOWED);
+    show_linger(s);
+}
+
+/// The peer has to know of SO_LINGER zero before it is of use: an exit leaves no time to say it.
+pub fn show_linger(s: &Sock) {
+    if let Some(dir) = s.tx.dir().filter(|_| s.has(flag::LINGER0)) {
+        dir.fin.fetch_or(fin::LINGER0, AcqRel);
+    }
 }
 
 /// What the kernel makes of a mark while its own has to be 1. It looks for readers when it is 1 again.

@@ -49,7 +49,7 @@ pub enum Spill {
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
     // A peer that has said its last word can't be woken any more.
-    s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) == 0) && try_to(s, sock)
+    s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::ENDS == 0) && try_to(s, sock)
 }
 
 /// As [`try_to_memory`], also where the peer has said its last word.

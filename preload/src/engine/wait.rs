@@ -199,7 +199,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
     let linked = s.is_linked();
     // Over a link the peer's half-close leaves its own reading as it is.
-    let ends = if linked { fin::CLOSED } else { !0 };
+    let ends = if linked { fin::CLOSED } else { fin::ENDS };
     // A sender that stays for a peer that has ended would be called back at once.
     let has_ended = back.fin.load(Relaxed) & ends != 0 || s.rx.end.load(Relaxed) != 0;
     if has_ended && !linked && called::is_kept(s) {

@@ -52,7 +52,7 @@ pub fn usual(s: &Sock, out: bool) -> Option<u32> {
     // Each bit of these says that something is unusual; a claim of the peer only leads to `level`.
     let unusual = from.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
         | s.rx.end.load(Relaxed)
-        | from.fin.load(Relaxed)
+        | from.fin.load(Relaxed) & fin::ENDS
         | to.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED)
         | s.low_water.load(Relaxed) >> 1
         | s.flags.load(Relaxed)

@@ -268,6 +268,7 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) -> bool {
         return false;
     }
     bell::arm(s, &r.dirs[rx]);
+    shadow::show_linger(s); // where it was learned before
     true
 }
 
