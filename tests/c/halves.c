@@ -80,7 +80,64 @@ static void slow_reader_a(void) {
     meet();
 }
 
+/* ---- a sender in another thread ---- */
+
+enum { ROUNDS = 60 };
+
+struct sender {
+    int fd;
+    uint64_t sent;
+};
+static void *sends(void *arg) {
+    struct sender *s = arg;
+    for (ssize_t n; (n = send(s->fd, buf, sizeof buf, MSG_NOSIGNAL)) > 0;)
+        s->sent += n;
+    return NULL;
+}
+
+/* What send says has gone comes before the end. */
+static void beside_a(void) {
+    int l = listen_on(PORT), good = 1;
+    meet();
+    for (int i = 0; i < ROUNDS; i++) {
+        struct sender s = {accept_from(l), 0};
+        pthread_t t;
+        for (int k = 0; k < PAIRS; k++) {
+            if (get(s.fd, buf, 64) != 64)
+                die("early end");
+            put(s.fd, buf, 64);
+        }
+        pthread_create(&t, NULL, sends, &s);
+        usleep(rnd(&(unsigned){i + 1}) % 3000);
+        MUST(shutdown(s.fd, SHUT_WR));
+        pthread_join(t, NULL);
+        uint64_t told = 0;
+        if (get(s.fd, &told, sizeof told) != sizeof told || told != s.sent)
+            good = 0;
+        close(s.fd);
+    }
+    say("all of it comes before the end: %d", good);
+}
+static void beside_b(void) {
+    meet();
+    for (int i = 0; i < ROUNDS; i++) {
+        int fd = dial(PORT);
+        for (int k = 0; k < PAIRS; k++) {
+            put(fd, buf, 64);
+            if (get(fd, buf, 64) != 64)
+                die("early end");
+        }
+        uint64_t came = 0;
+        for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
+            came += n;
+        put(fd, &came, sizeof came);
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+}
+
 const struct test tests[] = {{"own_end_on_tcp", on_tcp_a, on_tcp_b, COLD | SWITCHES},
                              {"dead_reader", dead_reader_a, dead_reader_b, 0},
                              {"slow_reader", slow_reader_a, slow_reader_b, WHOLE},
+                             {"beside_a_sender", beside_a, beside_b, COLD | SWITCHES},
                              {0}};

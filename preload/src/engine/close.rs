@@ -2,9 +2,9 @@
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
 use super::follow::Source;
-use super::{bell, debt, follow, inside, linked, proof, shadow, switch};
+use super::{bell, debt, follow, inside, linked, proof, rouse, shadow, switch};
 use crate::family::index_of;
-use crate::family::lock::Marker;
+use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{clock, fd, net, proc};
@@ -28,17 +28,35 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     {
         take_proof(s, sock, back);
     }
-    if (how == libc::SHUT_WR || how == libc::SHUT_RDWR)
-        && let Some(dir) = s.tx.dir()
-    {
-        dir.fin.fetch_or(fin::WRITE, Release);
-    }
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         s.set(flag::SHUT_WR);
+        end_sending(s);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         s.set(flag::SHUT_RD);
     }
+}
+
+/// Marks the end of what is sent, behind what a sender in another thread is putting into the ring. One that comes later, or waits for
+/// room, finds the flag.
+fn end_sending(s: &Sock) {
+    let marker = Marker::new();
+    let held = s.tx.lock.take(&marker); // not if this is a handler above a sender, whose bytes come behind the end
+    if let Some(dir) = s.tx.dir() {
+        dir.fin.fetch_or(fin::WRITE, Release);
+    }
+    drop(held);
+    if !s.is_linked() {
+        rouse::all();
+    }
+}
+
+/// The lock of sending, if its holder is through in a moment: one that does not wait.
+fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker) -> Option<Held<'a>> {
+    (0..1 << 8).find_map(|_| s.tx.lock.try_take(marker).or_else(|| {
+        proc::yield_now();
+        None
+    }))
 }
 
 /// Before the kernel's close(2) of the last descriptor: leaves the kernel's socket such that the
@@ -54,6 +72,8 @@ pub fn before_close(s: &Sock, sock: i32) {
     if s.has(flag::LINGER0) {
         marks |= fin::LINGER0;
     }
+    let marker = Marker::new();
+    let sending = hold_sending(s, &marker);
     // Doorbells on their way to this very descriptor must not meet its next owner.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     for _ in 0..1 << 16 {
@@ -71,6 +91,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         // Set before the doorbells go: a last one may come after them, and then the reset that the
         // kernel makes of it is known not to be one.
         dir.fin.fetch_or(marks, Release);
+        drop(sending);
         fault::pass(Fault::EndMarked);
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {

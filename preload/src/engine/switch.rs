@@ -73,8 +73,8 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
     }
     let marker = Marker::new();
     let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
-    // Whoever sets it aside, or pins it, takes the lock behind that.
-    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED) || s.tx.switches.load(Relaxed) != made {
+    // Whoever sets it aside, pins it or ends it takes the lock behind that.
+    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR) || s.tx.switches.load(Relaxed) != made {
         return false;
     }
     // No handler may leave it half done.

@@ -213,6 +213,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         room::has_room(s, dir)
             || back.fin.load(Relaxed) & ends != 0
             || !s.tx_in_memory()
+            || s.has(flag::SHUT_WR)
             || follow::is_asked(s)
     };
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
