@@ -258,7 +258,7 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     if flags & flag::SEEN == 0
         && (flags & flag::RAW != 0
             || flags & flag::BLOCKS == 0
-                && (flags & flag::NONBLOCK == 0 || dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed)))
+                && (flags & flag::NONBLOCK == 0 || dir.bells.load(Relaxed) != s.bells_rx.load(Relaxed) || kernel::is_unasked(s)))
     {
         return None;
     }

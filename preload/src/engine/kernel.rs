@@ -196,12 +196,21 @@ pub fn is_behind_ring(s: &Sock) -> bool {
     made != 0 && s.tx.dir().is_some_and(|d| d.passed.load(Relaxed) != made)
 }
 
+/// Whether nobody has asked yet for the doorbells of a waiter that may be none of ours. A read has to, before it is short, also where none is
+/// counted as unread: the one that called it may be counted later, and the word that it leaves behind (RUNG) rings nobody.
+#[inline]
+pub fn is_unasked(s: &Sock) -> bool {
+    s.rx.waiter.load(Relaxed) != bell::EACH && !s.has(flag::SEEN | flag::BLOCKS | flag::LINKED)
+}
+
 /// Takes doorbells off, as far as nobody but the caller needs them. Called with the receiving lock held.
 pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
     match s.rx.waiter.load(Relaxed) {
         bell::EACH => settle(s, dir, sock),
         // Who sleeps on the byte is another one: a thread in the kernel's poll, a set that has not looked at it for long.
-        bell::ARMED if s.readers.load(Relaxed) != 0 || s.sets.load(Relaxed) != 0 => keep_armed(s, dir, sock, bell::arm),
+        bell::ARMED if s.readers.load(Relaxed) != 0 || s.sets.load(Relaxed) != 0 || !s.has(flag::SEEN | flag::BLOCKS) => {
+            keep_armed(s, dir, sock, bell::arm);
+        }
         _ => bell::drain(s, dir, sock),
     }
 }

@@ -174,6 +174,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
     if let Some(dir) = s.rx.dir()
         && (bell::unread(s, dir) != 0 && (s.rx.waiter.load(Relaxed) == bell::EACH || !s.has(flag::SEEN | flag::BLOCKS))
             || kernel::is_unknown(s)
+            || kernel::is_unasked(s)
             || s.is_public())
         && flags & libc::MSG_PEEK == 0
         && matches!(step, Step::Moved(_))

@@ -21,6 +21,10 @@ const EACH: u32 = 4;
 enum When {
     /// When it has emptied the ring, and before it returns EAGAIN.
     Empty,
+    /// As `Empty`, but not while the word asks for each arrival and no doorbell is counted as unread.
+    Unasked,
+    /// As `Empty`, but not while no doorbell is counted as unread, whatever the word.
+    Counted,
     /// Only before it returns EAGAIN.
     Eagain,
 }
@@ -82,6 +86,8 @@ struct Reader {
     how: How,
     /// ARMED asks for one byte, EACH for one at every arrival.
     asks: u32,
+    /// It has asked.
+    asked: bool,
 }
 
 impl Reader {
@@ -104,6 +110,7 @@ impl Reader {
         } else {
             self.asks
         };
+        self.asked = true;
         self.dir.bell.swap(word, Relaxed);
         fence(SeqCst);
         if self.how != How::Blindly && self.dir.head.load(Acquire) != self.tail {
@@ -124,7 +131,13 @@ impl Reader {
             let part = (head - self.tail).min(n - got);
             self.tail += part;
             got += part;
-            if head != self.tail || (got > 0 && self.when == When::Eagain) {
+            let arms = match self.when {
+                When::Empty => true,
+                When::Unasked => !self.asked || self.due() != 0,
+                When::Counted => self.due() != 0,
+                When::Eagain => false,
+            };
+            if head != self.tail || (got > 0 && !arms) {
                 return got;
             }
             if !self.arm() || got == n {
@@ -161,6 +174,7 @@ fn model(
             when,
             how,
             asks,
+            asked: false,
         };
         let mut seen = 0;
         // Each round: the waiter finds something, or sleeps for good.
@@ -211,6 +225,22 @@ fn level_triggered() {
 #[test]
 fn edge_triggered() {
     holds(model(EACH, When::Empty, How::TakesLast, Wait::Edge, 2, 2));
+}
+
+/// The fast read.
+#[test]
+fn once_it_has_asked_a_short_read_need_not_arm() {
+    holds(model(EACH, When::Unasked, How::TakesLast, Wait::Level, 2, 3));
+    holds(model(EACH, When::Unasked, How::TakesLast, Wait::Edge, 2, 3));
+}
+
+/// The doorbell that called it is counted, and the word set to RUNG, behind its read.
+#[test]
+fn a_short_read_that_arms_only_where_a_doorbell_is_counted() {
+    breaks(
+        "ask before a short read",
+        model(EACH, When::Counted, How::TakesLast, Wait::Edge, 2, 2),
+    );
 }
 
 /// One byte for each arming is enough for waiters that go by EAGAIN or short reads.
