@@ -70,7 +70,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             && let Some((p, n)) = bufs.single()
         {
             // SAFETY: the program's buffer, valid for writes as it promised the kernel.
-            if let Some(n) = unsafe { fast::recv_again(s, p, n, flags) } {
+            if let Some(n) = unsafe { fast::recv_again(s, p, n, flags & !POLLED) } {
                 return Ok(n);
             }
         }
