@@ -15,7 +15,7 @@
 //!   end is shown; [`leave`]: how it leaves for TCP; [`below`]: what TCP is told of its end; [`parting`]: the end of the process;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
-//! - `forge`: a hostile peer, for tests alone.
+//! - `forge`: a hostile peer, and `rig`: links without a card, for tests alone.
 
 mod arrive;
 mod awake;
@@ -36,6 +36,8 @@ pub mod parting;
 mod patience;
 mod pieces;
 pub mod pool;
+#[cfg(test)]
+mod rig;
 mod second;
 mod show;
 pub mod slot;

@@ -110,6 +110,32 @@ impl Link {
         }
     }
 
+    /// One that reaches nothing.
+    #[cfg(test)]
+    pub(super) fn without_card(port: &Port) -> Link {
+        Link {
+            device: 0,
+            port: port.clone(),
+            psn: Psn::truncate(0),
+            qp: None,
+            peer: None,
+            is_ready: false,
+            is_down: false,
+            users: 0,
+            mtu: 0,
+            bytes: [0; 2],
+            messages: [0; 2],
+            backlog: VecDeque::new(),
+            patience: Patience::NEW,
+            last: None,
+            rooms: u32::MAX,
+            room: Room { at: std::ptr::null_mut(), lkey: 0 },
+            confirming: None,
+            questions: Questions::default(),
+            domain: None,
+        }
+    }
+
     /// The peer's end is known: its messages may arrive from now on (RTR).
     pub fn receive_from(&mut self, device: &Device, remote: &Remote) -> Res<()> {
         self.mtu = remote.mtu.bytes();

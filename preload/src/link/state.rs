@@ -240,6 +240,19 @@ impl State {
         Ok(end)
     }
 
+    /// After [`State::give_ring`], for a connection that was counted in that group's machine before. Where it got no ring it has no
+    /// group that it could leave later.
+    pub fn note_joined(&mut self, id: Id, place: usize) {
+        match self.slot_of(id).filter(|slot| slot.group == Some(place)) {
+            Some(slot) => slot.joined = true,
+            None => {
+                if let Some(Some(group)) = self.groups.get_mut(place) {
+                    group.leave(now());
+                }
+            }
+        }
+    }
+
     /// Forgets a connection that came to nothing or is over.
     pub fn release(&mut self, index: u32) {
         let Some(mut slot) = self.slots.get_mut(index as usize).and_then(Option::take) else { return };
@@ -340,4 +353,22 @@ pub(super) fn is_over(groups: &[Option<Group>], place: Option<usize>) -> bool {
 /// The sending rings of this size.
 pub(super) fn pool_of(pools: &mut [Pool], size: u32) -> Res<&mut Pool> {
     pools.iter_mut().find(|p| p.element() == size as usize).ok_or(Errno(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::rig;
+
+    #[test]
+    fn who_gets_no_ring_is_not_counted_in_its_group() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, 1);
+        let id = all.reserve(rig::record(), rig::SIZE.bytes()).unwrap().id();
+        assert!(all.groups[place].as_mut().unwrap().join());
+        assert_eq!(all.give_ring(id, place, 0).err(), Some(Errno(libc::ENODEV)));
+        all.note_joined(id, place);
+        assert!(!rig::slot(&mut all, id).joined);
+        assert!(all.groups[place].as_ref().unwrap().timeout().is_some(), "without connections it ends some day");
+    }
 }

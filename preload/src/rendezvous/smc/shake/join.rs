@@ -118,8 +118,8 @@ impl Shake {
             // ENOBUFS is what the pool says at `max_memory`.
             if e.0 == libc::ENOBUFS { Diagnosis::MEMORY } else { Diagnosis::REGISTER_BUFFER }
         });
-        if let Some(slot) = self.slot(all) {
-            slot.joined = !self.made;
+        if let Some(id) = self.id.filter(|_| !self.made) {
+            all.note_joined(id, place);
         }
         end
     }
