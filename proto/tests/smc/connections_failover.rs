@@ -160,3 +160,17 @@ fn a_connection_that_is_over_has_nothing_to_say() {
     conn.move_to_link(Rkey(77), 0, 0);
     assert_eq!((polled(&mut conn), conn.is_finished()), (None, true));
 }
+
+#[test]
+fn a_connection_that_is_over_says_so_again_where_that_is_not_known_to_have_arrived() {
+    let mut conn = conn();
+    conn.handle_cdc(&Cdc { conn_flags: ConnFlags::CLOSED, ..message(1, 0, 0) }).unwrap();
+    conn.close();
+    assert!(polled(&mut conn).unwrap().conn_flags.contains(ConnFlags::CLOSED));
+    assert!(conn.is_finished());
+    conn.move_to_link(Rkey(77), 0, 1);
+    assert!(!conn.is_finished());
+    assert_eq!(polled(&mut conn).unwrap().producer_flags, ProducerFlags::FAILOVER);
+    assert!(polled(&mut conn).unwrap().conn_flags.contains(ConnFlags::CLOSED));
+    assert_eq!((polled(&mut conn), conn.is_finished()), (None, true));
+}

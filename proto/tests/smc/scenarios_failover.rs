@@ -127,6 +127,30 @@ fn what_was_written_before_the_end_arrives_over_the_other_link() {
 }
 
 #[test]
+fn a_close_that_is_lost_with_the_link_is_said_again() {
+    let mut lost = 0;
+    for seed in 0..200 {
+        let (mut pair, places) = two_links(seed, 1);
+        let c = places[0];
+        let first = pair.random(2);
+        pair.close(first, c);
+        pair.run();
+        pair.close(1 - first, c);
+        for _ in 0..pair.random(3) {
+            pair.step();
+        }
+        pair.cut(0);
+        pair.run();
+        lost += usize::from(!pair.slot(first, c).conn.is_finished());
+        let notices = pair.random(2);
+        pair.notice(notices, 0);
+        pair.run();
+        assert!(pair.slot(first, c).conn.is_finished() && pair.slot(1 - first, c).conn.is_finished(), "seed {seed}");
+    }
+    assert!(lost > 20);
+}
+
+#[test]
 fn a_quiet_link_that_dies_is_noticed_by_its_test_and_nobody_sees_more_of_it() {
     let (mut pair, places) = two_links(3, 2);
     pair.cut(0);

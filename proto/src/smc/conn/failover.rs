@@ -18,7 +18,8 @@ impl Conn {
         peer.tx.rewind();
         // What was lost with the old link has numbers, too.
         self.unnumbered = true;
-        if self.state != State::Closed || self.cdc_due {
+        // One that is over says its end again, unless that is known to have arrived. Who has it has forgotten the connection.
+        if self.state != State::Closed || self.cdc_due || uncompleted > 0 {
             // What is written before the message goes is repeated, too.
             self.failover = Some((self.sent.wrapping_sub(uncompleted as u16), peer.tx.cursor()));
             self.cdc_due = true;

@@ -80,6 +80,8 @@ pub struct Slot {
     /// All that the program has written.
     out: Vec<u8>,
     arrived: [VecDeque<Vec<u8>>; LINKS],
+    /// Messages that have not arrived.
+    uncompleted: u32,
     /// The driver has not polled since something was done.
     dirty: bool,
     /// The program writes no more.
@@ -186,6 +188,7 @@ impl Pair {
                 ring: vec![0; size.bytes() as usize],
                 out: Vec::new(),
                 arrived: Default::default(),
+                uncompleted: 0,
                 dirty: false,
                 shut: false,
             });
@@ -265,6 +268,7 @@ impl Pair {
                 let (link, message) = (slot.link, slot.conn.poll_cdc());
                 // A failover message is followed by another.
                 slot.dirty = message.is_some();
+                slot.uncompleted += u32::from(slot.dirty);
                 if let Some(message) = message {
                     self.send(end, link, message.to_vec());
                 }

@@ -43,7 +43,7 @@ impl Pair {
         let Some(rkey) = slot.conn.peer_rkey().filter(|_| !slot.back.is_wanted()) else { return };
         let (rkey, address) = group.peer_key(slot.link, rkey, to).expect("the peer has named its memory");
         slot.link = to;
-        slot.conn.move_to_link(rkey, address, 0);
+        slot.conn.move_to_link(rkey, address, std::mem::take(&mut slot.uncompleted));
         let again = slot.out.split_off(slot.conn.sent_bytes().0 as usize);
         if !again.is_empty() {
             let done = self.write(end, place, &again);
