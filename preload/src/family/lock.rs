@@ -165,6 +165,15 @@ impl Lock {
         }
     }
 
+    /// Makes it free where its holder has died: those who only try to take it would find it taken for ever.
+    pub fn bury(&self) {
+        let owner = self.owner.load(Relaxed);
+        if owner != 0 && proc::is_gone(owner) {
+            // AcqRel: what the dead one has stored is seen by who takes it next, as in `take`.
+            let _ = self.owner.compare_exchange(owner, 0, AcqRel, Relaxed);
+        }
+    }
+
     /// Makes it free whoever holds it (a record that is taken into use).
     pub fn reset(&self) {
         self.owner.store(0, Relaxed);
@@ -266,11 +275,7 @@ mod tests {
     }
 
     /// A child is killed with the lock in its hands, and nobody asks for its status.
-    #[test]
-    fn a_dead_holder_that_nobody_waited_for_is_followed() {
-        let page = mem::memfd_for_readers(c"lock", 4096).expect("a shared page").1;
-        // SAFETY: a fresh page, shared with the child; all zero is a free lock.
-        let lock = unsafe { &*page.cast::<Lock>() };
+    fn left_by_a_dead_child(lock: &Lock) -> i32 {
         // SAFETY: the child makes system calls and stores only.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -278,12 +283,29 @@ mod tests {
             // SAFETY: no pointers.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
-        while lock.owner.load(Acquire) == 0 {
+        while lock.owner.load(Acquire) == 0 || !proc::is_gone(child as u32) {
             std::thread::yield_now();
         }
+        child
+    }
+
+    #[test]
+    fn a_dead_holder_that_nobody_waited_for_is_followed() {
+        let page = mem::memfd_for_readers(c"lock", 4096).expect("a shared page").1;
+        // SAFETY: a fresh page, shared with the child; all zero is a free lock.
+        let lock = unsafe { &*page.cast::<Lock>() };
+        let child = left_by_a_dead_child(lock);
         let marker = Marker::new();
         assert!(lock.take(&marker).is_ok());
         assert!(!lock.is_taken());
+        lock.owner.store(child as u32, Relaxed);
+        assert!(lock.try_take(&marker).is_none(), "who tries does not ask");
+        lock.bury();
+        let held = lock.try_take(&marker);
+        assert!(held.is_some());
+        lock.bury();
+        assert!(lock.is_taken(), "this one lives");
+        drop(held);
         // SAFETY: our own child.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }

@@ -220,13 +220,18 @@ fn reap(base: *mut u8, process: u32) -> bool {
     let high = at::<AtomicU32>(base, header::SOCK_HIGH).load(Acquire);
     let mut any = false;
     for s in (0..high).map(|i| sock(base, i)) {
-        if s.let_go_in(process) && s.holders.fetch_sub(1, AcqRel) == 1 {
+        if !s.let_go_in(process) {
+            continue;
+        }
+        if s.holders.fetch_sub(1, AcqRel) == 1 {
             ended::count_lost(base, s);
             s.set_state(page::State::Free);
             // Release: whose link it is sees by this that nobody has it any more (`link::slot`).
             s.link.store(0, Release);
             give_back(s);
             any = true;
+        } else {
+            s.bury_locks();
         }
     }
     any
@@ -270,5 +275,21 @@ mod tests {
         let first = open().unwrap();
         assert_eq!(make(), Ok(first));
         assert_eq!(make(), open());
+    }
+    #[test]
+    fn the_locks_of_one_that_died_are_free_for_who_holds_the_record_as_well() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let (base, s, place) = (open().unwrap(), take_sock().unwrap(), PROC_CAP as u32 - 1);
+        s.reset();
+        s.holders.store(2, Relaxed);
+        s.held_in(place);
+        s.tx.lock.owner.store(pid, Relaxed);
+        s.rx.lock.owner.store(sys::proc::tid(), Relaxed);
+        reap(base, place);
+        assert_eq!((s.holders.load(Relaxed), s.tx.lock.is_taken(), s.rx.lock.is_taken()), (1, false, true));
+        s.rx.lock.reset();
+        give_back(s);
     }
 }

@@ -358,6 +358,12 @@ impl Sock {
         self.tx_medium.load(Acquire) != medium::TCP // pairs with the Release of the switch
     }
 
+    /// Somebody may have died with a lock of it.
+    pub fn bury_locks(&self) {
+        self.tx.lock.bury();
+        self.rx.lock.bury();
+    }
+
     /// Whether receiving goes through memory now.
     #[inline]
     pub fn rx_in_memory(&self) -> bool {

@@ -337,7 +337,9 @@ fn unmap_soon(s: &Sock, last: bool) -> bool {
             let _ = sys::fd::poll(&mut [], 1);
         }
     }
-    false
+    // A relative may have died with one of them, before it had introduced itself perhaps.
+    s.bury_locks();
+    close::unmap(s, last)
 }
 
 /// The record is free again, for this process or for all.
