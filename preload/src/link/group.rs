@@ -4,6 +4,7 @@
 //! here is what its events mean for queue pairs ([`super::one`]) and connections. What may take a while, a second
 //! link, is only noted here and done by the service thread ([`super::second`]); how it ends is in [`super::farewell`].
 
+use super::admit::Hosts;
 use super::farewell::Farewell;
 use super::lock;
 use super::one::{Link, PeerEnd};
@@ -13,11 +14,9 @@ use crate::sys::Res;
 use crate::verbs::device::Device;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::accept::Endpoint;
-use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::handshake::{Agreed, Params, Role};
 use smcr_proto::smc::id::{Gid, PeerId, Rkey, RmbeSize};
 use smcr_proto::smc::immediate;
-use smcr_proto::smc::link::key::GroupKey;
 use smcr_proto::smc::link::{self as machine, Config, Event, LINKS, OwnKey};
 use smcr_proto::smc::llc::{AddLink, Family, Message};
 use std::collections::VecDeque;
@@ -30,6 +29,8 @@ pub struct Group {
     pub(super) peer: Option<(PeerId, Family)>,
     /// Server: the process, with libsmcr, that has asked for it.
     pub made_for: Option<PeerId>,
+    /// The connection by which it was made.
+    pub hosts: Option<Hosts>,
     /// Its links: the first, and perhaps a second one.
     pub links: Vec<Link>,
     /// Rings of the connections.
@@ -77,6 +78,7 @@ impl Group {
             role,
             peer: None,
             made_for: None,
+            hosts: None,
             links: vec![link],
             rings: Pool::new(size.bytes() as usize, true),
             size,
@@ -129,26 +131,6 @@ impl Group {
         self.peer = Some((peer.peer_id, params.version.family()));
         self.machine = Some(Box::new(m));
         Ok(())
-    }
-
-    /// What a link's peer is known by.
-    pub fn key(&self, link: &Link) -> Option<GroupKey> {
-        let ((peer_id, family), peer) = (self.peer?, link.peer?);
-        Some(GroupKey { role: self.role, family, peer_id, gid: peer.gid, mac: peer.mac, qpn: peer.qpn })
-    }
-
-    /// Server: whether a client that says this, to this GID of ours, is the group's peer. A link that is down tells
-    /// it as well: its connections have gone on over the other one.
-    /// A kernel does not name itself, so its GID decides, and programs of its host with libsmcr (`ours`) have the same one.
-    pub fn serves(&self, family: Family, proposal: &Proposal, own: Option<Gid>, ours: bool) -> bool {
-        let ends = |l: &Link| Some(l.port.gid) == own && self.key(l).is_some_and(|k| k.serves(family, proposal));
-        self.ours == ours && self.is_open() && self.links.iter().any(ends)
-    }
-
-    /// Server: whether this process's client is the one for whom the group is being made.
-    pub fn will_serve(&self, client: PeerId, own: Option<Gid>) -> bool {
-        let open = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
-        !open && self.over.is_none() && self.made_for == Some(client) && Some(self.links[0].port.gid) == own
     }
 
     /// Whether new connections may join.

@@ -9,7 +9,7 @@
 //! - [`lock`]: the one lock of all of it; `kick` to send;
 //! - [`state`]: everything; `arrive`: `poll` to receive, `tick` for time; `awake`: whether this process stood still;
 //! - [`cover`]: who listens to the completion channel;
-//! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`second`]: its second link; [`failover`]:
+//! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`admit`]: who may join it; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
 //! - [`slot`]: a connection, [`pieces`] what it writes where, [`nudge`] what a kernel is given to read, [`heard`] what it hears; [`ending`]: when a kernel's
 //!   end is shown; [`leave`]: how it leaves for TCP; [`below`]: what TCP is told of its end; [`parting`]: the end of the process;
@@ -17,6 +17,7 @@
 //! - [`wake`]: this process's own waiters;
 //! - `forge`: a hostile peer, and `rig`: links without a card, for tests alone.
 
+pub mod admit;
 mod arrive;
 mod awake;
 mod below;

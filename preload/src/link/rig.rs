@@ -1,5 +1,6 @@
 //! Groups and connections without a network card, for tests of what is decided about them: nothing can be registered or posted.
 
+use super::admit::Hosts;
 use super::group::Group;
 use super::one::{Link, PeerEnd};
 use super::slot::{Id, Slot};
@@ -14,6 +15,8 @@ use smcr_proto::smc::id::{Gid, Mac, Mtu, PeerId, Psn, Qpn, Rkey, RmbeIndex, Rmbe
 use smcr_proto::smc::link::{self as machine, Config};
 use smcr_proto::smc::llc::{Family, Message};
 
+/// The addresses of the TCP connections.
+pub(super) const HOSTS: Hosts = Hosts { peer: [2; 16], own: [1; 16] };
 pub(super) const SIZE: RmbeSize = RmbeSize::MIN;
 
 pub(super) fn port(host: u8) -> Port {
@@ -62,16 +65,17 @@ fn config(role: Role) -> Config {
     }
 }
 
-/// A client's machine whose link is confirmed.
-fn active() -> machine::Group {
+/// The machine of an end whose link is confirmed.
+fn active(role: Role) -> machine::Group {
     let now = Time::from_secs(1);
-    let (mut client, mut server) = (machine::Group::new(config(Role::Client)), machine::Group::new(config(Role::Server)));
+    let [mut client, mut server] = [Role::Client, Role::Server].map(|role| machine::Group::new(config(role)));
     client.start(now);
     server.start(now);
     pass(&mut server, &mut client, now);
     pass(&mut client, &mut server, now);
-    assert_eq!(client.state(), machine::State::Active);
-    client
+    let own = if role == Role::Client { client } else { server };
+    assert_eq!(own.state(), machine::State::Active);
+    own
 }
 
 fn pass(from: &mut machine::Group, to: &mut machine::Group, now: Time) {
@@ -82,17 +86,18 @@ fn pass(from: &mut machine::Group, to: &mut machine::Group, now: Time) {
     }
 }
 
-/// A client's group, confirmed, with so many links.
-pub(super) fn group(all: &mut State, links: usize) -> usize {
+/// A group that is confirmed, with so many links.
+pub(super) fn group(all: &mut State, role: Role, links: usize) -> usize {
     let link = |n: usize| {
         let mut link = Link::without_card(&port(1));
         link.is_ready = true;
         link.peer = Some(PeerEnd { gid: peer(1).gid, mac: peer(1).mac, qpn: Qpn::truncate(0x12 + n as u32) });
         link
     };
-    let mut group = Group::new(Role::Client, link(0), SIZE);
+    let mut group = Group::new(role, link(0), SIZE);
     group.links.extend((1..links).map(link));
-    group.machine = Some(Box::new(active()));
+    group.machine = Some(Box::new(active(role)));
+    group.hosts = Some(HOSTS);
     (group.peer, group.is_ready, group.ours) = (Some((peer(1).peer_id, Family::V2)), true, true);
     all.groups.push(Some(group));
     all.groups.len() - 1

@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn who_gets_no_ring_is_not_counted_in_its_group() {
         let mut all = State::EMPTY;
-        let place = rig::group(&mut all, 1);
+        let place = rig::group(&mut all, Role::Client, 1);
         let id = all.reserve(rig::record(), rig::SIZE.bytes()).unwrap().id();
         assert!(all.groups[place].as_mut().unwrap().join());
         assert_eq!(all.give_ring(id, place, 0).err(), Some(Errno(libc::ENODEV)));

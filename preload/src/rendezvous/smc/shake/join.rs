@@ -2,11 +2,12 @@
 
 use super::about::no_device;
 use super::{Machine, Shake};
+use crate::link::admit::Hosts;
 use crate::link::lock::{self, now};
 use crate::link::slot::Slot;
 use crate::link::state::State;
 use crate::log;
-use crate::sys::Errno;
+use crate::sys::{Errno, net};
 use crate::verbs::qp::Remote;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
@@ -21,9 +22,10 @@ impl Shake {
     /// wait for it.
     pub(super) fn look_at_proposal(&mut self) {
         let Some((proposal, choice)) = self.proposal.take() else { return };
+        let hosts = self.hosts();
         let waits = lock::with(|all| {
             let gid = self.port.as_ref().map(|p| p.gid);
-            all.groups.iter().flatten().any(|g| g.will_serve(proposal.peer_id, gid))
+            all.groups.iter().flatten().any(|g| g.will_serve(proposal.peer_id, gid, hosts))
         });
         if waits == Some(true) && matches!(self.machine, Machine::Server(_)) {
             self.proposal = Some((proposal, choice));
@@ -35,12 +37,13 @@ impl Shake {
     /// Server: joins the client to a group that it has with us, or makes one.
     fn proposed(&mut self, proposal: &Proposal, choice: server::Choice) {
         let (family, ours) = (family(&choice), self.is_ours());
+        let by = (self.hosts(), ours);
         let found = self.with(|all, this| {
             this.may_enter(all)?;
             let gid = this.port.as_ref().map(|p| p.gid);
             let place = all.groups.iter_mut().position(|g| {
                 let Some(g) = g else { return false };
-                g.serves(family, proposal, gid, ours) && g.join()
+                g.serves(family, proposal, gid, by) && g.join()
             });
             // The server chooses the link, and the client finds it by what Accept says.
             let link = place.and_then(|p| all.groups[p].as_ref()?.balanced()).unwrap_or(0);
@@ -74,8 +77,11 @@ impl Shake {
                     open.extend(usable.filter_map(|(link, l)| Some(((place, link), group.key(l)?))));
                 }
                 let at = open[key::find(open.iter().map(|(_, key)| key), accept)?].0;
-                if !all.groups[at.0].as_mut().is_some_and(|g| g.join()) {
-                    return Err((Diagnosis::NO_ACTIVE_LINK, false));
+                match all.groups[at.0].as_mut() {
+                    // Another host's, who has nothing to do with what is said of it here.
+                    Some(g) if !g.is_with(this.host) => return Err((Diagnosis::NO_SUCH_LINK, false)),
+                    Some(g) => g.join().then_some(()).ok_or((Diagnosis::NO_ACTIVE_LINK, false))?,
+                    None => return Err((Diagnosis::NO_ACTIVE_LINK, false)),
                 }
                 place = Some(at);
             }
@@ -113,6 +119,9 @@ impl Shake {
             })?,
         };
         self.group = Some(place);
+        if let Some(Some(group)) = all.groups.get_mut(place).filter(|_| self.made) {
+            group.hosts = self.hosts();
+        }
         let end = self.id.ok_or(Errno(libc::EINVAL)).and_then(|id| all.give_ring(id, place, link)).map_err(|e| {
             log::warn!(target: "smcr::link", errno = e.0, "no ring could be registered");
             // ENOBUFS is what the pool says at `max_memory`.
@@ -196,6 +205,10 @@ impl Shake {
                 _ => {}
             }
         }
+    }
+
+    fn hosts(&self) -> Option<Hosts> {
+        Some(Hosts { peer: self.host?, own: net::local_addr(self.fd).ok()?.folded().ip })
     }
 
     /// Its connection among all.
