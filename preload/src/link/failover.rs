@@ -152,6 +152,9 @@ impl State {
             for index in hit.map(|s| s.index).collect::<Vec<u32>>() {
                 if !self.move_connection(place, index, from) {
                     log::warn!(target: "smcr::link", index, "the peer's ring has no known name on the other link");
+                    if let Some(slot) = self.slot(index) {
+                        slot.stranded = true;
+                    }
                     if !self.want_back(index) && let Some(slot) = self.slot(index) {
                         slot.link_down();
                     }
@@ -179,5 +182,54 @@ impl State {
         slot.tx_key = key.lkey;
         slot.go_on(rkey, address, uncompleted);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::fin;
+    use crate::link::leave::Leaving;
+    use crate::link::rig;
+    use smcr_proto::smc::handshake::Role;
+    use smcr_proto::smc::id::Rkey;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn one_that_comes_back_from_its_way_to_tcp_repeats_what_was_lost_meanwhile() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Client, 2);
+        let id = rig::connection(&mut all, place);
+        let slot = rig::slot(&mut all, id);
+        let conn = slot.conn.as_mut().unwrap();
+        conn.write(100, false).unwrap();
+        conn.poll_cdc().unwrap();
+        (slot.pumped, slot.in_flight) = (100, 1);
+        assert!(all.want_back(id.index));
+        let slot = rig::slot(&mut all, id);
+        let uncompleted = slot.move_to(1);
+        slot.go_on(Rkey(9), 0x9000_0000, uncompleted);
+        assert_eq!(all.sent_by_link(id.index), (100, 0), "the peer may have it all");
+        assert_eq!(all.state_back(id.index), Some(0));
+        all.cancel_back(id.index);
+        let slot = rig::slot(&mut all, id);
+        let conn = slot.conn.as_ref().unwrap();
+        assert_eq!((slot.leaving, slot.pumped, conn.peer_rkey()), (Leaving::No, 0, Some(Rkey(9))));
+        assert!(conn.is_moving() && conn.is_repeating());
+    }
+
+    #[test]
+    fn one_that_comes_back_to_a_link_where_the_ring_has_no_name_has_ended() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Client, 2);
+        let id = rig::connection(&mut all, place);
+        all.groups[place].as_mut().unwrap().links[0].is_down = true;
+        all.move_connections(place);
+        let slot = rig::slot(&mut all, id);
+        assert_eq!((slot.leaving, slot.link), (Leaving::Wanted, 1));
+        all.cancel_back(id.index);
+        let slot = rig::slot(&mut all, id);
+        assert!(slot.rx_dir().fin.load(Relaxed) & fin::CLOSED != 0);
+        assert!(slot.conn.as_mut().unwrap().write(1, false).is_err(), "nothing goes to the old name");
     }
 }

@@ -176,11 +176,12 @@ impl State {
             // There never was a link by which more could come.
             slot.broken(None);
         }
-        let place = slot.group;
-        if is_over(&self.groups, place) {
+        let (place, stranded) = (slot.group, slot.stranded);
+        let over = is_over(&self.groups, place);
+        if over || stranded {
             if let Some(slot) = self.slot(index) {
                 slot.link_down();
-                if slot.is_finished(true) {
+                if slot.is_finished(over) {
                     self.release(index);
                 }
             }

@@ -105,6 +105,8 @@ pub struct Slot {
     pub(super) late: Late,
     /// The way back to TCP.
     pub leaving: Leaving,
+    /// Its link is down and it can't go on over the other one: there is TCP, or nothing.
+    pub(super) stranded: bool,
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
     pub tainted: bool,
 }
@@ -145,6 +147,7 @@ impl Slot {
             tcp: None,
             late: Late::No,
             leaving: Leaving::No,
+            stranded: false,
             tainted: false,
         }
     }
@@ -333,9 +336,9 @@ impl Slot {
         std::mem::take(&mut self.in_flight)
     }
 
-    /// Goes on where the peer's ring has this name. One that leaves for TCP has nothing more to say.
+    /// Goes on where the peer's ring has this name. One that leaves for TCP says nothing there, unless it comes back.
     pub fn go_on(&mut self, rkey: Rkey, address: u64, uncompleted: u32) {
-        if let Some(conn) = self.conn.as_mut().filter(|_| self.leaving == Leaving::No) {
+        if let Some(conn) = &mut self.conn {
             conn.move_to_link(rkey, address, uncompleted);
             self.pumped = conn.sent_bytes().0;
         }

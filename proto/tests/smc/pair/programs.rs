@@ -40,10 +40,13 @@ impl Pair {
     pub(super) fn move_slot(&mut self, end: usize, place: usize, to: usize) {
         let Some((_, group)) = &self.ends[end].group else { return };
         let slot = &mut self.ends[end].slots[place];
-        let Some(rkey) = slot.conn.peer_rkey().filter(|_| !slot.back.is_wanted()) else { return };
+        let Some(rkey) = slot.conn.peer_rkey() else { return };
         let (rkey, address) = group.peer_key(slot.link, rkey, to).expect("the peer has named its memory");
         slot.link = to;
         slot.conn.move_to_link(rkey, address, std::mem::take(&mut slot.uncompleted));
+        if slot.back.is_wanted() {
+            return; // it says no more by any link, and is to know what the peer may have
+        }
         let again = slot.out.split_off(slot.conn.sent_bytes().0 as usize);
         if !again.is_empty() {
             let done = self.write(end, place, &again);
