@@ -160,7 +160,7 @@ impl State {
             return;
         }
         group.flush();
-        if let Some(slot) = self.slot(index).filter(|s| s.group != Some(place) || s.link == link) {
+        if let Some(slot) = self.slot(index).filter(|s| s.group == Some(place) && s.link == link) {
             slot.in_flight = slot.in_flight.saturating_sub(1);
             let left = slot.tx_dir().head.load(Relaxed) != slot.pumped;
             if slot.stalled || left || slot.closing > Closing::Open {
@@ -260,6 +260,7 @@ impl State {
                         for link in &mut group.links {
                             self.close_link(link, Some(&mut group.rings));
                         }
+                        self.give_back(&group.retired);
                         group.rings.destroy();
                     }
                     continue;

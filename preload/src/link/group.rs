@@ -8,7 +8,7 @@ use super::admit::Hosts;
 use super::farewell::Farewell;
 use super::lock;
 use super::one::{Link, PeerEnd};
-use super::pool::Pool;
+use super::pool::{Element, Pool};
 use crate::log;
 use crate::sys::Res;
 use crate::verbs::device::Device;
@@ -39,6 +39,8 @@ pub struct Group {
     pub size: RmbeSize,
     /// LLC, from first contact on.
     pub(super) machine: Option<Box<machine::Group>>,
+    /// Sending rings, and their sizes, of connections that are over, from which the card may still read.
+    pub(super) retired: Vec<(Element, u32)>,
     /// Records that use the group.
     pub users: usize,
     /// The first link was confirmed.
@@ -83,6 +85,7 @@ impl Group {
             rings: Pool::new(size.bytes() as usize, true),
             size,
             machine: None,
+            retired: Vec::new(),
             users: 0,
             is_ready: false,
             immediate: false,

@@ -263,14 +263,33 @@ impl State {
             cover::rest::room_is_not_waited_for();
         }
         slot.let_tcp_go();
+        let unread = self.unread_by_card(&slot);
         self.part(&mut slot);
         if !slot.tx.0.is_inherited() {
-            if let Ok(pool) = pool_of(&mut self.send_rings, slot.tx.1) {
-                pool.give_back(slot.tx.0);
+            match unread.and_then(|place| self.groups[place].as_mut()) {
+                Some(group) => group.retired.push(slot.tx),
+                None => self.give_back(&[slot.tx]),
             }
             self.headers.give_back(slot.header);
         }
         USED.fetch_sub(1, Relaxed);
+    }
+
+    /// The group whose network card may read from the sending ring of a connection still: it repeats what has not been acknowledged, as the
+    /// bytes are by then. So the ring is nobody else's before the queue pair has gone.
+    fn unread_by_card(&self, slot: &Slot) -> Option<usize> {
+        let place = slot.group.filter(|_| slot.in_flight > 0)?;
+        let link = self.groups.get(place)?.as_ref()?.links.get(slot.link)?;
+        (!link.is_down).then_some(place)
+    }
+
+    /// Nothing reads from these sending rings any more.
+    pub(super) fn give_back(&mut self, rings: &[(Element, u32)]) {
+        for (ring, size) in rings {
+            if let Ok(pool) = pool_of(&mut self.send_rings, *size) {
+                pool.give_back(*ring);
+            }
+        }
     }
 
     /// The connection has no group any more: its ring is given back unless the peer may still write.
@@ -370,5 +389,26 @@ mod tests {
         all.note_joined(id, place);
         assert!(!rig::slot(&mut all, id).joined);
         assert!(all.groups[place].as_ref().unwrap().timeout().is_some(), "without connections it ends some day");
+    }
+    #[test]
+    fn a_ring_from_which_the_card_may_still_read_is_nobody_elses_until_the_queue_pair_has_gone() {
+        for (on_its_way, is_down) in [(0, false), (1, false), (1, true)] {
+            let mut all = State::EMPTY;
+            let place = rig::group(&mut all, Role::Client, 1);
+            let id = rig::connection(&mut all, place);
+            let slot = rig::slot(&mut all, id);
+            slot.in_flight = on_its_way;
+            let ring = slot.tx.0;
+            let group = all.groups[place].as_mut().unwrap();
+            group.over = Some(now());
+            group.links[0].is_down = is_down;
+            all.release(id.index);
+            let mut next = || all.reserve(rig::record(), rig::SIZE.bytes()).unwrap().tx.0;
+            assert_eq!(next() == ring, on_its_way == 0 || is_down);
+            let retired = std::mem::take(&mut all.groups[place].as_mut().unwrap().retired);
+            all.give_back(&retired);
+            let mut next = || all.reserve(rig::record(), rig::SIZE.bytes()).unwrap().tx.0;
+            assert!(retired.iter().all(|(old, _)| next() == *old));
+        }
     }
 }
