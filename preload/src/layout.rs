@@ -168,7 +168,8 @@ pub struct RegionHeader {
     pub magic: AtomicU64,
     /// Set-up, written by the accepting side: [`setup`].
     pub server: AtomicU32,
-    _pad: AtomicU32,
+    /// Of a connection over a link, in its handshake: the thread that has it. An exec ends that, and not the process.
+    pub keeper: AtomicU32,
     /// Nonce that the connecting side must put into the stream.
     pub nonce: [AtomicU64; 2],
     /// Of a connection over a link, in its handshake: how far that is, for a forked child that has to go on with it

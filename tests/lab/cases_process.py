@@ -8,7 +8,7 @@ import time
 from cases_programs import NGINX
 from cases_streams import FEW, TRIES, burst_of
 from guests import HERE, Failed
-from lab import EID, KERNEL, MEND, PEER, add, all_smcr, case, payload, said
+from lab import CUT, EID, KERNEL, MEND, PEER, add, all_smcr, case, payload, said
 
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 
@@ -164,10 +164,10 @@ def a_client_ends_in_its_handshake_with_a_server_that_stands_still(lab):
         server.kill()
 
 
-def server_forks_in_its_handshake(what, client):
+def server_forks_in_its_handshake(what, client, how=""):
     """The client's Proposal comes when the server has forked: the child serves it over TCP."""
     def run(lab):
-        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} 5531", **lab.env("smcr")).expect("serving", 30)
+        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} 5531 {how}", **lab.env("smcr")).expect("serving", 30)
         try:
             with lab.traffic() as traffic:
                 silent(lab.a, 5531)
@@ -185,6 +185,29 @@ def server_forks_in_its_handshake(what, client):
 for client in ("kernel", "smcr"):
     add(f"a server forks in its handshake, {client} client", server_forks_in_its_handshake("begun", client))
     add(f"a server forks in its handshake and ends, {client} client", server_forks_in_its_handshake("heir", client))
+    add(f"a server forks in its handshake and becomes another program, {client} client", server_forks_in_its_handshake("heir", client, "execs"))
+
+
+def server_forks_before_its_link_is_up(client, how):
+    """There is a ring by the time of the fork, and no link comes up: only the parent can end that, and waits for it. The child goes on over TCP."""
+    def run(lab):
+        job = lab.a.start(f"exec {FORKING} heir {lab.a.ip} 5539 {how}", **lab.env("smcr")).expect("serving", 30)
+        try:
+            with lab.traffic() as traffic:
+                lab.a.run(CUT)
+                asks = lab.client(client, f"{lab.a.ip} 5539", "again", 1, 0, PATIENCE=60)
+                job.expect("forked", 20)
+                text = asks.done(65)
+            return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
+        finally:
+            lab.a.run(MEND)
+            job.kill()
+    return run
+
+
+for client in ("kernel", "smcr"):
+    for how, words in (("", "ends"), ("execs", "becomes another program")):
+        add(f"a server forks before its link is up and {words}, {client} client", server_forks_before_its_link_is_up(client, how))
 
 
 @case

@@ -88,6 +88,8 @@ while True:
         sys.exit()
     elif what == "heir":                 # the child serves it, and the parent ends at once
         if os.fork():
+            if "execs" in how:
+                os.execv("/bin/sleep", ["sleep", "60"])
             os._exit(0)
         print("forked", flush=True)
         listener.close()

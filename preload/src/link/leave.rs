@@ -118,7 +118,8 @@ impl State {
         true
     }
 
-    /// The process ends: connections that its relatives have as well are to go on over TCP. Whether any of these is on its way there.
+    /// The process ends: connections that its relatives have as well are to go on over TCP. Whether any of these is on its way there,
+    /// or has yet to find out whether it has a link.
     pub fn leave_to_relatives(&mut self) -> bool {
         let theirs = |s: &&Slot| s.active && s.sock().is_some_and(holders::has_others);
         let theirs: Vec<u32> = self.slots.iter().flatten().map(|s| &**s).filter(theirs).map(|s| s.index).collect();
@@ -130,6 +131,7 @@ impl State {
         }
         let on_its_way = |s: &mut Slot| matches!(s.leaving, Leaving::Wanted | Leaving::Stated(_));
         theirs.into_iter().any(|index| self.slot(index).is_some_and(on_its_way))
+            || self.slots.iter().flatten().any(|s| s.is_shared_in_handshake())
     }
 
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link

@@ -4,6 +4,7 @@ use super::leave::Leaving;
 use super::lock::{mark, now};
 use super::slot::{Closing, Slot};
 use super::state::{State, is_over};
+use crate::family::holders;
 use smcr_proto::smc::conn;
 use std::sync::atomic::Ordering::*;
 
@@ -16,6 +17,14 @@ pub enum Parting {
     Unanswered,
     /// Bytes have yet to reach their peer: by the link, or on the way back to TCP.
     Owed,
+}
+
+impl Slot {
+    /// Whether relatives have a connection of which only this process can end the handshake: it has a ring in a group of ours. When that is
+    /// over it has a link, from which it goes back to TCP, or is there.
+    pub(super) fn is_shared_in_handshake(&self) -> bool {
+        self.in_handshake && self.rx.is_some() && self.sock().is_some_and(holders::has_others)
+    }
 }
 
 impl State {
@@ -32,13 +41,14 @@ impl State {
         }
     }
 
-    /// Whether bytes wait in the ring of a connection whose handshake is on its way.
+    /// Whether a connection whose handshake is on its way needs this process until that is over: it has bytes in its ring, or relatives
+    /// that cannot go on with it.
     pub fn owes_handshake(&self) -> bool {
         let owes = |s: &Slot| {
             let out = s.tx_dir();
-            // Those that others hold go on without this process.
+            // Those that others hold go on without this process, unless there is a ring.
             let alone = s.sock().is_none_or(|s| s.holders.load(Relaxed) <= 1);
-            alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
+            s.is_shared_in_handshake() || alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
         };
         self.slots.iter().flatten().any(|s| owes(s))
     }
@@ -70,5 +80,27 @@ impl State {
             });
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::rig;
+    use smcr_proto::smc::handshake::Role;
+
+    #[test]
+    fn a_handshake_with_a_ring_is_waited_for_where_relatives_have_the_connection() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Server, 1);
+        let id = rig::connection(&mut all, place);
+        let slot = rig::slot(&mut all, id);
+        (slot.in_handshake, slot.active) = (true, false);
+        let s = slot.sock().unwrap();
+        assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, false), "nobody else has it");
+        s.holders.store(1, Relaxed); // not this process
+        assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (true, true));
+        all.leave_group(id);
+        assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, false), "without a ring they go on");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! While the parent lives its service thread does all. The child's own begins with the fork and looks now and then whether the parent
 //! has ended (no descriptor says so: a program may close it); of several children that have the connection the first takes it, and
-//! the others wait for that one's end. Used by the service thread; [`super::shake::Shake::inherited`] is how it goes on.
+//! the others wait for that one's end. What had a ring already can only be reset here: the link would have been the parent's. Used by the service thread; [`super::shake::Shake::inherited`] is how it goes on.
 
 use super::shake::Shake;
 use super::way_back;
@@ -21,6 +21,8 @@ pub struct Heir {
     s: &'static Sock,
     generation: u32,
     owner: u32,
+    /// Its thread that has the handshake; 0 not known.
+    keeper: u32,
     /// When to look again.
     pub at: Time,
 }
@@ -31,8 +33,9 @@ const LOOK: Time = Time::from_millis(50);
 impl Heir {
     /// After a fork, in the child. None: there is nothing to go on with.
     pub fn new(s: &'static Sock) -> Option<Heir> {
-        let owner = s.region().filter(|_| linked::is_bare(s))?.server.load(Relaxed);
-        Some(Heir { s, generation: s.generation.load(Relaxed), owner, at: now() + LOOK })
+        let page = s.region().filter(|_| linked::is_pending(s))?;
+        let (owner, keeper) = (page.server.load(Relaxed), page.keeper.load(Relaxed));
+        Some(Heir { s, generation: s.generation.load(Relaxed), owner, keeper, at: now() + LOOK })
     }
 
     /// Whether it is over: the handshake has ended, or goes on here.
@@ -41,21 +44,26 @@ impl Heir {
             return false;
         }
         self.at = now() + LOOK;
-        if self.s.generation.load(Relaxed) != self.generation || !linked::is_bare(self.s) {
+        if self.s.generation.load(Relaxed) != self.generation || !linked::is_pending(self.s) {
             return true;
         }
-        if !proc::is_gone(self.owner) {
+        if !self.is_left() {
             return false;
         }
         match self.take() {
             Taken::Not => {}
             Taken::By(owner) => {
-                self.owner = owner;
+                (self.owner, self.keeper) = (owner, if owner == self.owner { self.keeper } else { 0 });
                 return false;
             }
             Taken::Here(shake) => begin(*shake),
         }
         true
+    }
+
+    /// Whether nobody goes on with it: the owner has ended, or is another program by now.
+    fn is_left(&self) -> bool {
+        proc::is_gone(self.owner) || self.keeper != 0 && proc::is_gone(self.keeper)
     }
 
     fn take(&self) -> Taken {

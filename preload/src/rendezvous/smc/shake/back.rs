@@ -122,6 +122,7 @@ impl Shake {
             }
         });
         if let Some(s) = self.sock() {
+            s.rx.ring.store(std::ptr::null_mut(), Release); // the group has it again
             s.note(why);
         }
     }

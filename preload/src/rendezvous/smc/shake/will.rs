@@ -2,11 +2,12 @@
 //! connection goes on from there when the process has ended. On TCP, whatever the peer says: the link would have been the parent's.
 //!
 //! Written after each step while there is no ring to receive in (`rendezvous::smc::gate`); empty during a step, and where only the one that
-//! has the devices could go on. [`super::super::heir`] says when a child does.
+//! has the devices could go on: it ends with that one, who waits for it if it can (`link::parting`). [`super::super::heir`] says when a child does.
 
 use super::about::names;
 use super::greet::Late;
 use super::{Machine, Shake};
+use crate::family::process;
 use crate::family::sock::{Sock, medium};
 use crate::layout::RegionHeader;
 use crate::link::slot::Id;
@@ -69,6 +70,7 @@ impl Shake {
     /// A step begins: nobody can go on from its middle.
     pub(super) fn revoke(&self) {
         if let Some(page) = self.page() {
+            page.keeper.store(process::tid(), Relaxed);
             page.will[0].store(0, Relaxed);
         }
     }
