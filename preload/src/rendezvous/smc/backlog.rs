@@ -27,8 +27,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 const PATIENCE: Time = Time::from_millis(2400);
 /// How long where the program accepts none meanwhile: longer than a handshake takes it that makes a link.
 const QUIET: Time = Time::from_millis(800);
-/// How long a client's Proposal is waited for: it is on its way since the handshake.
-const PROPOSAL_MS: i32 = 200;
+/// How long a client's Proposal is waited for at most: it is on its way since the handshake, [`QUIET`] ago.
+const PROPOSAL: Time = Time::from_millis(10);
+/// The same of all that are taken at once: accept() waits meanwhile, and the links of the process.
+const PROPOSALS: Time = Time::from_millis(200);
 /// Most connections that are kept.
 const MOST: usize = 64;
 
@@ -207,17 +209,18 @@ impl Listener {
 
     fn take_some(&self, late: u32) {
         TAKING.store(1, SeqCst); // pairs with `enter`
+        let until = now() + PROPOSALS;
         for _ in 0..late {
             // A blocking accept() must find something, and nobody else may take it.
             let ready = fd::poll_now(self.fd, libc::POLLIN) & libc::POLLIN != 0;
-            if self.s.rx.in_kernel.load(SeqCst) != 0 || !ready || !self.take_one() {
+            if self.s.rx.in_kernel.load(SeqCst) != 0 || !ready || now() >= until || !self.take_one(until) {
                 break;
             }
         }
         TAKING.store(0, SeqCst);
     }
 
-    fn take_one(&self) -> bool {
+    fn take_one(&self, until: Time) -> bool {
         let Some((ours, own)) = self.stand_in() else { return false };
         let Ok(taken) = net::accept(self.fd) else {
             fd::close(ours);
@@ -232,7 +235,7 @@ impl Listener {
             return true;
         }
         let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else { return false };
-        let clc = decline(taken);
+        let clc = decline(taken, until);
         log::info!(target: "smcr::link", declined = clc.is_some(), "a connection waits for accept() for long");
         free.taken.store(fd::park(taken), Relaxed);
         free.ours.store(ours, Relaxed);
@@ -272,11 +275,13 @@ impl Listener {
 }
 
 /// Declines where the client is a kernel; bytes of CLC received, and sent (upper half). None: nothing to be declined.
-fn decline(sock: i32) -> Option<u64> {
+fn decline(sock: i32, until: Time) -> Option<u64> {
     let verdict = Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0));
-    if verdict.peer() != Some(Peer::Smc) {
-        return None;
-    }
+    (verdict.peer() == Some(Peer::Smc)).then(|| answer(sock, until))
+}
+
+/// Says no to a Proposal, if that comes in time; else it is left to who accepts the connection.
+fn answer(sock: i32, until: Time) -> u64 {
     let (id, host) = super::shake::names();
     let mut machine = Server::new(now(), id, Err(Diagnosis::MEMORY), host);
     let (mut received, mut sent) = (0u64, 0u64);
@@ -297,14 +302,15 @@ fn decline(sock: i32) -> Option<u64> {
             }
             Err(Errno(libc::EAGAIN)) => {
                 let mut fds = [libc::pollfd { fd: sock, events: libc::POLLIN, revents: 0 }];
-                if fd::poll(&mut fds, PROPOSAL_MS).unwrap_or(0) == 0 {
+                let patience = until.saturating_sub(now()).min(PROPOSAL);
+                if fd::poll(&mut fds, (patience.as_micros() / 1000) as i32).unwrap_or(0) == 0 {
                     machine.handle_eof();
                 }
             }
             _ => machine.handle_eof(),
         }
     }
-    Some(received | sent << 32)
+    received | sent << 32
 }
 
 /// A connection that was declined in the queue has been accepted.
@@ -323,4 +329,34 @@ fn key(addr: &net::Addr) -> Option<u64> {
     let a = (*addr).folded();
     let ip = u32::from_be_bytes([a.ip[0], a.ip[1], a.ip[2], a.ip[3]]);
     (i32::from(a.family) == libc::AF_INET && a.port != 0).then(|| 1 << 63 | u64::from(ip) << 16 | u64::from(a.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smcr_proto::smc::handshake::client::Client;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (ours, theirs)
+    }
+
+    #[test]
+    fn those_that_say_nothing_are_not_waited_for_one_by_one() {
+        let began = now();
+        let silent: Vec<_> = (0..MOST).map(|_| pair()).collect();
+        let said: Vec<u64> = silent.iter().map(|(ours, _)| answer(ours.as_raw_fd(), began + PROPOSALS)).collect();
+        assert!(said.iter().all(|clc| *clc == 0));
+        assert!(now().saturating_sub(began) < Time::from_secs(5));
+
+        let (ours, mut theirs) = pair();
+        let (id, host) = super::super::shake::names();
+        let mut client = Client::refusing(id, Diagnosis::MEMORY, host);
+        theirs.write_all(&client.poll_transmit().unwrap()).unwrap();
+        assert_ne!(answer(ours.as_raw_fd(), began), 0, "what is there is answered");
+    }
 }

@@ -47,6 +47,8 @@ struct Later {
 
 /// How long an accepted connection may wait for its first use.
 const UNUSED: Time = Time::from_millis(300);
+/// How long connections that nobody uses are begun in one round: who is refused is waited for ([`super::PATIENCE_OF_SERVICE`]).
+const SLOW: Time = Time::from_millis(200);
 /// When to look again where a fork is under way, or no descriptor is left.
 const SOON: Time = Time::from_millis(10);
 
@@ -184,9 +186,11 @@ fn round(work: &mut Work) {
             }
         }
     }
+    let until = now() + SLOW;
     later.retain_mut(|l| {
         let waits = l.s.has(flag::UNASKED) && l.s.generation.load(Relaxed) == l.generation;
-        if !waits || l.at > now() {
+        // Each may be a peer that says nothing, and is refused: the links are looked at in between.
+        if !waits || l.at > now() || now() >= until {
             return waits;
         }
         l.at = now() + SOON;
