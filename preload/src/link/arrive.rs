@@ -17,6 +17,25 @@ use smcr_proto::smc::immediate::Immediate;
 use smcr_proto::smc::llc::{Message, TestLink};
 use std::sync::atomic::Ordering::*;
 
+/// Rounds of completions that are taken from the devices before the lock is let go: who floods a link must not keep all others from theirs.
+const ROUNDS: u32 = 256;
+
+/// How much is taken while the lock is held, and from which device first.
+pub(super) struct Turn {
+    rounds: u32,
+    first: usize,
+}
+
+impl Turn {
+    pub const NEW: Turn = Turn { rounds: ROUNDS, first: 0 };
+
+    /// The lock is taken. Another device comes first, of so many.
+    pub fn begin(&mut self, devices: usize) {
+        self.rounds = ROUNDS;
+        self.first = if self.first + 1 < devices { self.first + 1 } else { 0 };
+    }
+}
+
 impl State {
     /// Somebody has left something to do, and no mark (a forked child): looks at all connections.
     pub fn mark_all(&mut self) {
@@ -91,24 +110,45 @@ impl State {
         }
     }
 
-    /// Takes what has arrived or completed on all devices; true if there was something.
+    /// Takes what has arrived or completed on all devices; true if there was something. Where there is much the service thread is
+    /// called for the rest.
+    #[inline]
     pub fn poll(&mut self) -> bool {
-        let mut any = self.poll_devices();
+        self.look(false)
+    }
+
+    /// The same, and all that is there now is taken.
+    pub fn poll_all(&mut self) -> bool {
+        self.look(true)
+    }
+
+    fn look(&mut self, whole: bool) -> bool {
+        let mut any = self.poll_devices(whole);
         if !self.held.is_empty() {
             // What is held came by one link; this brings what had come by the other.
-            self.poll_devices();
+            self.poll_devices(true);
             self.release_held();
             any = true;
         }
         any
     }
 
-    fn poll_devices(&mut self) -> bool {
-        let mut any = false;
-        for number in 0..self.devices.len() {
+    fn poll_devices(&mut self, whole: bool) -> bool {
+        if self.turn.rounds == 0 && !whole {
+            return false; // the service thread is called
+        }
+        let (mut any, mut is_cut, mut number) = (false, false, self.turn.first);
+        for _ in 0..self.devices.len() {
+            number = if number < self.devices.len() { number } else { 0 };
             let mut done = [Completion { id: 0, status: 0, arrived: false, len: 0, immediate: None, qpn: 0 }; 16];
+            let most = if whole { self.devices[number].rounds() } else { self.turn.rounds };
+            let mut round = 0;
             loop {
-                let n = self.devices[number].poll(&mut done);
+                if round == most {
+                    is_cut = true;
+                    break;
+                }
+                let n = self.devices[number].poll(&mut done, round as usize);
                 any |= n > 0;
                 for c in &done[..n] {
                     match c.immediate {
@@ -120,7 +160,15 @@ impl State {
                 if n < done.len() {
                     break;
                 }
+                round += 1;
             }
+            if !whole {
+                self.turn.rounds -= round;
+            }
+            number += 1;
+        }
+        if is_cut {
+            lock::call_service();
         }
         any
     }
@@ -331,6 +379,20 @@ fn ones(mut bits: u64) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_device_comes_first_in_its_turn() {
+        let mut turn = Turn::NEW;
+        for devices in [0, 1] {
+            turn.begin(devices);
+            assert_eq!((turn.rounds, turn.first), (ROUNDS, 0));
+        }
+        let firsts: Vec<usize> = (0..5).map(|_| (turn.begin(2), turn.first).1).collect();
+        assert_eq!(firsts, [1, 0, 1, 0, 1]);
+        turn.rounds = 3;
+        turn.begin(1); // one has been closed
+        assert_eq!((turn.rounds, turn.first), (ROUNDS, 0));
+    }
 
     #[test]
     fn each_bit_is_named_once() {

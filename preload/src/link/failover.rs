@@ -81,7 +81,7 @@ impl State {
 
     fn remove_device(&mut self, number: usize) {
         log::warn!(target: "smcr::link", device = self.devices[number].name.as_str(), "the device is removed");
-        self.poll();
+        self.poll_all();
         self.device_event(number, DeviceEvent::Fatal);
         let State { groups, send_rings, devices, .. } = self;
         for group in groups.iter_mut().flatten() {
@@ -191,6 +191,8 @@ mod tests {
     use crate::layout::fin;
     use crate::link::leave::Leaving;
     use crate::link::rig;
+    use smcr_proto::smc::cdc::ConnFlags;
+    use smcr_proto::smc::cursor::Cursor;
     use smcr_proto::smc::handshake::Role;
     use smcr_proto::smc::id::Rkey;
     use std::sync::atomic::Ordering::Relaxed;
@@ -231,5 +233,24 @@ mod tests {
         let slot = rig::slot(&mut all, id);
         assert!(slot.rx_dir().fin.load(Relaxed) & fin::CLOSED != 0);
         assert!(slot.conn.as_mut().unwrap().write(1, false).is_err(), "nothing goes to the old name");
+    }
+    #[test]
+    fn room_that_was_told_while_it_left_is_there_when_it_comes_back() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Client, 1);
+        let id = rig::connection(&mut all, place);
+        let slot = rig::slot(&mut all, id);
+        let conn = slot.conn.as_mut().unwrap();
+        conn.write(100, false).unwrap();
+        conn.poll_cdc().unwrap();
+        let token = conn.token();
+        slot.leaving = Leaving::Stated(0);
+        let flags = (ProducerFlags::empty(), ConnFlags::empty());
+        let consumer = Cursor::at(60, rig::SIZE.bytes());
+        let cdc = Cdc { sequence: 1, token, producer: Cursor::ZERO, consumer, producer_flags: flags.0, conn_flags: flags.1 };
+        slot.handle_cdc(&cdc).unwrap();
+        assert_eq!(slot.tx_dir().tail.load(Relaxed), 0);
+        all.cancel_back(id.index);
+        assert_eq!(rig::slot(&mut all, id).tx_dir().tail.load(Relaxed), 60);
     }
 }

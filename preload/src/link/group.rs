@@ -41,6 +41,8 @@ pub struct Group {
     pub(super) machine: Option<Box<machine::Group>>,
     /// Sending rings, and their sizes, of connections that are over, from which the card may still read.
     pub(super) retired: Vec<(Element, u32)>,
+    /// Rings that are not given back, because the peer may write into them still.
+    pub(super) spoilt: u32,
     /// Records that use the group.
     pub users: usize,
     /// The first link was confirmed.
@@ -86,6 +88,7 @@ impl Group {
             size,
             machine: None,
             retired: Vec::new(),
+            spoilt: 0,
             users: 0,
             is_ready: false,
             immediate: false,

@@ -65,6 +65,8 @@ impl Slot {
     /// Shows the program all that has come.
     pub(super) fn show_all(&mut self) {
         let Some(conn) = &self.conn else { return };
+        let out = self.tx_dir();
+        out.tail.store(conn.sent_bytes().1.max(out.tail.load(Relaxed)), Release); // as in `handle`
         self.rx_dir().head.store(conn.received_bytes().0, Release); // as in `handle_cdc`
         if conn.is_eof() {
             self.note_end();

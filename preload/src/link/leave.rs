@@ -137,7 +137,7 @@ impl State {
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link
     /// after this. None: messages are still on their way.
     pub fn state_back(&mut self, index: u32) -> Option<u64> {
-        self.poll(); // what has arrived counts
+        self.poll_all(); // what has arrived counts
         let State { slots, groups, .. } = self;
         let slot = slots.get_mut(index as usize)?.as_deref_mut()?;
         if let Leaving::Stated(at) = slot.leaving {

@@ -179,6 +179,7 @@ fn run<T>(_work: &Work, f: impl FnOnce(&mut State) -> T) -> Option<T> {
     unsafe { pthread_setcancelstate(1, &mut old) };
     // SAFETY: the lock is held by this thread.
     let state = unsafe { &mut *LINKS.state.get() };
+    state.turn.begin(state.devices.len());
     let result = crate::sys::caught(|| f(state));
     LINKS.owner.store(0, Release);
     // SAFETY: as above.
@@ -190,15 +191,20 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
 }
 
-/// Marks that were left while the lock was held.
+/// How often a thread looks for marks before the service thread goes on: where a link is flooded there is no end of them, and it has something
+/// else to do.
+const LOOKS: u32 = 64;
+
+/// Marks that were left while the lock was held, or now.
 fn after() {
-    loop {
-        // Pairs with the fence in `kick`: either we see the mark, or the other one finds the lock free.
+    for _ in 0..LOOKS {
+        // Pairs with itself in who has left a mark (`kick`): either we see it, or that one finds the lock free.
         fence(SeqCst);
         if MARKED.load(Relaxed) == 0 || !try_flush() {
             return;
         }
     }
+    call_service();
 }
 
 fn try_flush() -> bool {
@@ -210,10 +216,7 @@ fn try_flush() -> bool {
 /// A connection has something to send or to tell: now, or by who is at it.
 pub fn kick(index: u32) {
     mark(index);
-    fence(SeqCst); // pairs with the one in `after`
-    while MARKED.load(Relaxed) != 0 && try_flush() {
-        fence(SeqCst);
-    }
+    after();
 }
 
 /// Says where the service thread listens.

@@ -98,7 +98,7 @@ impl State {
     /// The place of a link that is over is to be taken by another one: what has come by it is taken, and no connection may
     /// be left there.
     fn clear_vacant(&mut self, place: usize) -> Res<()> {
-        self.poll();
+        self.poll_all();
         let group = self.groups[place].as_ref().ok_or(Errno(libc::ENOENT))?;
         let vacant = group.machine.as_ref().and_then(|m| m.vacant()).ok_or(Errno(libc::EEXIST))?;
         let used = |l: &Link| l.users > 0 || !l.is_down;

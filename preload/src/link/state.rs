@@ -1,5 +1,6 @@
 //! All links of the process: devices, groups, connections. Reached under the lock of [`super::lock`].
 
+use super::arrive::Turn;
 use super::awake::Awake;
 use super::cover;
 use super::failover::Arrival;
@@ -11,6 +12,7 @@ use super::pool::{Element, Headers, Pool};
 use super::slot::{Id, Slot, token};
 use crate::family::sock::Sock;
 use crate::layout::RegionHeader;
+use crate::log;
 use crate::sys::{Errno, Res, proc};
 use crate::verbs::device::Device;
 use crate::verbs::port::Port;
@@ -22,6 +24,9 @@ use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::{PeerId, Psn, RmbeSize};
 use std::sync::atomic::Ordering::*;
+
+/// Rings of a group that its peer may write into against the rules.
+const MOST_SPOILT: u32 = 8;
 
 /// Everything.
 pub struct State {
@@ -45,6 +50,8 @@ pub struct State {
     pub(super) shown: usize,
     /// Whether deadlines count.
     pub(super) awake: Awake,
+    /// How much is taken before the lock is let go, and from where.
+    pub(super) turn: Turn,
 }
 
 impl State {
@@ -62,6 +69,7 @@ impl State {
         held: Vec::new(),
         shown: 0,
         awake: Awake::NEW,
+        turn: Turn::NEW,
     };
 
     /// This process's name among SMC peers: random, one for each process and start.
@@ -315,7 +323,8 @@ impl State {
     fn part(&mut self, slot: &mut Slot) {
         slot.conn = None;
         slot.active = false;
-        let Some(group) = slot.group.take().and_then(|g| self.groups.get_mut(g)?.as_mut()) else { return };
+        let Some(place) = slot.group.take() else { return };
+        let Some(Some(group)) = self.groups.get_mut(place) else { return };
         group.users -= 1;
         let used = &mut group.links[slot.link];
         used.users = used.users.saturating_sub(1);
@@ -324,8 +333,15 @@ impl State {
             slot.joined = false;
             group.leave(now());
         }
-        if let Some(ring) = slot.rx.take().filter(|_| !slot.tainted) {
-            group.rings.give_back(ring);
+        match slot.rx.take() {
+            Some(ring) if !slot.tainted => group.rings.give_back(ring),
+            Some(_) => group.spoilt += 1,
+            None => {}
+        }
+        // Whose rings are not given back gets no more of them: they are free when the group has gone.
+        if group.spoilt >= MOST_SPOILT && group.over.is_none() {
+            log::warn!(target: "smcr::link", place, "a peer breaks the rules again and again: its link group is ended");
+            self.end_group(place);
         }
     }
 
@@ -409,6 +425,18 @@ mod tests {
             all.give_back(&retired);
             let mut next = || all.reserve(rig::record(), rig::SIZE.bytes()).unwrap().tx.0;
             assert!(retired.iter().all(|(old, _)| next() == *old));
+        }
+    }
+    #[test]
+    fn a_peer_that_breaks_the_rules_again_and_again_loses_its_group() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Client, 1);
+        for n in 1..=MOST_SPOILT {
+            let id = rig::connection(&mut all, place);
+            rig::slot(&mut all, id).tainted = true;
+            all.release(id.index);
+            let group = all.groups[place].as_ref().unwrap();
+            assert_eq!((group.spoilt, group.over.is_some()), (n, n == MOST_SPOILT));
         }
     }
 }

@@ -285,11 +285,17 @@ impl Device {
         })
     }
 
-    /// Takes completions off the queue.
-    pub fn poll(&self, out: &mut [Completion; 16]) -> usize {
+    /// Rounds of [`Device::poll`] in which all is taken that is in its queues now.
+    pub fn rounds(&self) -> u32 {
+        self.queues.len() as u32 * (self.entries as u32 / 16 + 1)
+    }
+
+    /// Takes completions off the queues: in each round another one is the first.
+    pub fn poll(&self, out: &mut [Completion; 16], round: usize) -> usize {
         let mut wcs = [Wc::default(); 16];
         let mut n = 0;
-        for q in &self.queues {
+        let from = if self.queues.len() > 1 { round % self.queues.len() } else { 0 };
+        for q in self.queues[from..].iter().chain(&self.queues[..from]) {
             // SAFETY: a live queue with its context's call; the array has as many entries left.
             let more = unsafe {
                 match (*self.context).poll_cq {

@@ -36,7 +36,7 @@ impl Shake {
             }
             _ => {
                 // What has come by the link counts: a peer that has said all by it may be gone by now.
-                lock::with(|all| all.poll());
+                lock::with(|all| all.poll_all());
                 self.look_at_link();
                 match &mut self.machine {
                     Machine::Client(m) if self.awaits_link => m.handle_eof(),

@@ -127,6 +127,11 @@ impl Shake {
             // ENOBUFS is what the pool says at `max_memory`.
             if e.0 == libc::ENOBUFS { Diagnosis::MEMORY } else { Diagnosis::REGISTER_BUFFER }
         });
+        // Its first message may come before the handshake is over.
+        let ours = self.is_ours();
+        if let Some(conn) = self.slot(all).and_then(|slot| slot.conn.as_mut()) {
+            conn.set_libsmcr(ours);
+        }
         if let Some(id) = self.id.filter(|_| !self.made) {
             all.note_joined(id, place);
         }
