@@ -9,7 +9,6 @@
 use super::lock::{self, mark, now};
 use super::slot::{Closing, Slot};
 use super::state::{State, is_over};
-use crate::family::holders;
 use crate::family::sock::flag;
 use crate::layout::{ctl, fin};
 use crate::sys::spare;
@@ -121,17 +120,16 @@ impl State {
     /// The process ends: connections that its relatives have as well are to go on over TCP. Whether any of these is on its way there,
     /// or has yet to find out whether it has a link.
     pub fn leave_to_relatives(&mut self) -> bool {
-        let theirs = |s: &&Slot| s.active && s.sock().is_some_and(holders::has_others);
-        let theirs: Vec<u32> = self.slots.iter().flatten().map(|s| &**s).filter(theirs).map(|s| s.index).collect();
-        for index in &theirs {
-            if let Some(s) = self.slot(*index).filter(|s| s.ours && !s.is_leaving()).and_then(|s| s.sock()) {
+        let theirs = self.slots.iter().flatten().filter(|s| s.active && s.is_shared());
+        for index in theirs.map(|s| s.index).collect::<Vec<u32>>() {
+            if let Some(s) = self.slot(index).filter(|s| s.ours && !s.is_leaving()).and_then(|s| s.sock()) {
                 s.note(Reason::SharedByFork);
             }
-            self.want_back(*index);
+            self.want_back(index);
         }
-        let on_its_way = |s: &mut Slot| matches!(s.leaving, Leaving::Wanted | Leaving::Stated(_));
-        theirs.into_iter().any(|index| self.slot(index).is_some_and(on_its_way))
-            || self.slots.iter().flatten().any(|s| s.is_shared_in_handshake())
+        // Some of them without ever having had a link.
+        let on_its_way = |s: &Slot| matches!(s.leaving, Leaving::Wanted | Leaving::Stated(_));
+        self.slots.iter().flatten().any(|s| s.is_shared_in_handshake() || on_its_way(s) && s.is_shared())
     }
 
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link

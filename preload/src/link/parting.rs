@@ -20,10 +20,15 @@ pub enum Parting {
 }
 
 impl Slot {
-    /// Whether relatives have a connection of which only this process can end the handshake: it has a ring in a group of ours. When that is
+    /// Whether relatives have the connection as well.
+    pub(super) fn is_shared(&self) -> bool {
+        self.sock().is_some_and(holders::has_others)
+    }
+
+    /// The same of a connection of which only this process can end the handshake: it has a ring in a group of ours. When that is
     /// over it has a link, from which it goes back to TCP, or is there.
     pub(super) fn is_shared_in_handshake(&self) -> bool {
-        self.in_handshake && self.rx.is_some() && self.sock().is_some_and(holders::has_others)
+        self.in_handshake && self.rx.is_some() && self.is_shared()
     }
 }
 
@@ -100,6 +105,11 @@ mod tests {
         assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, false), "nobody else has it");
         s.holders.store(1, Relaxed); // not this process
         assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (true, true));
+        let slot = rig::slot(&mut all, id);
+        (slot.in_handshake, slot.leaving) = (false, Leaving::Wanted);
+        assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, true), "no link came up, and it goes back");
+        let slot = rig::slot(&mut all, id);
+        (slot.in_handshake, slot.leaving) = (true, Leaving::No);
         all.leave_group(id);
         assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, false), "without a ring they go on");
     }
