@@ -46,7 +46,7 @@ fn end_sending(s: &Sock) {
         dir.fin.fetch_or(fin::WRITE, Release);
     }
     drop(held);
-    if !s.is_linked() {
+    if !s.is_linked() && s.writers.load(SeqCst) != 0 {
         rouse::all();
     }
 }
