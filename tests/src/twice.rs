@@ -126,7 +126,7 @@ pub fn compile(source: &str) -> Result<PathBuf> {
     )
 }
 
-/// Compiles files of `c/` into a program of that name, once in each run.
+/// Compiles files of `c/` into a program of that name, unless that was done from what is there now.
 pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> Result<PathBuf> {
     static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(|e| e.into_inner());
@@ -134,9 +134,16 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
     if made.contains(&program) {
         return Ok(program);
     }
+    let sources = source_dir().join("c");
+    let how = format!("{cc} {options:?} {files:?}");
+    let note = work_dir().join(format!("{name}.how"));
+    if is_made(&program, &sources, files)? && std::fs::read_to_string(&note).is_ok_and(|was| was == how) {
+        made.push(program.clone());
+        return Ok(program);
+    }
     let fresh = work_dir().join(format!("{name}.{}", std::process::id()));
     let out = Command::new(cc)
-        .current_dir(source_dir().join("c"))
+        .current_dir(&sources)
         .args([
             "-std=gnu11",
             "-Wall",
@@ -162,8 +169,25 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
         String::from_utf8_lossy(&out.stderr)
     );
     std::fs::rename(&fresh, &program)?;
+    std::fs::write(&note, how)?;
     made.push(program.clone());
     Ok(program)
+}
+
+/// Whether the program is newer than its files, all headers, and this test, which says how it is compiled.
+fn is_made(program: &Path, sources: &Path, files: &[&str]) -> Result<bool> {
+    let time = |path: &Path| path.metadata()?.modified();
+    let Ok(made) = time(program) else { return Ok(false) };
+    let headers = sources.read_dir()?.filter_map(|e| Some(e.ok()?.path()));
+    let mut all: Vec<_> = headers.filter(|p| p.extension().is_some_and(|e| e == "h")).collect();
+    all.extend(files.iter().map(|file| sources.join(file)));
+    all.push(std::env::current_exe()?);
+    for path in all {
+        if time(&path)? >= made {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Case {

@@ -109,7 +109,10 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                     continue;
                 }
             }
-            Step::Empty if asked < ASKED && follow::is_asked(s) && switch::attend(s, sock) => asked += 1,
+            Step::Empty if asked < ASKED && follow::is_asked(s) && switch::attend(s, sock) => {
+                asked += 1;
+                continue;
+            }
             Step::Empty if got >= enough && !peek && got > 0 => return Ok(got),
             Step::Empty if is_all && got > 0 => return Ok(got),
             Step::Empty => {}
