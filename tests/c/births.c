@@ -158,7 +158,9 @@ static void namespace_each_a(void) {
 
 /* It uses a connection that its parent has used, and accepts by its listener; the parent goes on with both. */
 static void namespace_uses_a(void) {
-    int l = listen_on(PORT), fd = accept_from(l);
+    int l = listen_on(PORT);
+    meet();
+    int fd = accept_from(l);
     warm(fd);
     for (int i = 0; i < 3; i++) {
         echo(fd, "parent", i);
@@ -180,6 +182,7 @@ static void namespace_uses_a(void) {
     meet();
 }
 static void namespace_uses_b(void) {
+    meet();
     int fd = dial(PORT);
     warm(fd);
     nonblocking(fd, 1);
@@ -217,6 +220,26 @@ static void namespace_uses_b(void) {
     meet();
 }
 
+/* The same by unshare(2) and fork(2), as launchers do it. */
+static void namespace_unshared_a(void) {
+    int fd = conn();
+    echo(fd, "before", 1);
+    MUST(unshare(spaces()));
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        for (int k = 0; k < 100; k++) {
+            put(fd, "child", 5);
+            if (get(fd, buf, 5) != 5 || memcmp(buf, "child", 5))
+                _exit(4);
+        }
+        _exit(getppid() == 0 ? 3 : 5);
+    }
+    wait_for(child);
+    echo(fd, "afterwards", 2);
+    close(fd);
+    meet();
+}
+
 /* A library closes what it finds in the child, in a handler of fork, while another thread of the parent waits in a set. */
 static int closed_by_handler = -1;
 static void in_child(void) {
@@ -231,7 +254,9 @@ static void *waits(void *set) {
     return NULL;
 }
 static void handler_a(void) {
-    int fd = conn(), other = accept_from(listen_on(PORT + 1)), ep = MUST(epoll_create1(0));
+    int fd = conn(), l = listen_on(PORT + 1), ep = MUST(epoll_create1(0));
+    meet();
+    int other = accept_from(l);
     warm(other);
     MUST(pthread_atfork(NULL, NULL, in_child));
     struct epoll_event e = {.events = EPOLLIN, .data.fd = other};
@@ -259,7 +284,9 @@ static void handler_a(void) {
     meet();
 }
 static void handler_b(void) {
-    int fd = conn(), other = dial(PORT + 1);
+    int fd = conn();
+    meet();
+    int other = dial(PORT + 1);
     warm(other);
     meet();
     for (long n = 0; n < 23;) {
@@ -367,6 +394,7 @@ const struct test tests[] = {{"daemon_forks", daemon_forks_a, several_b, COLD},
                              {"clone_each", clone_each_a, several_b, COLD},
                              {"namespace_each", namespace_each_a, several_b, COLD},
                              {"namespace_uses", namespace_uses_a, namespace_uses_b, COLD},
+                             {"namespace_unshared", namespace_unshared_a, echo_b, 0},
                              {"handler", handler_a, handler_b, 0},
                              {"beside_accepts", beside_accepts_a, beside_accepts_b, 0},
                              {"leaves", leaves_a, leaves_b, 0},

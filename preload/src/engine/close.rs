@@ -41,7 +41,7 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
 /// room, finds the flag.
 fn end_sending(s: &Sock) {
     let marker = Marker::new();
-    let held = s.tx.lock.take(&marker); // not if this is a handler above a sender, whose bytes come behind the end
+    let held = hold_sending(s, &marker); // not if this is a handler above a sender, whose bytes come behind the end
     if let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE, Release);
     }
@@ -218,6 +218,25 @@ pub fn reset_on_close(sock: i32) {
     let _ = net::set_opt(sock, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
+/// Nobody has the record any more, and those that had it have given back region and peer for themselves.
+pub fn forget(s: &Sock) {
+    if s.link.load(Acquire) != 0 {
+        linked::leave(s);
+        return linked::forget(s);
+    }
+    have_none(s);
+    s.peer.store(0, Relaxed);
+}
+
+/// There is no memory, for all that have the record.
+fn have_none(s: &Sock) {
+    s.tx_medium.store(medium::TCP, Release);
+    s.rx_medium.store(medium::TCP, Release);
+    s.tx.dir.store(std::ptr::null_mut(), Release);
+    s.rx.dir.store(std::ptr::null_mut(), Release);
+    s.region.store(std::ptr::null_mut(), Release);
+}
+
 /// After the last close in this process: gives region and peer back. False: somebody still uses
 /// them; the last user comes here again.
 pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
@@ -236,11 +255,7 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
     }
     let region = s.region.load(Acquire);
     if last_in_family {
-        s.tx_medium.store(medium::TCP, Release);
-        s.rx_medium.store(medium::TCP, Release);
-        s.tx.dir.store(std::ptr::null_mut(), Release);
-        s.rx.dir.store(std::ptr::null_mut(), Release);
-        s.region.store(std::ptr::null_mut(), Release);
+        have_none(s);
     }
     if !region.is_null() {
         wide::unmap(index_of(s));

@@ -7,6 +7,7 @@ use super::tx::Source;
 use crate::control;
 use crate::sys::{Errno, Res, clock, fd};
 use crate::transport::ring::Ring;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A file as a source.
 pub struct FromFile {
@@ -40,7 +41,10 @@ impl FromFile {
     }
 }
 
-/// Takes `n` bytes of a file, or of a pipe that has them, for a peer that is dead: TCP takes what is sent first after that, and
+/// As much as a send queue takes: of a large file no more is read for nobody.
+const SWALLOWED: usize = 256 * 1024;
+
+/// Takes up to `n` bytes of a file, or of a pipe that has them, for a peer that is dead: TCP takes what is sent first after that, and
 /// nobody gets it.
 pub fn swallow(file: i32, offset: Option<&mut i64>, n: usize) -> Res {
     let mut source = FromFile::new(file, offset.as_deref().copied(), n);
@@ -91,7 +95,7 @@ impl Source for FromFile {
     fn swallow(&mut self) -> Res {
         let mut some = [0u8; 4096];
         let mut done = 0;
-        while self.left > 0 {
+        while self.left > 0 && done < SWALLOWED {
             let len = self.left.min(some.len());
             // SAFETY: a buffer of our own.
             match unsafe { self.read(some.as_mut_ptr(), len) } {
@@ -170,15 +174,18 @@ impl FromFile {
     }
 }
 
+/// The kernel has no such read of pipes.
+static IS_OLD: AtomicBool = AtomicBool::new(false);
+
 /// Reads what a pipe has. Nobody waits here, where the direction's lock is held, also if another reader of the pipe comes first.
 ///
 /// # Safety
 /// `p` must be valid for writes of `len` bytes.
 unsafe fn read_pipe(pipe: i32, p: *mut u8, len: usize) -> Res {
-    if !control::is_restricted() {
+    if !control::is_restricted() && !IS_OLD.load(Relaxed) {
         // SAFETY: by the contract.
         match unsafe { fd::read_now(pipe, p, len) } {
-            Err(Errno(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) => {}
+            Err(Errno(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS)) => IS_OLD.store(true, Relaxed),
             r => return r,
         }
     }

@@ -133,9 +133,10 @@ impl State {
             Err(Violation::Lost) if self.want_back(index) => {
                 log::warn!(target: "smcr::link", index, "bytes were lost with a link: on over TCP");
             }
-            Err(_) => {
+            Err(violation) => {
                 if let Some(slot) = self.slot(index) {
                     slot.tainted = true;
+                    slot.has_lost = violation == Violation::Lost;
                     slot.broken(None);
                 }
                 mark(index);

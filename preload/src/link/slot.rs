@@ -109,6 +109,8 @@ pub struct Slot {
     pub(super) stranded: bool,
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
     pub tainted: bool,
+    /// That rule is broken because a link was lost with what it had acknowledged.
+    pub(super) has_lost: bool,
 }
 
 impl Slot {
@@ -149,6 +151,7 @@ impl Slot {
             leaving: Leaving::No,
             stranded: false,
             tainted: false,
+            has_lost: false,
         }
     }
 

@@ -25,8 +25,10 @@ use smcr_proto::smc::handshake::Role;
 use smcr_proto::smc::id::{PeerId, Psn, RmbeSize};
 use std::sync::atomic::Ordering::*;
 
-/// Rings of a group that its peer may write into against the rules.
-const MOST_SPOILT: u32 = 8;
+/// Rings of a group that its peer may write into against the rules: so many where it has broken one, [`OF_LOST`] times as many where a link was
+/// lost with bytes in it.
+const MOST_SPOILT: u32 = 8 * OF_LOST;
+const OF_LOST: u32 = 8;
 
 /// Everything.
 pub struct State {
@@ -335,7 +337,7 @@ impl State {
         }
         match slot.rx.take() {
             Some(ring) if !slot.tainted => group.rings.give_back(ring),
-            Some(_) => group.spoilt += 1,
+            Some(_) => group.spoilt += if slot.has_lost { 1 } else { OF_LOST },
             None => {}
         }
         // Whose rings are not given back gets no more of them: they are free when the group has gone.
@@ -431,12 +433,14 @@ mod tests {
     fn a_peer_that_breaks_the_rules_again_and_again_loses_its_group() {
         let mut all = State::EMPTY;
         let place = rig::group(&mut all, Role::Client, 1);
-        for n in 1..=MOST_SPOILT {
+        let mut end = |has_lost| {
             let id = rig::connection(&mut all, place);
-            rig::slot(&mut all, id).tainted = true;
+            let slot = rig::slot(&mut all, id);
+            (slot.tainted, slot.has_lost) = (true, has_lost);
             all.release(id.index);
-            let group = all.groups[place].as_ref().unwrap();
-            assert_eq!((group.spoilt, group.over.is_some()), (n, n == MOST_SPOILT));
-        }
+            all.groups[place].as_ref().unwrap().over.is_some()
+        };
+        assert!((0..8).all(|_| !end(true)), "what was lost with a link is no breach");
+        assert!((0..6).all(|_| !end(false)) && end(false));
     }
 }

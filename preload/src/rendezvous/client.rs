@@ -142,6 +142,9 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
             rate,
         });
         if !server::attach(s, p, role::CLIENT) {
+            if s.region().is_none() {
+                region::drop_mapping(p);
+            }
             fd::close(region_fd);
             return Err(Reason::SharedByFork);
         }

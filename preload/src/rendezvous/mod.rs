@@ -226,6 +226,11 @@ fn is_due(s: &Sock, us: u64) -> bool {
     true
 }
 
+/// Before a fork, behind its counts ([`server::await_attached`]).
+pub fn await_attached(ms: u32) {
+    server::await_attached(ms);
+}
+
 /// This process holds it no more, and others do: what it has announced leads nowhere.
 pub fn pause(s: &Sock, sock: i32) {
     server::pause(s, sock);

@@ -8,7 +8,7 @@
 
 use crate::control;
 use crate::family::process;
-use crate::sys::{Errno, creds, diag, net, tcp_table};
+use crate::sys::{creds, diag, net, tcp_table};
 use crate::transport::peers::{OVERFLOW_UID, Peer};
 use smcr_proto::page::Counter;
 
@@ -19,19 +19,19 @@ pub fn is_of(peer: &Peer, sock: i32) -> bool {
         return true;
     }
     let (Ok(local), Ok(remote)) = (net::local_addr(sock), net::peer_addr(sock)) else { return false };
-    (uid != OVERFLOW_UID || creds::sees_all_users()) && owner(&remote, &local) == Some(uid)
+    let is_known = || uid != OVERFLOW_UID || creds::sees_all_users();
+    let is_its = !peer.is_doubted() && is_known() && owner(&remote, &local) == Some(uid);
+    if !is_its {
+        peer.doubt(); // each look takes time, and it may name whatever it likes
+    }
+    is_its
 }
 
 fn owner(own: &net::Addr, peer: &net::Addr) -> Option<u32> {
     // A dual-stack socket of an IPv4 connection is one of IPv6, and its other end may be either.
     let pairs = [(*own, *peer), (own.other_form(), peer.other_form())];
     process::count(Counter::DiagQueries, 1);
-    for (own, peer) in &pairs {
-        match diag::lookup(own, peer) {
-            Ok(facts) => return Some(facts.uid),
-            Err(Errno(libc::ENOENT)) => {}
-            Err(_) => return pairs.iter().find_map(|(own, peer)| tcp_table::owner(own, peer)),
-        }
-    }
-    None
+    let by_diag = || pairs.iter().find_map(|(own, peer)| Some(diag::lookup(own, peer).ok()?.uid));
+    // Not all can ask, and those that are bound to a device are not found so.
+    by_diag().or_else(|| pairs.iter().find_map(|(own, peer)| tcp_table::owner(own, peer)))
 }

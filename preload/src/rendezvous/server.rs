@@ -6,6 +6,7 @@ use crate::engine::{begin, follow, offer, shadow};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
 use crate::fault::{self, Step as Fault};
+use crate::sys::postponed::Work;
 use crate::sys::{Errno, fd, net, proc};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, setup};
@@ -137,7 +138,7 @@ pub fn end(s: &Sock) {
             Ok(_) => return forget(s),
             Err(step::TAKING) if n < YIELDS => proc::yield_now(),
             Err(step::TAKING) => drop(fd::poll(&mut [], 1)),
-            Err(_) => return,
+            Err(_) => return forget(s), // a relative may have taken an announcement of ours back
         }
     }
     forget(s);
@@ -200,6 +201,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.peer_uid.store(uid, Relaxed);
     s.peer.store(slot, Relaxed);
     if !attach(s, p, role::SERVER) {
+        region::drop_mapping(p);
         s.peer.store(0, Relaxed);
         peer.release();
         withdraw(s, sock, Reason::SharedByFork, step::IDLE);
@@ -239,8 +241,33 @@ pub fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     s.step.store(next, Release);
 }
 
-/// Connects a record with a mapped region. False: a fork has come between; the child has the record without the mapping, so all is as it was.
+/// Threads that bring memory to a connection now.
+static ATTACHING: AtomicU32 = AtomicU32::new(0);
+
+/// Between counting for a fork and the fork: those that have found a connection unshared bring it its memory first. At most so long.
+pub fn await_attached(ms: u32) {
+    for _ in 0..ms {
+        if ATTACHING.load(SeqCst) == 0 {
+            return;
+        }
+        let _ = fd::poll(&mut [], 1);
+    }
+}
+
+/// Connects a record with a mapped region. False: a fork has come between, and the child has the record without the mapping: it gets no memory.
 pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) -> bool {
+    let _work = Work::begin(); // no handler jumps out of it
+    // SeqCst, as the counts of a fork: it waits for this, or is found here.
+    ATTACHING.fetch_add(1, SeqCst);
+    let is_alone = s.holders.load(SeqCst) <= 1;
+    if is_alone {
+        connect(s, p, role);
+    }
+    ATTACHING.fetch_sub(1, SeqCst);
+    is_alone
+}
+
+fn connect(s: &Sock, p: *mut region::RegionHeader, role: u32) {
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*p };
     let (tx, rx) = if role == role::CLIENT { (0, 1) } else { (1, 0) };
@@ -256,20 +283,9 @@ pub fn attach(s: &Sock, p: *mut region::RegionHeader, role: u32) -> bool {
     s.tx_ring.store(s.tx.size.load(Relaxed), Relaxed);
     s.rx_ring.store(r.dirs[rx].size.load(Relaxed), Relaxed);
     s.tx.gate.store(bell::CLOSED, Relaxed);
-    // SeqCst, as the load: who forks counts first and looks for memory then (`table::child`).
-    let before = s.region.swap(p, SeqCst);
-    if s.holders.load(SeqCst) > 1 {
-        s.tx.dir.store(std::ptr::null_mut(), Release);
-        s.rx.dir.store(std::ptr::null_mut(), Release);
-        s.region.store(before, SeqCst);
-        if before.is_null() {
-            region::drop_mapping(p);
-        }
-        return false;
-    }
+    s.region.store(p, Release);
     bell::arm(s, &r.dirs[rx]);
     shadow::show_linger(s); // where it was learned before
-    true
 }
 
 /// The nonce is on the socket: the connecting side's proof comes through the stream.

@@ -288,13 +288,14 @@ pub fn stat(fd: c_int) -> Res<libc::stat> {
     }
 }
 
-/// stat(2).
-pub fn stat_path(path: &std::ffi::CStr) -> Res<libc::stat> {
+/// stat(2), or lstat(2) unless it `follows` a link.
+pub fn stat_path(path: &std::ffi::CStr, follows: bool) -> Res<libc::stat> {
     let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
     let at = libc::AT_FDCWD as usize;
+    let flags = if follows { 0 } else { libc::AT_SYMLINK_NOFOLLOW as usize };
     // SAFETY: the path is NUL-terminated; the kernel fills the struct, which has its layout on 64-bit Linux.
     unsafe {
-        call(Sysno::newfstatat, [at, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0, 0, 0])?;
+        call(Sysno::newfstatat, [at, path.as_ptr() as usize, st.as_mut_ptr() as usize, flags, 0, 0])?;
         Ok(st.assume_init())
     }
 }

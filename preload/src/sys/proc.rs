@@ -27,11 +27,17 @@ pub fn is_first_here() -> bool {
     parent == Ok(0)
 }
 
-/// Whether a child that is forked now will be in another PID namespace than this process (unshare(2), setns(2)). Not where /proc
+/// Whether a child that this thread forks now will be in another PID namespace than this process (unshare(2), setns(2)). Not where /proc
 /// does not say so.
 pub fn children_are_elsewhere() -> bool {
-    let of = |path| super::fd::stat_path(path).map(|st| st.st_ino);
-    matches!((of(c"/proc/self/ns/pid"), of(c"/proc/self/ns/pid_for_children")), (Ok(own), Ok(theirs)) if own != theirs)
+    let theirs = c"/proc/thread-self/ns/pid_for_children";
+    let of = |path| super::fd::stat_path(path, true).map(|st| st.st_ino);
+    match (of(c"/proc/thread-self/ns/pid"), of(theirs)) {
+        (Ok(own), Ok(theirs)) => own != theirs,
+        // One that has no process yet is not there to be looked at (pidns_for_children_get).
+        (Ok(_), Err(Errno(libc::ENOENT))) => super::fd::stat_path(theirs, false).is_ok(),
+        _ => false,
+    }
 }
 
 /// pidfd_open(2): readable when the process has ended.

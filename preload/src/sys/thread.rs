@@ -51,6 +51,8 @@ pub struct Thread {
     pub handled_before: Cell<u32>,
     /// Pieces of work that it is in, in which no handler is to run (`sys::postponed`).
     pub works: Cell<u32>,
+    /// The fork that it is in has counted for its child (`table::child`).
+    pub counts: Cell<bool>,
     /// Whether one waits for their end.
     pub postponed: Cell<u32>,
     /// The signals that are blocked behind it.
@@ -126,6 +128,7 @@ pub fn here() -> &'static Thread {
                     handled: Cell::new(0),
                     handled_before: Cell::new(0),
                     works: Cell::new(0),
+                    counts: Cell::new(false),
                     postponed: Cell::new(0),
                     mask: Cell::new(0),
                 }

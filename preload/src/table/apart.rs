@@ -108,6 +108,9 @@ pub fn give_up_all(why: Reason) {
     connections().for_each(|(fd, s)| rendezvous::smc::give_away(s, fd, why));
     bring_back(|_| true, why);
     for (fd, s) in connections().filter(|(_, s)| s.region().is_none() && !s.is_linked()) {
+        if s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER {
+            rendezvous::stop_announcing(s, fd, why);
+        }
         legacy::passed_on(s, fd);
         switch::pin(s, fd, why);
     }

@@ -1,8 +1,8 @@
 //! Forked children: what a child will hold is counted before the fork, and in the child compared with what it has got.
 //!
 //! The kernel copies memory and descriptors some time after the count, and other threads accept, close and map meanwhile. A child
-//! forgets what it has got uncounted (nobody meant that for it), gives back what was counted and is not there, and forgets
-//! what has its memory in a mapping that the child lacks. `family::holders` has the counts.
+//! forgets what it has got uncounted (nobody meant that for it), and gives back what was counted and is not there. No memory comes to a
+//! connection once it is counted (`server::attach`): the child would lack the mapping. `family::holders` has the counts.
 //!
 //! A child in another PID namespace knows none of its relatives by number, nor they it: connections are on TCP for both for good, and the child
 //! has a page of its own. Called by the hooks of fork and of what does the same, and in the child by libc (pthread_atfork), before the
@@ -15,34 +15,33 @@ use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, process};
 use crate::rendezvous::{self, legacy};
-use crate::sys::{fd, proc};
-use crate::transport::region::RegionHeader;
+use crate::sys::{fd, proc, thread};
 use crate::transport::{peers, waiters};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// The thread that forks, 0 none; in a child the one that forked it.
+/// The thread that counts and forks, 0 none.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Number of the last fork.
+/// Number of the last fork that has counted.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
-/// The fork that has counted a record last, and where its memory was then.
+/// The one that has counted a record last.
 static COUNTED: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
-static MEMORY: [AtomicPtr<RegionHeader>; SOCK_CAP] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SOCK_CAP];
 
-/// How long a fork waits for another thread's.
+/// How long a fork waits for another thread's, and for those who bring memory to a connection.
 const PATIENCE_MS: u32 = 1000;
 
-/// A fork that is under way in this process.
+/// A fork that is under way.
 pub struct Fork {
-    /// Who forked: this thread, where a handler forks in the middle of a fork.
-    before: u32,
+    /// It has counted for its child, which `thread::Thread::counts` tells that.
+    counts: bool,
+    /// Whether the one that this is inside of has (a handler that forks).
+    outer: bool,
     elsewhere: bool,
 }
 
 /// Before a fork. `elsewhere`: the child will be in another PID namespace.
 pub fn before_fork(elsewhere: bool) -> Fork {
-    let before = begin();
     let elsewhere = family::base().is_some() && (elsewhere || !control::is_restricted() && proc::children_are_elsewhere());
     if elsewhere {
         apart::give_up_all(Reason::SharedByFork);
@@ -54,43 +53,45 @@ pub fn before_fork(elsewhere: bool) -> Fork {
             legacy::before_fork(s, fd);
         }
     }
-    let fork = Fork { before, elsewhere };
-    if elsewhere {
-        return fork;
+    let outer = thread::here().counts.replace(false);
+    let counts = !elsewhere && begin();
+    if counts {
+        count();
+        thread::here().counts.set(true);
     }
+    Fork { counts, outer, elsewhere }
+}
+
+/// One thread forks at a time, as libc has it anyhow: the counts are those of one fork. False: somebody takes long, or this is a handler in the
+/// middle of a fork; then the child counts itself, when it is there.
+fn begin() -> bool {
+    let me = proc::tid();
+    for _ in 0..PATIENCE_MS {
+        match FORKS.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => return true,
+            Err(who) if who == me => return false,
+            Err(_) => drop(fd::poll(&mut [], 1)),
+        }
+    }
+    false
+}
+
+fn count() {
     family::apart::relate();
-    let serial = SERIAL.load(Relaxed);
+    let serial = SERIAL.fetch_add(1, Relaxed) + 1;
     let mut connected = false;
     for s in held() {
-        let index = family::index_of(s) as usize;
-        // SeqCst, as what is loaded below: either who maps memory for it finds it shared, or its memory is found here (`server::attach`).
+        // SeqCst, as in `server::attach`: who brings memory to it finds it shared, or is waited for.
         let was_shared = s.holders.fetch_add(1, SeqCst) > 1;
-        COUNTED[index].store(serial, Relaxed);
-        MEMORY[index].store(s.region.load(SeqCst), Relaxed);
+        COUNTED[family::index_of(s) as usize].store(serial, Relaxed);
         s.set(flag::FORKED);
         known::before_fork(s, was_shared);
         connected |= s.rx.dir().is_some();
     }
+    rendezvous::await_attached(PATIENCE_MS);
     if connected {
         known::learn_before_fork();
     }
-    fork
-}
-
-/// One thread forks at a time, as libc has it anyhow: the counts are those of one fork. A handler that forks in the middle of one
-/// counts with it.
-fn begin() -> u32 {
-    let me = proc::tid();
-    for _ in 0..PATIENCE_MS {
-        match FORKS.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => break,
-            Err(who) if who == me => return me,
-            Err(_) => drop(fd::poll(&mut [], 1)),
-        }
-    }
-    FORKS.store(me, Relaxed);
-    SERIAL.fetch_add(1, Relaxed);
-    0
 }
 
 /// In the parent; `child` is None where there is none.
@@ -98,10 +99,13 @@ pub fn in_parent(fork: &Fork, child: Option<u32>) {
     rendezvous::smc::after_fork();
     match child {
         Some(pid) if !fork.elsewhere => process::note_child(pid),
-        None if !fork.elsewhere => each_counted(give_back),
+        None if fork.counts => each_counted(give_back),
         _ => {}
     }
-    FORKS.store(fork.before, Release); // pairs with the Acquire in `begin`
+    thread::here().counts.set(fork.outer);
+    if fork.counts {
+        FORKS.store(0, Release); // pairs with the Acquire in `begin`
+    }
 }
 
 fn each_counted(act: impl Fn(&'static Sock)) {
@@ -114,10 +118,10 @@ fn each_counted(act: impl Fn(&'static Sock)) {
     }
 }
 
-/// It was counted for a child that does not have it.
+/// It was counted for a child that does not have it. If those that had it have closed it since, they have given back what they had mapped.
 fn give_back(s: &'static Sock) {
     if s.holders.fetch_sub(1, AcqRel) == 1 {
-        close::unmap(s, true); // those that had it have closed it since
+        close::forget(s);
         finish(s, true);
     }
 }
@@ -125,7 +129,8 @@ fn give_back(s: &'static Sock) {
 /// In the child: introduces itself; the parent's channels and waiters are not its own. Allocates nothing: who allocates may not
 /// have its locks back yet.
 pub fn in_child() {
-    let is_seen = FORKS.swap(0, Relaxed) != 0;
+    let is_counted = thread::here().counts.replace(false);
+    FORKS.store(0, Relaxed);
     process::forget_tid();
     process::forget_children();
     family::apart::relate();
@@ -140,29 +145,25 @@ pub fn in_child() {
     counted::forget_in_child();
     late::forget_in_child();
     let Some(base) = family::base() else { return };
-    if proc::is_first_here() {
-        return apart::begin_elsewhere();
+    let is_elsewhere = !control::is_restricted() && proc::is_first_here();
+    if !is_elsewhere {
+        process::register(base);
     }
-    process::register(base);
-    if process::index() == u32::MAX {
+    if is_elsewhere || process::index() == u32::MAX {
         // Nobody could tell when it is gone.
-        if is_seen {
+        if is_counted {
             each_counted(give_back);
         }
-        return held().for_each(forget);
+        return if is_elsewhere { apart::begin_elsewhere() } else { held().for_each(forget) };
     }
     process::show_memory_in_child();
     let serial = SERIAL.load(Relaxed);
     for i in 0..family::high() {
         let s = family::sock(base, i);
-        let is_counted = is_seen && COUNTED[i as usize].load(Relaxed) == serial;
-        match (is_counted, REFS[i as usize].load(Relaxed) > 0) {
-            (true, true) if lacks_memory(s, i) => {
-                forget(s);
-                give_back(s);
-            }
+        let counts = is_counted && COUNTED[i as usize].load(Relaxed) == serial;
+        match (counts, REFS[i as usize].load(Relaxed) > 0) {
             (true, false) => give_back(s),
-            (false, true) if is_seen => forget(s),
+            (false, true) if is_counted => forget(s),
             (false, true) => {
                 s.holders.fetch_add(1, AcqRel); // by a fork that no hook has seen
                 hold(s);
@@ -176,18 +177,6 @@ pub fn in_child() {
 fn hold(s: &Sock) {
     s.held_in(process::index());
     process::count(Counter::Tracked, 1); // its close counts one less
-}
-
-/// Whether its memory was mapped since it was counted. Who does that finds that it is shared, and takes it back.
-fn lacks_memory(s: &Sock, index: u32) -> bool {
-    let was = MEMORY[index as usize].load(Relaxed);
-    let is_other = || !s.is_linked() && !s.region.load(SeqCst).is_null() && s.region.load(Relaxed) != was;
-    (0..PATIENCE_MS).all(|n| {
-        if n > 0 {
-            let _ = fd::poll(&mut [], 1);
-        }
-        is_other()
-    })
 }
 
 /// The child does not know it: it is the kernel's alone here, whatever numbers it has.

@@ -45,6 +45,8 @@ pub struct Peer {
     /// The peer knows our sleep page: 0, 1, or [`OF_OLD`].
     pub(super) introduced: AtomicU32,
     reading: AtomicU32,
+    /// Offers of it for connections of other users (`rendezvous::owner`).
+    doubts: AtomicU32,
     /// 1 while the slot itself holds a reference (the peer connected to us).
     base: AtomicU32,
 }
@@ -85,6 +87,7 @@ const FREE: Peer = Peer {
     readable: AtomicU32::new(0),
     introduced: AtomicU32::new(0),
     reading: AtomicU32::new(0),
+    doubts: AtomicU32::new(0),
     base: AtomicU32::new(0),
 };
 
@@ -144,6 +147,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
         }
         p.introduced.store(0, Relaxed);
         p.reading.store(0, Relaxed);
+        p.doubts.store(0, Relaxed);
         p.base.store(u32::from(name == 0), Relaxed);
         p.readable.store(1, Relaxed);
         p.channel.store(channel, Release);
@@ -157,6 +161,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
 pub fn forget_in_child() {
     porter::forget_in_child();
     held::forget_in_child();
+    TABLE.iter().filter(|p| p.refs.load(Relaxed) == EMPTYING).for_each(Peer::empty); // who was at it is not here
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
         p.wakes.close_ears();
@@ -234,10 +239,13 @@ impl Peer {
             n => Some(n - 1),
         };
         match self.refs.fetch_update(AcqRel, Relaxed, less) {
-            Ok(1) => {}
-            Ok(2) => return self.bury(),
-            _ => return,
+            Ok(1) => self.empty(),
+            Ok(2) => self.bury(),
+            _ => {}
         }
+    }
+
+    fn empty(&self) {
         self.name.store(0, Relaxed);
         self.readable.store(0, Relaxed);
         self.wakes.close_bells(self.channel.swap(-1, AcqRel), self.is_kin());
@@ -343,6 +351,17 @@ impl Peer {
             self.introduced.store(1, Relaxed);
         }
         Ok(sent)
+    }
+
+    /// Whether it has named connections of other users so often that nobody is asked any more.
+    pub fn is_doubted(&self) -> bool {
+        const MOST_DOUBTS: u32 = 16;
+        self.doubts.load(Relaxed) >= MOST_DOUBTS
+    }
+
+    /// It has named one.
+    pub fn doubt(&self) {
+        self.doubts.fetch_add(1, Relaxed);
     }
 
     /// Whether it is of our own user: it could trace us.

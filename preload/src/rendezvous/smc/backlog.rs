@@ -302,7 +302,9 @@ fn answer(sock: i32, until: Time) -> u64 {
             }
             Err(Errno(libc::EAGAIN)) => {
                 let mut fds = [libc::pollfd { fd: sock, events: libc::POLLIN, revents: 0 }];
-                let patience = until.saturating_sub(now()).min(PROPOSAL);
+                // One that has come in part can't be left to anybody any more.
+                let most = if received > 0 { PROPOSALS } else { PROPOSAL };
+                let patience = until.saturating_sub(now()).min(most);
                 if fd::poll(&mut fds, (patience.as_micros() / 1000) as i32).unwrap_or(0) == 0 {
                     machine.handle_eof();
                 }

@@ -47,6 +47,9 @@ impl Heir {
         if self.s.generation.load(Relaxed) != self.generation || !linked::is_pending(self.s) {
             return true;
         }
+        if self.keeper == 0 {
+            self.keeper = self.keeper_now();
+        }
         if !self.is_left() {
             return false;
         }
@@ -59,6 +62,12 @@ impl Heir {
             Taken::Here(shake) => begin(*shake),
         }
         true
+    }
+
+    /// The handshake's first step comes after the fork perhaps.
+    fn keeper_now(&self) -> u32 {
+        let page = self.s.region().filter(|page| page.server.load(Relaxed) == self.owner);
+        page.map_or(0, |page| page.keeper.load(Relaxed))
     }
 
     /// Whether nobody goes on with it: the owner has ended, or is another program by now.
