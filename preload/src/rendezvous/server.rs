@@ -344,8 +344,9 @@ pub fn forget(s: &Sock) {
     }
 }
 
-/// A forked child has announced nothing.
+/// A forked child has announced nothing, and none of its parent's other threads.
 pub fn forget_in_child() {
+    ATTACHING.store(0, Relaxed);
     for slot in &TABLE {
         if slot.cookie.load(Relaxed) != 0 {
             slot.cookie.store(0, Relaxed);
