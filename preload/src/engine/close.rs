@@ -40,8 +40,17 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
 /// Marks the end of what is sent, behind what a sender in another thread is putting into the ring. One that comes later, or waits for
 /// room, finds the flag.
 fn end_sending(s: &Sock) {
+    const PATIENCE_MS: u32 = 2000;
     let marker = Marker::new();
-    let held = hold_sending(s, &marker); // not if this is a handler above a sender, whose bytes come behind the end
+    let mut held = hold_sending(s, &marker);
+    // A sender that reads a slow file; not if this is a handler above it, whose bytes come behind the end.
+    for _ in 0..PATIENCE_MS {
+        if held.is_some() || s.tx.lock.is_own() {
+            break;
+        }
+        let _ = fd::poll(&mut [], 1);
+        held = s.tx.lock.try_take(&marker);
+    }
     if let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE, Release);
     }

@@ -145,6 +145,11 @@ impl Lock {
         })
     }
 
+    /// Whether the calling thread holds it, below a handler perhaps.
+    pub fn is_own(&self) -> bool {
+        self.owner.load(Relaxed) == process::tid()
+    }
+
     /// Whether somebody holds it now.
     pub fn is_taken(&self) -> bool {
         self.owner.load(Relaxed) != 0
