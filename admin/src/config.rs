@@ -388,10 +388,10 @@ mod tests {
 
     #[test]
     fn a_profile_goes_over_the_one_before() {
-        let mut editor = Editor::new("# speed\nprofile = \"safe\" # for now\nspin_us = 9\n").unwrap();
+        let mut editor = Editor::new("# speed\nprofile = \"safe\" # of ours\nspin_us = 9\n").unwrap();
         editor.set_profile(Profile::from_name("cpu").unwrap());
         let text = editor.to_string();
-        assert!(text.starts_with("# speed\nprofile = \"cpu\" # for now\n"), "{text}");
+        assert!(text.starts_with("# speed\nprofile = \"cpu\" # of ours\n"), "{text}");
         let layer = parse(&text).unwrap();
         let p = layer.values();
         assert_eq!((p.spin_us, p.max_memory, p.switch_ops), (0, 256, 256));

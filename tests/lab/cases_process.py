@@ -164,16 +164,17 @@ def a_client_ends_in_its_handshake_with_a_server_that_stands_still(lab):
         server.kill()
 
 
-def server_forks_in_its_handshake(what, client, how=""):
-    """The client's Proposal comes when the server has forked: the child serves it over TCP."""
+def server_forks(what, port, hinder, client, how=""):
+    """The child serves the client over TCP, when what hinders the handshake has gone or its parent has seen the end of it."""
     def run(lab):
-        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} 5531 {how}", **lab.env("smcr")).expect("serving", 30)
+        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port} {how}", **lab.env("smcr")).expect("serving", 30)
         try:
             with lab.traffic() as traffic:
-                silent(lab.a, 5531)
-                asks = lab.client(client, f"{lab.a.ip} 5531", "again", 1, 0, PATIENCE=60)
+                mends = hinder(lab)
+                asks = lab.client(client, f"{lab.a.ip} {port}", "again", 1, 0, PATIENCE=60)
                 job.expect("forked", 20)
-                lab.a.run(MEND)
+                if mends:
+                    lab.a.run(MEND)
                 text = asks.done(65)
             return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
         finally:
@@ -182,32 +183,23 @@ def server_forks_in_its_handshake(what, client, how=""):
     return run
 
 
-for client in ("kernel", "smcr"):
-    add(f"a server forks in its handshake, {client} client", server_forks_in_its_handshake("begun", client))
-    add(f"a server forks in its handshake and ends, {client} client", server_forks_in_its_handshake("heir", client))
-    add(f"a server forks in its handshake and becomes another program, {client} client", server_forks_in_its_handshake("heir", client, "execs"))
+def no_proposal(lab):
+    """The client's Proposal comes when the server has forked."""
+    silent(lab.a, 5531)
+    return True
 
 
-def server_forks_before_its_link_is_up(client, how):
-    """There is a ring by the time of the fork, and no link comes up: only the parent can end that, and waits for it. The child goes on over TCP."""
-    def run(lab):
-        job = lab.a.start(f"exec {FORKING} heir {lab.a.ip} 5539 {how}", **lab.env("smcr")).expect("serving", 30)
-        try:
-            with lab.traffic() as traffic:
-                lab.a.run(CUT)
-                asks = lab.client(client, f"{lab.a.ip} 5539", "again", 1, 0, PATIENCE=60)
-                job.expect("forked", 20)
-                text = asks.done(65)
-            return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
-        finally:
-            lab.a.run(MEND)
-            job.kill()
-    return run
+def no_link(lab):
+    """There is a ring by the time of the fork, and no link comes up: only the parent can end that, and waits for it."""
+    lab.a.run(CUT)
+    return False
 
 
 for client in ("kernel", "smcr"):
-    for how, words in (("", "ends"), ("execs", "becomes another program")):
-        add(f"a server forks before its link is up and {words}, {client} client", server_forks_before_its_link_is_up(client, how))
+    for words, what, how in (("", "begun", ""), (" and ends", "heir", ""), (" and becomes another program", "heir", "execs")):
+        add(f"a server forks in its handshake{words}, {client} client", server_forks(what, 5531, no_proposal, client, how))
+    for words, how in (("ends", ""), ("becomes another program", "execs")):
+        add(f"a server forks before its link is up and {words}, {client} client", server_forks("heir", 5539, no_link, client, how))
 
 
 @case

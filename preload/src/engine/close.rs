@@ -37,20 +37,11 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     }
 }
 
-/// Marks the end of what is sent, behind what a sender in another thread is putting into the ring. One that comes later, or waits for
-/// room, finds the flag.
+/// Marks the end of what is sent, behind what a sender in another thread is putting into the ring, perhaps from a slow file. One that comes
+/// later, or waits for room, finds the flag.
 fn end_sending(s: &Sock) {
-    const PATIENCE_MS: u32 = 2000;
     let marker = Marker::new();
-    let mut held = hold_sending(s, &marker);
-    // A sender that reads a slow file; not if this is a handler above it, whose bytes come behind the end.
-    for _ in 0..PATIENCE_MS {
-        if held.is_some() || s.tx.lock.is_own() {
-            break;
-        }
-        let _ = fd::poll(&mut [], 1);
-        held = s.tx.lock.try_take(&marker);
-    }
+    let held = hold_sending(s, &marker, 2000);
     if let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE, Release);
     }
@@ -60,12 +51,21 @@ fn end_sending(s: &Sock) {
     }
 }
 
-/// The lock of sending, if its holder is through in a moment: one that does not wait.
-fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker) -> Option<Held<'a>> {
-    (0..1 << 8).find_map(|_| s.tx.lock.try_take(marker).or_else(|| {
-        proc::yield_now();
-        None
-    }))
+/// The lock of sending, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done now.
+fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
+    const YIELDS: u32 = 1 << 8;
+    for n in 0..YIELDS + ms {
+        let held = s.tx.lock.try_take(marker);
+        if held.is_some() || s.tx.lock.is_own() {
+            return held;
+        }
+        if n < YIELDS {
+            proc::yield_now();
+        } else {
+            let _ = fd::poll(&mut [], 1);
+        }
+    }
+    None
 }
 
 /// Before the kernel's close(2) of the last descriptor: leaves the kernel's socket such that the
@@ -82,7 +82,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         marks |= fin::LINGER0;
     }
     let marker = Marker::new();
-    let sending = hold_sending(s, &marker);
+    let sending = hold_sending(s, &marker, 0);
     // Doorbells on their way to this very descriptor must not meet its next owner.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     for _ in 0..1 << 16 {

@@ -89,10 +89,7 @@ pub fn leave(held: &[u32]) -> Res<()> {
     }
     process::go_away(others);
     mem::unmap(others, LEN);
-    let old = FD.swap(if fd < 0 { fd } else { sys::fd::park(fd) }, Relaxed);
-    if old >= 0 {
-        sys::fd::close(old);
-    }
+    keep(fd);
     Ok(())
 }
 
@@ -116,11 +113,16 @@ pub fn begin_anew(held: impl Iterator<Item = u32> + Clone) -> Res<()> {
         make_own(s, process::index(), true);
         s.legacy.store(0, Relaxed);
     }
+    keep(fd);
+    Ok(())
+}
+
+/// The descriptor of the page is this one (-1 none) from now on.
+fn keep(fd: i32) {
     let old = FD.swap(if fd < 0 { fd } else { sys::fd::park(fd) }, Relaxed);
     if old >= 0 {
-        sys::fd::close(old); // its copy of the parent's
+        sys::fd::close(old);
     }
-    Ok(())
 }
 
 /// A fresh page; without a descriptor, so that smcrctl does not see it, where the system gives none.

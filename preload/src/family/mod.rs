@@ -276,6 +276,7 @@ mod tests {
         assert_eq!(make(), Ok(first));
         assert_eq!(make(), open());
     }
+
     #[test]
     fn the_locks_of_one_that_died_are_free_for_who_holds_the_record_as_well() {
         let mut child = std::process::Command::new("true").spawn().unwrap();

@@ -200,9 +200,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_back_from_its_way_to_tcp_repeats_what_was_lost_meanwhile() {
-        let mut all = State::EMPTY;
-        let place = rig::group(&mut all, Role::Client, 2);
-        let id = rig::connection(&mut all, place);
+        let (mut all, _, id) = rig::one(Role::Client, 2);
         let slot = rig::slot(&mut all, id);
         let conn = slot.conn.as_mut().unwrap();
         conn.write(100, false).unwrap();
@@ -223,9 +221,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_back_to_a_link_where_the_ring_has_no_name_has_ended() {
-        let mut all = State::EMPTY;
-        let place = rig::group(&mut all, Role::Client, 2);
-        let id = rig::connection(&mut all, place);
+        let (mut all, place, id) = rig::one(Role::Client, 2);
         all.groups[place].as_mut().unwrap().links[0].is_down = true;
         all.move_connections(place);
         let slot = rig::slot(&mut all, id);
@@ -235,11 +231,10 @@ mod tests {
         assert!(slot.rx_dir().fin.load(Relaxed) & fin::CLOSED != 0);
         assert!(slot.conn.as_mut().unwrap().write(1, false).is_err(), "nothing goes to the old name");
     }
+
     #[test]
     fn room_that_was_told_while_it_left_is_there_when_it_comes_back() {
-        let mut all = State::EMPTY;
-        let place = rig::group(&mut all, Role::Client, 1);
-        let id = rig::connection(&mut all, place);
+        let (mut all, _, id) = rig::one(Role::Client, 1);
         let slot = rig::slot(&mut all, id);
         let conn = slot.conn.as_mut().unwrap();
         conn.write(100, false).unwrap();

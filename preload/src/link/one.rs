@@ -87,36 +87,16 @@ pub struct Link {
 impl Link {
     /// A link without a peer yet: a queue pair in INIT, which is the first of its domain.
     pub fn new(number: usize, domain: Domain, port: &Port, (psn, qp): (Psn, QueuePair)) -> Link {
+        let link = Link::without_card(number, port, psn, domain.room());
+        Link { qp: Some(qp), domain: Some(domain), ..link }
+    }
+
+    /// One that reaches nothing.
+    pub(super) fn without_card(number: usize, port: &Port, psn: Psn, room: Room) -> Link {
         Link {
             device: number,
             port: port.clone(),
             psn,
-            qp: Some(qp),
-            peer: None,
-            is_ready: false,
-            is_down: false,
-            users: 0,
-            mtu: 0,
-            bytes: [0; 2],
-            messages: [0; 2],
-            backlog: VecDeque::new(),
-            patience: Patience::NEW,
-            last: None,
-            rooms: u32::MAX,
-            room: domain.room(),
-            confirming: None,
-            questions: Questions::default(),
-            domain: Some(domain),
-        }
-    }
-
-    /// One that reaches nothing.
-    #[cfg(test)]
-    pub(super) fn without_card(port: &Port) -> Link {
-        Link {
-            device: 0,
-            port: port.clone(),
-            psn: Psn::truncate(0),
             qp: None,
             peer: None,
             is_ready: false,
@@ -129,7 +109,7 @@ impl Link {
             patience: Patience::NEW,
             last: None,
             rooms: u32::MAX,
-            room: Room { at: std::ptr::null_mut(), lkey: 0 },
+            room,
             confirming: None,
             questions: Questions::default(),
             domain: None,

@@ -96,9 +96,7 @@ mod tests {
 
     #[test]
     fn a_handshake_with_a_ring_is_waited_for_where_relatives_have_the_connection() {
-        let mut all = State::EMPTY;
-        let place = rig::group(&mut all, Role::Server, 1);
-        let id = rig::connection(&mut all, place);
+        let (mut all, _, id) = rig::one(Role::Server, 1);
         let slot = rig::slot(&mut all, id);
         (slot.in_handshake, slot.active) = (true, false);
         let s = slot.sock().unwrap();

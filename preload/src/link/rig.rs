@@ -7,6 +7,7 @@ use super::slot::{Id, Slot};
 use super::state::State;
 use crate::family::sock::Sock;
 use crate::verbs::port::Port;
+use crate::verbs::qp::Room;
 use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::conn::Conn;
@@ -89,7 +90,7 @@ fn pass(from: &mut machine::Group, to: &mut machine::Group, now: Time) {
 /// A group that is confirmed, with so many links.
 pub(super) fn group(all: &mut State, role: Role, links: usize) -> usize {
     let link = |n: usize| {
-        let mut link = Link::without_card(&port(1));
+        let mut link = Link::without_card(0, &port(1), Psn::truncate(0), Room { at: std::ptr::null_mut(), lkey: 0 });
         link.is_ready = true;
         link.peer = Some(PeerEnd { gid: peer(1).gid, mac: peer(1).mac, qpn: Qpn::truncate(0x12 + n as u32) });
         link
@@ -123,6 +124,14 @@ pub(super) fn connection(all: &mut State, place: usize) -> Id {
     let ring = group.rings.take().unwrap();
     all.slot(id.index).unwrap().rx = Some(ring);
     id
+}
+
+/// A group with so many links, and a connection of it.
+pub(super) fn one(role: Role, links: usize) -> (State, usize, Id) {
+    let mut all = State::EMPTY;
+    let place = group(&mut all, role, links);
+    let id = connection(&mut all, place);
+    (all, place, id)
 }
 
 fn conn(token: u32) -> Conn {

@@ -429,6 +429,7 @@ mod tests {
             assert!(retired.iter().all(|(old, _)| next() == *old));
         }
     }
+
     #[test]
     fn a_peer_that_breaks_the_rules_again_and_again_loses_its_group() {
         let mut all = State::EMPTY;

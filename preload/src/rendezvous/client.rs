@@ -100,7 +100,8 @@ fn is_time(s: &Sock) -> bool {
     now.saturating_add(clock::ticks_of_us(earlier)) >= at
 }
 
-fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
+/// What the kernel says of the socket at the other end.
+pub(super) fn facts(local: &net::Addr, remote: &net::Addr) -> Result<SocketFacts, Errno> {
     process::count(Counter::DiagQueries, 1);
     match diag::lookup(remote, local) {
         // A dual-stack listener's child is an IPv6 socket for an IPv4 client, and the reverse.

@@ -258,9 +258,11 @@ pub fn start(is_stdio: fn(&Sock) -> bool) {
     mark::set_provider(smc::is_usable);
 }
 
-/// A connection that was announced stays on TCP.
+/// A connection that is announced stays on TCP; of others there is nothing to be taken back.
 pub fn stop_announcing(s: &Sock, sock: i32, why: Reason) {
-    server::withdraw(s, sock, why, step::FAILED);
+    if s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER {
+        server::withdraw(s, sock, why, step::FAILED);
+    }
 }
 
 /// Whether other processes know this one by its user.

@@ -301,12 +301,11 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     if let Some(dir) = s.rx.dir().filter(|_| s.step.load(Relaxed) == step::NONCE) {
         begin::take_alone(s, sock, dir, waited(s));
     }
-    let gives_up = |r: &region::RegionHeader| {
-        let was = r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed);
-        was == Ok(setup::NONCE) || was == Err(setup::REFUSED)
-    };
-    let is_refused = |r: &region::RegionHeader| r.server.load(Relaxed) == setup::REFUSED;
-    if s.step.load(Relaxed) == step::NONCE && s.region().is_some_and(|r| is_refused(r) || is_overdue(s) && gives_up(r)) {
+    let Some(r) = s.region().filter(|_| s.step.load(Relaxed) == step::NONCE) else { return };
+    if is_overdue(s) {
+        let _ = r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed);
+    }
+    if r.server.load(Relaxed) == setup::REFUSED {
         // The connecting side has not begun, and after this exchange it can't; or it has given up itself.
         let rate = s.rate_before.load(Relaxed);
         let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);

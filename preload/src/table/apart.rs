@@ -9,7 +9,7 @@
 use super::life::{REFS, held};
 use super::{child, connections, returning};
 use crate::engine::{kernel, known, linked, switch};
-use crate::family::sock::{Sock, flag, role, step};
+use crate::family::sock::{Sock, flag};
 use crate::family::{self, apart, holders, index_of, process, sock};
 use crate::rendezvous::{self, legacy};
 use crate::sys::{clock, proc};
@@ -30,10 +30,7 @@ pub fn is_due() -> bool {
 pub fn part_from_kin(users: [u32; 3]) {
     let former: Vec<_> = kin::beside(users).collect();
     if rendezvous::part(users) {
-        let is_announced = |s: &Sock| s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER;
-        for (fd, s) in connections().filter(|(_, s)| is_announced(s)) {
-            rendezvous::stop_announcing(s, fd, Reason::Privileges);
-        }
+        connections().for_each(|(fd, s)| rendezvous::stop_announcing(s, fd, Reason::Privileges));
     }
     if former.is_empty() {
         return;
@@ -85,6 +82,9 @@ pub fn leave() {
     }
 }
 
+/// What a record says of its memory, which it has no more.
+const OF_MEMORY: u32 = flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND;
+
 /// A connection that is not this process's alone.
 struct Held {
     index: u32,
@@ -108,9 +108,7 @@ pub fn give_up_all(why: Reason) {
     connections().for_each(|(fd, s)| rendezvous::smc::give_away(s, fd, why));
     bring_back(|_| true, why);
     for (fd, s) in connections().filter(|(_, s)| s.region().is_none() && !s.is_linked()) {
-        if s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER {
-            rendezvous::stop_announcing(s, fd, why);
-        }
+        rendezvous::stop_announcing(s, fd, why);
         legacy::passed_on(s, fd);
         switch::pin(s, fd, why);
     }
@@ -130,7 +128,7 @@ pub fn begin_elsewhere() {
     process::count(Counter::Tracked, held().count() as i64);
     for s in held().filter(|s| s.is_connection()) {
         wide::unmap(index_of(s));
-        s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);
+        s.clear(OF_MEMORY);
         s.set(flag::PINNED);
         s.note(Reason::SharedByFork);
         s.set_state(State::Pinned);
@@ -174,7 +172,7 @@ fn go_on(h: &Held) {
         wide::unmap(h.index);
         region::drop_mapping(h.region);
     }
-    s.clear(flag::LINKED | flag::RETURNS | flag::FROZEN | flag::OWES | flag::BEHIND);
+    s.clear(OF_MEMORY);
     if h.is_left {
         legacy::inherit(s, h.fd);
         return;

@@ -10,7 +10,7 @@ use super::life::forget_stale;
 use super::{Entry, connections, range, returning};
 use crate::control;
 use crate::engine::{end, inside, signals, spin, switch, waiter};
-use crate::family::sock::{Sock, flag, role, step};
+use crate::family::sock::{Sock, flag};
 use crate::rendezvous::{self, mark};
 use crate::sys::filter::{self, Instruction};
 use crate::sys::{Sysno, clock, net};
@@ -111,9 +111,7 @@ fn bring_back(is_meant: impl Fn(&Sock) -> bool) {
         } else if s.region().is_some() {
             any |= rendezvous::take_up_and_ask(s, fd, Reason::Seccomp, end);
         } else {
-            if s.step.load(Relaxed) == step::ANNOUNCED && s.role.load(Relaxed) == role::SERVER {
-                rendezvous::stop_announcing(s, fd, Reason::Seccomp);
-            }
+            rendezvous::stop_announcing(s, fd, Reason::Seccomp);
             switch::pin(s, fd, Reason::Seccomp);
         }
     });

@@ -37,7 +37,10 @@ pub fn drain(peer: &Peer) -> bool {
         return peer.is_readable();
     }
     let mut any = false;
-    read_some(peer, &mut any, sink());
+    read(peer, |peer, heard| {
+        any |= matches!(heard, Heard::Bell);
+        (sink())(peer, heard);
+    });
     peer.stop_reading();
     any
 }
@@ -57,18 +60,13 @@ pub enum Read {
 const AT_ONCE: u32 = 2 * waiters::SLOTS as u32;
 
 /// Reads what a peer says. The caller has `start_reading`.
-pub fn read(peer: &Peer, hear: impl Fn(&Peer, Heard)) -> Read {
-    read_some(peer, &mut false, hear)
-}
-
-fn read_some(peer: &Peer, any: &mut bool, hear: impl Fn(&Peer, Heard)) -> Read {
+pub fn read(peer: &Peer, mut hear: impl FnMut(&Peer, Heard)) -> Read {
     let _work = Work::begin(); // no handler jumps out of it
     let mut read = Read::Nothing;
     for _ in 0..AT_ONCE {
-        match read_one(peer, any) {
+        match read_one(peer) {
             Heard::Nothing => return read,
             Heard::Gone => return Read::Gone,
-            Heard::Bell => {}
             heard => hear(peer, heard),
         }
         read = Read::Some;
@@ -99,8 +97,8 @@ fn sink() -> Sink {
     unsafe { std::mem::transmute::<*mut (), Sink>(p) }
 }
 
-/// Reads one message. `any` becomes true when there is something new to ring.
-fn read_one(peer: &Peer, any: &mut bool) -> Heard {
+/// Reads one message.
+fn read_one(peer: &Peer) -> Heard {
     loop {
         if fault::fails(Fault::Descriptor) {
             return Heard::Nothing;
@@ -138,7 +136,6 @@ fn read_one(peer: &Peer, any: &mut bool) -> Heard {
         match parsed {
             Ok((Message::Bell(bell), _)) if count == 1 => {
                 peer.take_bell(bell, fds[0]);
-                *any = true;
                 return Heard::Bell;
             }
             Ok((Message::Answer(a), _)) if count == 0 => return Heard::Answer(a),
