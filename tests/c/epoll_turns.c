@@ -15,6 +15,7 @@ static void turn_a(void) {
     look(ep, 0);
     for (int i = 0; i < 2; i++)
         MUST(write(p[i][1], "x", 1));
+    meet();
     meet_settled();
     for (int i = 0; i < 30; i++) {
         struct epoll_event e;
@@ -29,6 +30,7 @@ static void turn_a(void) {
 }
 static void turn_b(void) {
     int fd = conn();
+    meet();
     put(fd, "fives", 5);
     meet_settled();
     meet();
