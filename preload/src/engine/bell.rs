@@ -19,7 +19,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{end, kernel, known, signals};
+use super::{budget, end, kernel, known, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -252,6 +252,7 @@ pub fn time_wake(dir: &Dir, since: u64) -> bool {
     }
     count(Counter::WakesTimed, 1);
     count(Counter::WakeTime, clock::us_of_ticks(now - at) as i64);
+    budget::was_rung(at);
     true
 }
 

@@ -13,6 +13,7 @@ pub mod begin;
 pub mod bell;
 pub mod beside;
 pub mod bufs;
+pub mod budget;
 pub mod bulk;
 pub mod called;
 pub mod close;

@@ -3,8 +3,7 @@
 //!
 //! A wake across processors costs 17-25 us, an exchange between two that poll 0.2 us, so a wait polls
 //! first. What bounds it:
-//! - the budget of the direction, between 0 and the limit (50 us unless set): it doubles when polling
-//!   paid, or when the sleep that followed was over within 1.5 limits; else it halves, down to 0;
+//! - the budget of the direction, between 0 and the limit (50 us unless set): [`super::budget`];
 //! - the limit itself exceeds the round trip of a wake, or two sleepers never find back to polling;
 //! - on the processor of the peer polling is useless: yield instead, and when a yield comes back only
 //!   after 100 us (somebody else computes) or several did not let the peer run, sleep instead;
@@ -27,6 +26,7 @@
 //! So an idle connection costs one budget and then nothing, and a wasted budget at most 1/20 of a
 //! TCP wake's cost each time until it reaches 0.
 
+use super::budget::{budget_of, paid, set_budget};
 use crate::config;
 use crate::family::process::count;
 use crate::sys::thread::{self, Thread};
@@ -52,18 +52,6 @@ const REST_YIELD_US: u64 = 1_000_000;
 
 /// Waits ended by polling are counted in the thread's block and handed over in such lots.
 const LOT: u32 = 256;
-
-/// Stored budgets are offset by one, so that a fresh record (0) starts with the whole limit.
-fn budget_of(word: &AtomicU32, limit: u64) -> u64 {
-    match word.load(Relaxed) {
-        0 => limit,
-        n => u64::from(n - 1).min(limit),
-    }
-}
-
-fn set_budget(word: &AtomicU32, ticks: u64) {
-    word.store(ticks.min(u64::from(u32::MAX - 1)) as u32 + 1, Relaxed);
-}
 
 /// Polls `ready` within the budget; true if it became true. `peer_cpu` is where the other end last
 /// ran.
@@ -92,7 +80,7 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
         pausing(t, start, budget, limit, &mut ready)
     };
     if !hit {
-        missed(t);
+        missed(t, start);
         return false;
     }
     if budget < limit {
@@ -101,14 +89,9 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     true
 }
 
-/// The budget after a poll that paid.
-#[inline(always)]
-fn paid(budget: u64, limit: u64) -> u64 {
-    (budget * 2).min(limit)
-}
-
 #[cold]
-fn missed(t: &Thread) {
+fn missed(t: &Thread, start: u64) {
+    t.missed.set(start);
     t.hits.set(t.hits.get().saturating_sub(1));
     hand_over(t);
     count(Counter::SpinMisses, 1);
@@ -245,26 +228,6 @@ fn rest(lost: u64, most: u64) -> u64 {
     lost.saturating_mul(REST).min(most)
 }
 
-/// After a sleep that began when polling had failed: a short one says that a little more polling
-/// would have paid.
-pub fn slept(word: &AtomicU32, since: u64) {
-    thread::with(renew_cpu);
-    let limit = clock::ticks_of_us(u64::from(config::spin_us()));
-    let took = clock::ticks().wrapping_sub(since);
-    set_budget(word, after_sleep(budget_of(word, limit), limit, took));
-}
-
-/// The budget after a sleep that took so long.
-fn after_sleep(budget: u64, limit: u64, took: u64) -> u64 {
-    if took < limit + limit / 2 {
-        (budget * 2).clamp(limit / 16, limit)
-    } else if budget < limit / 32 {
-        0
-    } else {
-        budget / 2
-    }
-}
-
 /// Number of the processor this thread runs on: from rseq where glibc registered it, else as it was when
 /// the thread last waited.
 #[inline(always)]
@@ -291,7 +254,7 @@ pub fn cpu() -> u32 {
 
 /// Before a wait and after a sleep: where rseq does not tell, the thread may be on another processor.
 #[inline]
-fn renew_cpu(t: &Thread) {
+pub fn renew_cpu(t: &Thread) {
     if RSEQ.load(Relaxed) <= 1 {
         ask_cpu(t);
     }
@@ -340,65 +303,6 @@ mod tests {
 
     /// Ticks; 50 us at 2 GHz.
     const LIMIT: u64 = 100_000;
-    const LONG: u64 = LIMIT * 100;
-
-    #[test]
-    fn a_fresh_record_has_the_whole_limit_and_none_exceeds_it() {
-        let word = AtomicU32::new(0);
-        assert_eq!(budget_of(&word, LIMIT), LIMIT);
-        for ticks in [0, 1, LIMIT - 1, LIMIT] {
-            set_budget(&word, ticks);
-            assert_eq!(budget_of(&word, LIMIT), ticks);
-        }
-        // A limit that was lowered meanwhile holds, and what does not fit is the most that does.
-        assert_eq!(budget_of(&word, LIMIT / 4), LIMIT / 4);
-        set_budget(&word, u64::MAX);
-        assert_eq!(budget_of(&word, u64::MAX), u64::from(u32::MAX - 1));
-    }
-
-    #[test]
-    fn what_pays_doubles_up_to_the_limit() {
-        let (mut budget, mut times) = (LIMIT / 16, 0);
-        while budget < LIMIT {
-            let next = paid(budget, LIMIT);
-            assert_eq!(next, (budget * 2).min(LIMIT));
-            (budget, times) = (next, times + 1);
-        }
-        assert_eq!((budget, times), (LIMIT, 4));
-        assert_eq!(paid(LIMIT, LIMIT), LIMIT);
-    }
-
-    #[test]
-    fn long_sleeps_halve_it_to_nothing() {
-        let (mut budget, mut polled, mut times) = (LIMIT, 0, 0);
-        while budget > 0 {
-            let next = after_sleep(budget, LIMIT, LONG);
-            assert_eq!(next, if budget < LIMIT / 32 { 0 } else { budget / 2 });
-            polled += budget;
-            (budget, times) = (next, times + 1);
-        }
-        // Whatever a connection waits for, it polls less than two limits for nothing before it stops.
-        assert!(times == 7 && polled < 2 * LIMIT, "{times} {polled}");
-        assert_eq!(after_sleep(0, LIMIT, LONG), 0);
-    }
-
-    #[test]
-    fn a_short_sleep_brings_it_back() {
-        assert_eq!(after_sleep(0, LIMIT, LIMIT / 2), LIMIT / 16);
-        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT / 2), LIMIT / 2);
-        assert_eq!(after_sleep(LIMIT, LIMIT, LIMIT / 2), LIMIT);
-        // Short is less than 1.5 limits.
-        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT + LIMIT / 2 - 1), LIMIT / 2);
-        assert_eq!(after_sleep(LIMIT / 4, LIMIT, LIMIT + LIMIT / 2), LIMIT / 8);
-    }
-
-    #[test]
-    fn a_limit_of_nothing_stays_nothing() {
-        for took in [0, 1, LONG] {
-            assert_eq!(after_sleep(0, 0, took), 0);
-        }
-        assert_eq!(paid(0, 0), 0);
-    }
 
     #[test]
     fn rests_twenty_times_what_was_lost_within_the_caps() {

@@ -8,7 +8,7 @@ pub use super::timer::{AT_ONCE, Timer};
 
 use super::bell::{self, Kind};
 use super::room::Named;
-use super::{called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
+use super::{budget, called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
 use crate::family::{self, lock::Marker};
 use crate::link::cover;
@@ -158,7 +158,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     counted::leave(&record.readers, &record.generation, at, counted_since);
     debt::pay(s, sock);
     bell::time_wake(dir, since);
-    spin::slept(&s.rx.spin, since);
+    budget::slept(&s.rx.spin, since);
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
@@ -243,7 +243,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLRDHUP };
     let result = sleep(s, sock, events, me, at_most, timer, begun, on);
     let sock = descriptor_now(s, sock);
-    spin::slept(&s.tx.spin, since);
+    budget::slept(&s.tx.spin, since);
     let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
     if let Some(me) = me {
         room::unname(dir, me);

@@ -9,14 +9,57 @@ use super::process;
 use super::sock::Sock;
 use std::sync::atomic::Ordering::*;
 
+const WORDS: usize = super::PROC_CAP / 64;
+
+/// Which other processes of the family live, as far as that was asked: once of each, however many sockets are gone through.
+pub struct Census {
+    asked: [u64; WORDS],
+    living: [u64; WORDS],
+}
+
+impl Census {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Self { asked: [0; WORDS], living: [0; WORDS] }
+    }
+
+    /// Whether other processes hold the socket as well; those that are gone are struck out first.
+    pub fn is_shared(&mut self, s: &Sock) -> bool {
+        s.holders.load(Relaxed) > 1 && {
+            self.find_living(s);
+            s.holders.load(Relaxed) > 1
+        }
+    }
+
+    /// Asks about who holds it until one is found that lives. A child that is just being forked counts, and has no bit yet.
+    fn find_living(&mut self, s: &Sock) {
+        let Some(base) = super::base() else { return };
+        let me = process::index();
+        for (n, word) in s.held_by.iter().enumerate() {
+            let mut others = word.load(Relaxed);
+            if me as usize / 64 == n {
+                others &= !(1 << (me % 64));
+            }
+            if others & self.living[n] != 0 {
+                return;
+            }
+            others &= !self.asked[n];
+            while others != 0 {
+                let bit = others & others.wrapping_neg();
+                others &= !bit;
+                self.asked[n] |= bit;
+                if !process::reap_if_gone(base, n * 64 + bit.trailing_zeros() as usize) {
+                    self.living[n] |= bit;
+                    return;
+                }
+            }
+        }
+    }
+}
+
 /// This process holds it no more; true if it was the last one. Those that are gone have not closed it themselves.
 pub fn leave(s: &Sock) -> bool {
-    if s.holders.load(Relaxed) > 1
-        && let Some(base) = super::base()
-        && (0..super::PROC_CAP).any(|p| p as u32 != process::index() && s.is_held_in(p as u32) && process::is_gone(base, p))
-    {
-        process::reap_dead(base);
-    }
+    is_shared(s);
     s.let_go_in(process::index());
     s.holders.fetch_sub(1, AcqRel) <= 1
 }
@@ -40,12 +83,7 @@ pub fn has_others(s: &Sock) -> bool {
 
 /// Whether other processes hold it as well; those that are gone are struck out first.
 pub fn is_shared(s: &Sock) -> bool {
-    if s.holders.load(Relaxed) > 1
-        && let Some(base) = super::base()
-    {
-        process::reap_dead(base);
-    }
-    s.holders.load(Relaxed) > 1
+    Census::new().is_shared(s)
 }
 
 impl Sock {
@@ -67,5 +105,43 @@ impl Sock {
         self.held_by.get(process as usize / 64).is_some_and(|w| {
             w.load(Relaxed) & bit != 0 && w.fetch_and(!bit, AcqRel) & bit != 0
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::{open, process, take_sock};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn each_process_is_asked_about_once_and_the_gone_ones_hold_nothing() {
+        let base = open().unwrap();
+        let mut lives = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        // Beside those of the tests that run meanwhile.
+        let places = [super::super::PROC_CAP as u32 - 3, super::super::PROC_CAP as u32 - 2];
+        for (place, child) in places.iter().zip([&lives, &gone]) {
+            process::record(base, *place as usize).pid.store(child.id(), Relaxed);
+        }
+        let [first, second] = [(); 2].map(|()| {
+            let s = take_sock().unwrap();
+            s.reset();
+            s.holders.store(3, Relaxed);
+            places.iter().for_each(|p| s.held_in(*p));
+            s
+        });
+        let mut census = Census::new();
+        assert!(census.is_shared(first));
+        let asked = census.asked;
+        assert!(census.is_shared(second) && census.asked == asked);
+
+        drop(lives.stdin.take());
+        lives.wait().unwrap();
+        assert!(census.is_shared(first), "who was there when it began is not asked about again");
+        assert!(!is_shared(first) && first.holders.load(Relaxed) == 1);
+        assert!(!is_shared(second) && !second.is_held_in(places[0]));
+        [first, second].map(crate::family::give_back);
     }
 }

@@ -18,7 +18,7 @@ pub mod process;
 pub mod sock;
 pub mod values;
 
-use crate::sys::{self, Errno, Res, mem};
+use crate::sys::{self, Errno, Res, clock, mem};
 use smcr_proto::page::{self, header};
 use sock::Sock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -201,10 +201,16 @@ pub fn take_sock() -> Res<&'static Sock> {
             Err(v) => n = v,
         }
     }
-    // Processes that died did not give back what they held.
+    // Processes that died did not give back what they held. Where there are none, the next sockets don't ask again at once.
+    static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+    let now = clock::now_ns();
+    if now < IN_VAIN.load(Relaxed) {
+        return Err(Errno(libc::ENFILE));
+    }
     if process::reap_dead(base) {
         return take_sock();
     }
+    IN_VAIN.store(now + 1_000_000_000, Relaxed);
     Err(Errno(libc::ENFILE))
 }
 

@@ -47,31 +47,35 @@ static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 pub fn register(base: *mut u8) {
     let pid = proc::pid();
     remember_pid(pid);
-    for i in 0..PROC_CAP {
-        let r = record(base, i);
-        let old = r.pid.load(Relaxed);
-        // A record of a process that is gone is free. A living process with the same number cannot
-        // be a former member: it would have registered itself.
-        if old == field::ENDED || old != 0 && old != pid && !proc::is_gone(old) {
-            continue;
-        }
-        if r.pid.compare_exchange(old, pid, AcqRel, Relaxed).is_err() {
-            continue;
-        }
-        used(base, i);
-        if old != 0 {
-            super::reap(base, i as u32);
-            ended::absorb(base, r);
-        }
-        r.name_it(&proc::name());
-        r.start.store(proc::start_time(), Relaxed);
-        r.enabled.store(ENABLED.load(Relaxed), Relaxed);
-        r.wake_inode.store(0, Relaxed);
-        RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
-        INDEX.store(i as u32, Relaxed);
-        return;
+    // Each child asks about a few others: with all of them, each fork would cost what there are relatives.
+    let (high, turn) = (high(base), FORKS.load(Relaxed) as usize * FEW);
+    (0..FEW.min(high)).for_each(|n| {
+        reap_if_gone(base, (turn + n) % high);
+    });
+    let Some(i) = take_record(base, pid).or_else(|| reap_dead(base).then(|| take_record(base, pid)).flatten()) else {
+        return unregister();
+    };
+    used(base, i);
+    let r = record(base, i);
+    r.name_it(&proc::name());
+    r.start.store(proc::start_time(), Relaxed);
+    r.enabled.store(ENABLED.load(Relaxed), Relaxed);
+    r.wake_inode.store(0, Relaxed);
+    RECORD.store(std::ptr::from_ref(r).cast_mut(), Release);
+    INDEX.store(i as u32, Relaxed);
+}
+
+/// So many records are looked at by each new process whether theirs is gone: dead ones stay few beside the living.
+const FEW: usize = 8;
+
+/// A record for this process: one that stands with its number, which a process had that is gone (a member would have registered
+/// itself), else a free one.
+fn take_record(base: *mut u8, pid: u32) -> Option<usize> {
+    for i in (0..high(base)).filter(|i| record(base, *i).pid.load(Relaxed) == pid) {
+        empty(base, i);
+        return Some(i);
     }
-    unregister();
+    (0..PROC_CAP).find(|i| record(base, *i).pid.compare_exchange(0, pid, AcqRel, Relaxed).is_ok())
 }
 
 /// This process has no record in the page: one that was forked shows its parent's until it [`register`]s.
@@ -98,8 +102,8 @@ pub fn forget_children() {
 /// Whether another process lives that has this page.
 pub fn has_relatives() -> bool {
     let Some(base) = super::base() else { return false };
-    let high = at::<AtomicU32>(base, page::header::PROC_HIGH).load(Acquire) as usize;
-    let records = || (0..high.min(PROC_CAP)).map(|i| record(base, i));
+    let high = high(base);
+    let records = || (0..high).map(|i| record(base, i));
     let is_other = |pid: u32| pid != 0 && pid != field::ENDED && pid != self::pid();
     let is_new = |pid: u32| pid != 0 && records().all(|r| r.pid.load(Relaxed) != pid);
     let shares = |r: &Record| is_other(r.pid.load(Relaxed)) && r.enabled.load(Relaxed) != field::APART;
@@ -110,9 +114,9 @@ pub fn has_relatives() -> bool {
 /// The others that have this page and have introduced themselves.
 pub fn relatives() -> impl Iterator<Item = u32> {
     let base = super::base();
-    let high = base.map_or(0, |b| at::<AtomicU32>(b, page::header::PROC_HIGH).load(Acquire) as usize);
+    let high = base.map_or(0, high);
     let pid = move |i| base.map(|b| record(b, i)).filter(|r| r.enabled.load(Relaxed) != field::APART);
-    let all = (0..high.min(PROC_CAP)).filter_map(pid).map(|r| r.pid.load(Acquire));
+    let all = (0..high).filter_map(pid).map(|r| r.pid.load(Acquire));
     all.filter(|pid| *pid != 0 && *pid != field::ENDED && *pid != self::pid())
 }
 
@@ -135,32 +139,35 @@ pub(super) fn go_away(others: *mut u8) {
     }
 }
 
-/// Gives back what processes held that are gone; true if that was anything.
+/// Gives back what processes held that are gone; true if anything became free, a record among it.
 pub fn reap_dead(base: *mut u8) -> bool {
-    let mut any = false;
-    for i in 0..PROC_CAP {
-        let r = record(base, i);
-        let Some(pid) = gone(r) else { continue };
-        // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.
-        if r.pid.compare_exchange(pid, proc::pid(), AcqRel, Relaxed).is_err() {
-            continue;
-        }
-        any |= super::reap(base, i as u32);
-        ended::absorb(base, r);
+    (0..high(base)).fold(false, |any, i| reap_if_gone(base, i) || any)
+}
+
+/// Gives back what the process with this record held, if that is gone; false if it is not.
+pub(super) fn reap_if_gone(base: *mut u8, number: usize) -> bool {
+    let r = record(base, number);
+    let pid = r.pid.load(Relaxed);
+    if pid == 0 || pid == field::ENDED || !proc::is_gone(pid) {
+        return false;
+    }
+    // It is ours while it is emptied: nobody else takes it then, unless we are gone as well.
+    if r.pid.compare_exchange(pid, proc::pid(), AcqRel, Relaxed).is_ok() {
+        empty(base, number);
         r.pid.store(0, Release); // pairs with the exchange of whoever takes it
     }
-    any
+    true
 }
 
-/// Whether the process with this record is gone, and its record still stands.
-pub(super) fn is_gone(base: *mut u8, number: usize) -> bool {
-    gone(record(base, number)).is_some()
+/// Gives back what a process held that is gone, and adds its counters to those of the ended ones.
+fn empty(base: *mut u8, number: usize) {
+    super::reap(base, number as u32);
+    ended::absorb(base, record(base, number));
 }
 
-/// The process whose record this is, if that is gone.
-fn gone(r: &Record) -> Option<u32> {
-    let pid = r.pid.load(Relaxed);
-    (pid != 0 && pid != field::ENDED && proc::is_gone(pid)).then_some(pid)
+/// No record at or above this was ever in use.
+fn high(base: *mut u8) -> usize {
+    (at::<AtomicU32>(base, page::header::PROC_HIGH).load(Acquire) as usize).min(PROC_CAP)
 }
 
 /// The record with this number is, or was, in use.

@@ -7,8 +7,8 @@ use super::sleep::expose;
 use crate::control::wake;
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
-use crate::engine::bell::Kind;
-use crate::engine::{ear, kernel, linked, room, signals, spin, waiter};
+use crate::engine::bell::{self, Kind};
+use crate::engine::{budget, ear, kernel, linked, room, signals, spin, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -243,7 +243,10 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             return Some(-1);
         }
     };
-    spin::slept(&SPIN, slept.since);
+    const MOST: usize = 8;
+    let dirs = fds.iter().take(MOST).filter_map(|p| table::sock(p.fd).filter(|s| level::is_served(s))?.rx.dir());
+    let _ = dirs.into_iter().any(|dir| bell::time_wake(dir, slept.since));
+    budget::slept(&SPIN, slept.since);
     match slept.result {
         -1 => {
             crate::sys::set_errno(slept.error);

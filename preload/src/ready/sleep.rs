@@ -12,7 +12,7 @@ use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
-use crate::engine::{bell, counted, ear, kernel, linked, room, spin};
+use crate::engine::{bell, budget, counted, ear, kernel, linked, room};
 use crate::transport::{changes, idle};
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -112,7 +112,7 @@ pub unsafe fn sleep(
             return if k == 0 && deadline.is_some() { Slept::Over } else { Slept::Failed };
         }
         time_wake(set, since);
-        spin::slept(&set.spin, since);
+        budget::slept(&set.spin, since);
     }
     if k < 0 {
         crate::sys::set_errno(e);

@@ -16,7 +16,8 @@ use crate::engine::{kernel, linked, signals, spin};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
-use crate::family::{holders, process};
+use crate::family::holders::Census;
+use crate::family::process;
 use crate::sys::{Errno, caught, clock, errno, fd as desc, set_errno};
 use crate::real;
 use crate::table;
@@ -153,9 +154,10 @@ fn inherited(epfd: i32, set: &'static Set) {
     {
         let marker = Marker::new();
         let Ok(l) = set.lock(&marker) else { return };
+        let mut census = Census::new();
         for m in 0..l.inner.used() {
             let fd = l.inner.member(m).fd;
-            if let Some(s) = table::sock(fd).filter(|s| fd >= 0 && s.is_connection() && holders::is_shared(s)) {
+            if let Some(s) = table::sock(fd).filter(|s| fd >= 0 && s.is_connection() && census.is_shared(s)) {
                 s.set(flag::SHARED);
                 shared = true;
             }

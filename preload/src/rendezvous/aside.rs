@@ -9,7 +9,7 @@
 
 use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, late, wait_for};
 use super::{SHARED_US, is_due};
-use crate::engine::{bell, count, follow, inside, switch, take_up};
+use crate::engine::{bell, count, follow, inside, kernel, switch, take_up};
 use crate::family::holders;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -17,7 +17,7 @@ use crate::sys::{clock, fd, proc, thread};
 use crate::transport::region::ctl;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Looks that find other counts than the kernel's, until it is certain that somebody has used it.
 const LOOKS: u32 = 16;
@@ -123,7 +123,7 @@ pub fn is_back(s: &Sock, sock: i32) -> bool {
 }
 
 /// Programs that were started with connections of this process.
-static STARTED: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+static STARTED: [AtomicU32; 512] = [const { AtomicU32::new(0) }; 512];
 /// There were more at once: none of their connections comes back.
 static MANY: AtomicU32 = AtomicU32::new(0);
 /// Not known yet.
@@ -155,10 +155,20 @@ impl Place {
     }
 }
 
+/// Whether one of them lives. That it does is believed for a while, by every connection.
 fn has_started() -> bool {
-    MANY.load(Relaxed) != 0
-        || STARTED.iter().any(|slot| {
-            let pid = slot.load(Acquire);
-            pid == BEGINS || pid != 0 && !proc::is_gone(pid)
-        })
+    static UNTIL: AtomicU64 = AtomicU64::new(0);
+    let before = clock::ticks();
+    if MANY.load(Relaxed) != 0 || before < UNTIL.load(Relaxed) {
+        return true;
+    }
+    let lives = STARTED.iter().any(|slot| {
+        let pid = slot.load(Acquire);
+        pid == BEGINS || pid != 0 && !proc::is_gone(pid)
+    });
+    if lives {
+        let now = clock::ticks();
+        UNTIL.store(now + kernel::rest_after(now.saturating_sub(before)).max(clock::ticks_of_us(SHARED_US)), Relaxed);
+    }
+    lives
 }

@@ -2,7 +2,7 @@
 
 use super::{Errno, Res, Sysno, call, unpolled};
 use libc::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 /// Lowest number for descriptors of our own: above what select(2) and most programs use.
 const PARK: c_int = 1024;
@@ -13,16 +13,36 @@ const PARK_LOW: c_int = 48;
 /// The lowest number that one of the library's own descriptors ever had.
 static LOWEST_OWN: AtomicI32 = AtomicI32::new(c_int::MAX);
 
-/// Whether no descriptor of the library was ever below the next number.
+/// Numbers that descriptors of the library have had since they last were closed by it ([`close_own`]), a bit each, as far as they
+/// are below the end of this.
+static OWN: [AtomicU32; 1 << 11] = [const { AtomicU32::new(0) }; 1 << 11];
+
+/// Whether the library may have a descriptor with this number. Who has opened it knows: nothing is found out about others' here.
 #[inline]
-pub fn is_below_own(fd: c_int) -> bool {
-    fd < LOWEST_OWN.load(Relaxed)
+pub fn may_be_own(fd: c_int) -> bool {
+    fd >= LOWEST_OWN.load(Relaxed) && own_bit(fd).is_none_or(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
 /// `fd` is the library's from now on.
 pub fn note_own(fd: c_int) -> c_int {
+    if let Some((word, bit)) = own_bit(fd) {
+        word.fetch_or(bit, Relaxed);
+    }
     LOWEST_OWN.fetch_min(fd, Relaxed);
     fd
+}
+
+fn own_bit(fd: c_int) -> Option<(&'static AtomicU32, u32)> {
+    let n = usize::try_from(fd).ok()?;
+    Some((OWN.get(n / 32)?, 1 << (n % 32)))
+}
+
+/// Closes one of the library's. While it is open, nobody else notes its number.
+pub fn close_own(fd: c_int) {
+    if let Some((word, bit)) = own_bit(fd) {
+        word.fetch_and(!bit, Relaxed);
+    }
+    close(fd);
 }
 
 /// Moves an own descriptor out of the program's way, as far as that costs nothing.

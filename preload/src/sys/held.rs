@@ -103,7 +103,7 @@ pub fn clear(place: &AtomicI32) {
 pub fn close(place: &AtomicI32) {
     let fd = place.swap(-1, AcqRel);
     if fd >= 0 && give_up(fd, false) {
-        fd::close(fd);
+        fd::close_own(fd);
     }
 }
 
@@ -154,7 +154,7 @@ impl Drop for Held {
 #[cold]
 fn end(fd: c_int, word: u32) {
     match word & BY_PORTER {
-        0 => fd::close(fd),
+        0 => fd::close_own(fd),
         _ => porter::let_go(&[fd]),
     }
     GIVEN.fetch_sub(1, Relaxed);
@@ -253,7 +253,7 @@ mod tests {
         let fd = fd::eventfd().expect("an eventfd");
         drop(hold(fd, || true));
         assert!(give_up(fd, false) && !owns(fd) && fd::is_open(fd));
-        fd::close(fd);
+        fd::close_own(fd);
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
         assert!(!owns(fd));
         drop(user);
         assert!(fd::is_open(fd)); // it is the program's now
-        fd::close(fd);
+        fd::close_own(fd);
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         assert!(notes().iter().all(|note| note.load(Relaxed) == 0));
         close(&place);
         assert!(with(&place, |_| ()).is_none());
-        fd::close(fd);
+        fd::close_own(fd);
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub struct Thread {
     pub let_in: Cell<u64>,
     /// Ticks of polling that are not counted yet.
     pub spent: Cell<u64>,
+    /// Tick at which it last began to poll in vain (`engine::spin`).
+    pub missed: Cell<u64>,
+    /// Tick at which the peer says to have ended its last sleep; 0: it does not say, or that has been looked at.
+    pub rung: Cell<u64>,
     /// How often in a row it had nothing.
     pub in_vain: Cell<u32>,
     /// Numbers of pages of the program's that were there (`sys::probe`).
@@ -115,6 +119,8 @@ pub fn here() -> &'static Thread {
                     polled: Cell::new(0),
                     let_in: Cell::new(0),
                     spent: Cell::new(0),
+                    missed: Cell::new(0),
+                    rung: Cell::new(0),
                     in_vain: Cell::new(0),
                     pages: [const { Cell::new(0) }; 4],
                     cpu: Cell::new(0),

@@ -183,7 +183,7 @@ fn hold(s: &Sock) {
 pub fn forget(s: &Sock) {
     for (fd, e) in range(0, u32::MAX) {
         if matches!(e, Entry::Sock(t) if std::ptr::eq(s, t)) {
-            set::forget_fd(fd, None, true);
+            set::forget_fd(fd, || None, true);
             take(fd);
         }
     }

@@ -6,7 +6,8 @@ use super::life::{REFS, held};
 use super::{Entry, connections, passing, range, set, take};
 use crate::engine::{close, linked, rouse};
 use crate::family::sock::{Sock, flag, role};
-use crate::family::{self, SOCK_CAP, holders, process};
+use crate::family::holders::{self, Census};
+use crate::family::{self, SOCK_CAP, process};
 use crate::rendezvous::aside::Place;
 use crate::rendezvous::rest::{self, NAMES};
 use crate::rendezvous::{self, legacy, mark};
@@ -33,9 +34,10 @@ pub fn at_exit() {
     }
     rendezvous::smc::at_exit();
     if family::base().is_some() {
+        let mut census = Census::new();
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
-                closes_unseen(s, fd, true);
+                closes_unseen(s, fd, true, &mut census);
                 if s.heir.load(Relaxed) != 0 && s.let_go_in(process::index()) {
                     s.holders.fetch_sub(1, AcqRel);
                     legacy::left(s, fd);
@@ -46,8 +48,8 @@ pub fn at_exit() {
 }
 
 /// The kernel will close it with the process (`for_good`: its handlers have run), or at an exec, which may fail.
-fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool) {
-    if holders::is_shared(s) {
+fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool, census: &mut Census) {
+    if s.region().is_none() && !s.has(flag::UNASKED) || census.is_shared(s) {
         return;
     }
     rendezvous::smc::close_unused(s, fd);
@@ -70,6 +72,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
     rendezvous::smc::leave_to_relatives();
     let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
     passing::before_exec(is_own);
+    let mut census = Census::new();
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
@@ -82,7 +85,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if is_own(s) {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
-        } else if REFS[index].load(Relaxed) == 1 && holders::is_shared(s) && !s.is_linked() {
+        } else if REFS[index].load(Relaxed) == 1 && !s.is_linked() && census.is_shared(s) {
             // The kernel closes it: those that have it too need not share it any longer.
             LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
             holders::leave(s);
@@ -91,7 +94,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if REFS[index].load(Relaxed) == 1 {
                 legacy::give_up(s, fd);
             }
-            closes_unseen(s, fd, false);
+            closes_unseen(s, fd, false, &mut census);
         }
     }
     leave_rests(has_library);
@@ -130,7 +133,7 @@ pub fn exec_failed() {
             holders::rejoin(s);
         } else {
             // The others have closed it meanwhile, and the record is somebody else's.
-            set::forget_fd(fd, None, false);
+            set::forget_fd(fd, || None, false);
             take(fd);
             REFS[index].store(0, Relaxed);
         }

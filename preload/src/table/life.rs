@@ -239,11 +239,11 @@ pub fn before_close(fd: i32) {
     let ours = match entry {
         Entry::Sock(s) => {
             let has_twins = has_twins(s);
-            set::forget_fd(fd, if has_twins { twin_of(fd, s) } else { None }, has_twins || s.holders.load(Relaxed) > 1);
+            set::forget_fd(fd, || if has_twins { twin_of(fd, s) } else { None }, has_twins || s.holders.load(Relaxed) > 1);
             if has_twins { None } else { late::withdraw(s, fd) }
         }
         Entry::Set(s) => {
-            set::forget_fd(fd, None, false);
+            set::forget_fd(fd, || None, false);
             if waited::lives_on(s, fd) {
                 return; // threads wait in it
             }

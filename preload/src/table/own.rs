@@ -16,7 +16,7 @@ const FIRST_OWN: i32 = 1024;
 /// the program (EBADF).
 #[inline]
 pub fn is_own(fd: i32) -> bool {
-    !sys::fd::is_below_own(fd) && is_among_own(fd)
+    sys::fd::may_be_own(fd) && is_among_own(fd)
 }
 
 #[inline(never)]

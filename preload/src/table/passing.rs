@@ -53,12 +53,13 @@ fn note(s: &Sock) {
 /// Before a program is started by posix_spawn, or from a vfork child (`pid`): what it will have is on TCP. Some: it has
 /// connections that may come back when it has ended.
 pub fn before_start(pid: Option<u32>) -> Option<Place> {
-    let surviving = || connections().filter(|(fd, _)| survives_exec(*fd));
-    surviving().for_each(|(fd, s)| smc::give_away(s, fd, Reason::Exec));
-    for (fd, s) in surviving().filter(|(_, s)| s.has(flag::INHERITABLE)) {
+    // The kernel is asked last: a program may have ten thousand of them.
+    let surviving = |is_meant: fn(&Sock) -> bool| connections().filter(move |(fd, s)| is_meant(s) && survives_exec(*fd));
+    surviving(|s| s.has(flag::UNASKED)).for_each(|(fd, s)| smc::give_away(s, fd, Reason::Exec));
+    for (fd, s) in surviving(|s| s.has(flag::INHERITABLE)) {
         pass_on(s, fd);
     }
-    let others = || surviving().filter(|(fd, s)| may_be_used(s) && is_at(s, *fd));
+    let others = || surviving(may_be_used).filter(|(fd, s)| is_at(s, *fd));
     others().next()?;
     let place = aside::expect(pid); // before it is looked for
     if aside::set(others(), connections(), who::STARTED) {

@@ -148,16 +148,16 @@ pub fn release(s: &'static Set) {
 }
 
 /// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
-/// A socket that lives on under another number (`twin`) stays a member that nobody can name. `elsewhere`: it lives on, by such a
-/// number or in another process, and so does what the kernel has registered.
-pub fn forget_fd(fd: i32, twin: Option<i32>, elsewhere: bool) {
+/// A socket that lives on under another number (`twin_of`, asked where it is a member) stays a member that nobody can name.
+/// `elsewhere`: it lives on, by such a number or in another process, and so does what the kernel has registered.
+pub fn forget_fd(fd: i32, twin_of: impl Fn() -> Option<i32>, elsewhere: bool) {
     for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
         let marker = Marker::new();
         let Ok(locked) = s.lock(&marker) else { continue };
         let i = &mut *locked.inner;
         if let Some(m) = i.by_fd.one(fd as u64) {
             let word = i.own_word(m);
-            match twin.filter(|_| !i.member(m).ghost) {
+            match (!i.member(m).ghost).then(&twin_of).flatten() {
                 Some(twin) => {
                     give_back(s, i, m);
                     i.orphan(m, twin);
@@ -174,7 +174,7 @@ pub fn forget_fd(fd: i32, twin: Option<i32>, elsewhere: bool) {
             s.bury(i, word);
         }
         while let Some(m) = i.orphan_of(fd) {
-            match twin {
+            match twin_of() {
                 Some(twin) => i.member_mut(m).fd = twin,
                 None => i.drop_member(m),
             }

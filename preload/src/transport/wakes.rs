@@ -92,7 +92,7 @@ fn free(named: u64, by_porter: bool) -> i32 {
 pub fn close_bell(fd: i32, is_kin: bool) {
     match fd {
         ..0 => {}
-        _ if is_kin => fd::close(fd),
+        _ if is_kin => fd::close_own(fd),
         _ => porter::let_go(&[fd]),
     }
 }
@@ -193,7 +193,7 @@ impl Wakes {
         let given = bells.chain([channel]).filter(|fd| *fd >= 0);
         let n = all.iter_mut().zip(given).map(|(to, fd)| *to = fd).count();
         match is_kin {
-            true => all[..n].iter().for_each(|fd| fd::close(*fd)),
+            true => all[..n].iter().for_each(|fd| fd::close_own(*fd)),
             false if n > 0 => porter::let_go(&all[..n]),
             false => {}
         }
