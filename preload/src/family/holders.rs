@@ -12,17 +12,13 @@ use std::sync::atomic::Ordering::*;
 const WORDS: usize = super::PROC_CAP / 64;
 
 /// Which other processes of the family live, as far as that was asked: once of each, however many sockets are gone through.
+#[derive(Default)]
 pub struct Census {
     asked: [u64; WORDS],
     living: [u64; WORDS],
 }
 
 impl Census {
-    /// Nothing is known.
-    pub const fn new() -> Self {
-        Self { asked: [0; WORDS], living: [0; WORDS] }
-    }
-
     /// Whether other processes hold the socket as well; those that are gone are struck out first.
     pub fn is_shared(&mut self, s: &Sock) -> bool {
         s.holders.load(Relaxed) > 1 && {
@@ -83,7 +79,7 @@ pub fn has_others(s: &Sock) -> bool {
 
 /// Whether other processes hold it as well; those that are gone are struck out first.
 pub fn is_shared(s: &Sock) -> bool {
-    Census::new().is_shared(s)
+    Census::default().is_shared(s)
 }
 
 impl Sock {
@@ -132,7 +128,7 @@ mod tests {
             places.iter().for_each(|p| s.held_in(*p));
             s
         });
-        let mut census = Census::new();
+        let mut census = Census::default();
         assert!(census.is_shared(first));
         let asked = census.asked;
         assert!(census.is_shared(second) && census.asked == asked);

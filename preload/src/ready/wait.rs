@@ -154,7 +154,7 @@ fn inherited(epfd: i32, set: &'static Set) {
     {
         let marker = Marker::new();
         let Ok(l) = set.lock(&marker) else { return };
-        let mut census = Census::new();
+        let mut census = Census::default();
         for m in 0..l.inner.used() {
             let fd = l.inner.member(m).fd;
             if let Some(s) = table::sock(fd).filter(|s| fd >= 0 && s.is_connection() && census.is_shared(s)) {

@@ -34,7 +34,7 @@ pub fn at_exit() {
     }
     rendezvous::smc::at_exit();
     if family::base().is_some() {
-        let mut census = Census::new();
+        let mut census = Census::default();
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
                 closes_unseen(s, fd, true, &mut census);
@@ -72,7 +72,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
     rendezvous::smc::leave_to_relatives();
     let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
     passing::before_exec(is_own);
-    let mut census = Census::new();
+    let mut census = Census::default();
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         let index = family::index_of(s) as usize;
