@@ -71,7 +71,7 @@ const FEW: usize = 8;
 /// A record for this process: one that stands with its number, which a process had that is gone (a member would have registered
 /// itself), else a free one.
 fn take_record(base: *mut u8, pid: u32) -> Option<usize> {
-    for i in (0..high(base)).filter(|i| record(base, *i).pid.load(Relaxed) == pid) {
+    if let Some(i) = (0..high(base)).find(|i| record(base, *i).pid.load(Relaxed) == pid) {
         empty(base, i);
         return Some(i);
     }
@@ -141,7 +141,7 @@ pub(super) fn go_away(others: *mut u8) {
 
 /// Gives back what processes held that are gone; true if anything became free, a record among it.
 pub fn reap_dead(base: *mut u8) -> bool {
-    (0..high(base)).fold(false, |any, i| reap_if_gone(base, i) || any)
+    (0..high(base)).filter(|i| reap_if_gone(base, *i)).count() > 0
 }
 
 /// Gives back what the process with this record held, if that is gone; false if it is not.
