@@ -138,6 +138,6 @@ mod tests {
         assert!(census.is_shared(first), "who was there when it began is not asked about again");
         assert!(!is_shared(first) && first.holders.load(Relaxed) == 1);
         assert!(!is_shared(second) && !second.is_held_in(places[0]));
-        [first, second].map(crate::family::give_back);
+        [first, second].into_iter().for_each(crate::family::give_back);
     }
 }
