@@ -1,6 +1,7 @@
 /* Blocking request and answer on one connection.
  *   size=64 secs=1.0 n=0 (n counted rounds instead of secs) warm=3000 (rounds not counted)
- *   think_us=0 (sleep between rounds, not part of the latency) srvpid=P (its CPU time is reported) */
+ *   think_us=0 (sleep between rounds, not part of the latency) compute_us=0 (the same, computing)
+ *   srvpid=P (its CPU time is reported) */
 #include "common.h"
 
 static char *out, *in;
@@ -25,6 +26,7 @@ int main(int argc, char **argv) {
     out = calloc(1, size);
     in = calloc(1, size);
     long warm = argn("warm", 3000), n = argn("n", 0), think = argn("think_us", 0);
+    uint64_t compute = (uint64_t)((double)argn("compute_us", 0) * 1e3 / g_ns_per_tick);
     double secs = argf("secs", 1.0);
     pid_t srv = (pid_t)argn("srvpid", -1);
     struct timespec ts = {think / 1000000, think % 1000000 * 1000};
@@ -46,6 +48,8 @@ int main(int argc, char **argv) {
             nanosleep(&ts, NULL);
             t0 = ticks();
         }
+        while (compute && ticks() - t0 < compute);
+        if (compute) t0 = ticks();
         round_trip(fd);
         t1 = ticks();
         hist_add(&h, ticks_ns(t1 - t0));
