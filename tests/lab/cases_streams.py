@@ -3,7 +3,7 @@ import json
 import time
 
 from guests import Failed
-from lab import add, all_smcr, payload, said
+from lab import add, all_smcr, case, payload, said
 
 PAIRS = [("kernel", "kernel"), ("kernel", "smcr"), ("smcr", "kernel"), ("smcr", "smcr")]
 MANY = 100
@@ -136,6 +136,17 @@ def plain(lab):
     except Failed:
         return f"{said(text)}; {traffic.went_over_tcp(payload(text))}"
     raise Failed("plain TCP was taken for RDMA")
+
+
+@case
+def smcr_to_smcr_more_senders_than_send_slots(lab):
+    """Each of 40 connections with as much to send as it can gets its share of the 16 slots of a link."""
+    lab.restart()
+    with lab.traffic() as traffic:
+        text = lab.client("smcr", lab.server("smcr"), "shares", 40, 15, PATIENCE=90).done(95)
+    if ", 0 with next to nothing" not in said(text):
+        raise Failed(said(text))
+    return f"{said(text)}; {traffic.went_over_rdma(payload(text), 40)}"
 
 
 add("tcp -> tcp: 1 B to 1 MiB, counted as TCP", plain)

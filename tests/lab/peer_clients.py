@@ -215,6 +215,42 @@ def unread(address, port):
     return f"client saw {how}"
 
 
+def over(address, port):
+    """Both ends shut down, and then the server closes with bytes unread: no reset comes of that."""
+    sock = connect(address, port, {"op": "over", "n": 1000})
+    sock.recv(1)
+    show(sock)
+    put(sock, 1000)
+    sock.shutdown(socket.SHUT_WR)
+    how, _ = until_end(sock)
+    time.sleep(2)
+    then, _ = until_end(sock)
+    return f"client saw {how}, {then}"
+
+
+def waits(address, port):
+    """How a connection ends that nobody accepts."""
+    how, _ = until_end(connect(address, port, {"op": "echo", "n": 1}))
+    return f"client saw {how}"
+
+
+def shares(address, port, n, seconds):
+    """Takes what n connections bring for so long: those that began last get their share."""
+    socks = [connect(address, port, {"op": "pours"}) for _ in range(int(n))]
+    got = dict.fromkeys(socks, 0)
+    for sock in socks:
+        sock.recv(1)
+    for sock in socks:
+        sock.sendall(b"g")
+    began = time.monotonic()
+    while time.monotonic() < began + float(seconds):
+        for sock in select.select(socks, [], [], 1)[0]:
+            got[sock] += len(sock.recv(1 << 20))
+    PAYLOAD[1] += sum(got.values())
+    least, most = min(got.values()), max(got.values())
+    return f"{sum(got.values())} bytes of {n} connections, from {least} to {most} each, {sum(b < most / 20 for b in got.values())} with next to nothing"
+
+
 def urgent(address, port):
     sock = connect(address, port, {"op": "urgent", "n": 100})
     urgent_out(sock, 100)

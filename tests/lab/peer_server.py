@@ -35,6 +35,12 @@ def serve_one(sock):
         sock.sendall(b"k")
     elif op == "source":
         put(sock, n)
+    elif op == "pours":                  # as much as the client takes
+        piece = bytes(1 << 20)
+        sock.sendall(b"r")
+        sock.recv(1)
+        while not until_closed(sock, piece):
+            pass
     elif op == "both":                   # n bytes each way at once
         both(sock, n)
         line(sock)
@@ -63,6 +69,13 @@ def serve_one(sock):
         sock.sendall(b"r")
         select.select([sock], [], [], 20)
         time.sleep(r.get("wait", 1))
+    elif op == "over":                   # both ends have shut down when it closes, with bytes unread
+        sock.sendall(b"r")
+        while not select.select([sock], [], [], 20)[0] or len(sock.recv(n, socket.MSG_PEEK)) < n:
+            time.sleep(0.01)
+        time.sleep(1)
+        sock.shutdown(socket.SHUT_WR)
+        time.sleep(0.5)
     elif op == "urgent":
         sock.sendall(READER)
         good = urgent_in(sock, n, r.get("inline"))
@@ -96,6 +109,15 @@ def serve_one(sock):
     if r.get("stay"):                    # the client is looked at before it ends
         until_end(sock)
     sock.close()
+
+
+def until_closed(sock, piece):
+    """Sends it; whether the client has closed."""
+    try:
+        sock.sendall(piece)
+        return False
+    except (BrokenPipeError, ConnectionResetError):
+        return True
 
 
 def lost(sock, n, mark):

@@ -14,6 +14,7 @@ use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::id::Rkey;
 use smcr_proto::smc::immediate::Immediate;
+use smcr_proto::smc::link::LINKS;
 use smcr_proto::smc::llc::{Message, TestLink};
 use std::sync::atomic::Ordering::*;
 
@@ -46,12 +47,26 @@ impl State {
 
     /// Sends for all connections with a mark.
     pub(super) fn flush_marked(&mut self) {
-        while MARKED.load(Relaxed) != 0 {
+        while MARKED.load(Relaxed) != 0 || self.has_room {
             // Acquire pairs with the Release in `mark`.
             for word in ones(MARKED.swap(0, Acquire)) {
                 for bit in ones(MARKS[word as usize].swap(0, AcqRel)) {
                     self.pump(word * 64 + bit);
                 }
+            }
+            self.serve_lines();
+        }
+    }
+
+    /// Gives the slots that have come free to who waits for them.
+    fn serve_lines(&mut self) {
+        if !std::mem::take(&mut self.has_room) {
+            return;
+        }
+        for (place, link) in (0..self.groups.len()).flat_map(|place| (0..LINKS).map(move |link| (place, link))) {
+            let next = |all: &mut State| all.groups[place].as_mut()?.links.get_mut(link)?.next_in_line();
+            while let Some(index) = next(self) {
+                self.pump(index);
             }
         }
     }
@@ -215,12 +230,7 @@ impl State {
                 mark(index);
             }
         }
-        // Others may have waited for the slot.
-        if STALLED.load(Relaxed) > 0 {
-            for slot in self.slots.iter().flatten().filter(|s| s.stalled && s.group == Some(place)) {
-                mark(slot.index);
-            }
-        }
+        self.has_room = true;
     }
 
     /// A write of `len` bytes announces itself.
@@ -274,6 +284,7 @@ impl State {
         } else if cdc::peek_token(message).is_err() {
             let llc = Message::parse(message).ok();
             group.handle_llc(&self.devices, link, now, llc);
+            self.has_room = true; // a link may have become ready
             self.look_at_group(place);
             if let Some((_, Message::TestLink(TestLink { response: true, user_data }))) = llc {
                 self.answered(place, link, u128::from_be_bytes(user_data));

@@ -173,6 +173,7 @@ impl State {
         };
         let Some(to) = group.other_than(from) else { return false };
         group.links[from].users = group.links[from].users.saturating_sub(1);
+        group.links[from].leave_line(index);
         group.links[to].users += 1;
         let uncompleted = slot.move_to(to);
         let domain = group.links[to].domain();

@@ -11,7 +11,7 @@
 //! - [`cover`]: who listens to the completion channel;
 //! - [`group`]: a link group: its links ([`one`]: a queue pair, [`patience`]: its completions), LLC machine, rings; [`admit`]: who may join it; [`second`]: its second link; [`failover`]:
 //!   what happens when one of two dies; [`farewell`]: its end;
-//! - [`slot`]: a connection, [`pieces`] what it writes where, [`nudge`] what a kernel is given to read, [`heard`] what it hears; [`ending`]: when a kernel's
+//! - [`slot`]: a connection, [`line`] who sends next, [`pieces`] what it writes where, [`nudge`] what a kernel is given to read, [`heard`] what it hears; [`ending`]: when a kernel's
 //!   end is shown; [`leave`]: how it leaves for TCP; [`below`]: what TCP is told of its end; [`parting`]: the end of the process;
 //! - [`pool`]: registered memory; [`show`]: what smcrctl is shown;
 //! - [`wake`]: this process's own waiters;
@@ -30,6 +30,7 @@ pub mod forge;
 pub mod group;
 mod heard;
 pub mod leave;
+mod line;
 pub mod lock;
 pub mod one;
 mod nudge;

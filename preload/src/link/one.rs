@@ -5,6 +5,7 @@
 //! is still told from what belongs to nobody.
 
 use super::ending::Questions;
+use super::line::Line;
 use super::lock::{self, now};
 use super::patience::Patience;
 use super::pool::Pool;
@@ -70,6 +71,8 @@ pub struct Link {
     /// Messages sent and received.
     pub messages: [u64; 2],
     backlog: VecDeque<Frame>,
+    /// Connections that wait for a slot.
+    line: Line,
     /// Completions that are awaited.
     patience: Patience,
     /// Place of the message that was posted last.
@@ -106,6 +109,7 @@ impl Link {
             bytes: [0; 2],
             messages: [0; 2],
             backlog: VecDeque::new(),
+            line: Line::new(),
             patience: Patience::NEW,
             last: None,
             rooms: u32::MAX,
@@ -176,6 +180,7 @@ impl Link {
         }
         self.is_down = true;
         self.backlog.clear();
+        self.line.clear();
     }
 
     /// When what is on its way has been so for too long; `process`: the peer is libsmcr.
@@ -231,9 +236,26 @@ impl Link {
         }
     }
 
-    /// Whether a connection may send a message now.
-    pub fn has_slot(&self) -> bool {
-        self.patience.outstanding() < SLOTS && self.is_usable()
+    /// Slots for connections that are free.
+    fn free(&self) -> u32 {
+        if self.is_usable() { SLOTS.saturating_sub(self.patience.outstanding()) } else { 0 }
+    }
+
+    /// Whether a connection may send a message now. Else it is in line for a slot.
+    pub fn admits(&mut self, index: u32) -> bool {
+        let free = self.free();
+        self.line.admits(index, free)
+    }
+
+    /// The connection that a free slot belongs to: it may send one message.
+    pub fn next_in_line(&mut self) -> Option<u32> {
+        let free = self.free();
+        self.line.next(free)
+    }
+
+    /// A connection does not use it any more.
+    pub fn leave_line(&mut self, index: u32) {
+        self.line.leave(index);
     }
 
     /// Posts writes and a message; `slot` is the number of the connection, for the completion. False:

@@ -270,7 +270,7 @@ impl Slot {
             let head = out.head.load(Acquire);
             let left = head.wrapping_sub(self.pumped);
             self.urgent = Some(out.urgent.load(Relaxed)).filter(|at| *at > self.pumped);
-            if !link.has_slot() {
+            if !link.admits(self.index) {
                 self.stalled = true;
                 return true;
             }

@@ -15,10 +15,9 @@ use crate::layout::RegionHeader;
 use crate::log;
 use crate::sys::{Errno, Res, proc};
 use crate::verbs::device::Device;
-use crate::verbs::port::Port;
-use crate::verbs::uevent;
 use crate::verbs::domain::Domain;
-use crate::verbs::qp::QueuePair;
+use crate::verbs::port::Port;
+use crate::verbs::{qp::QueuePair, uevent};
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::conn::Conn;
 use smcr_proto::smc::handshake::Role;
@@ -54,6 +53,8 @@ pub struct State {
     pub(super) awake: Awake,
     /// How much is taken before the lock is let go, and from where.
     pub(super) turn: Turn,
+    /// Send slots have come free.
+    pub(super) has_room: bool,
 }
 
 impl State {
@@ -72,6 +73,7 @@ impl State {
         shown: 0,
         awake: Awake::NEW,
         turn: Turn::NEW,
+        has_room: false,
     };
 
     /// This process's name among SMC peers: random, one for each process and start.
@@ -330,6 +332,7 @@ impl State {
         group.users -= 1;
         let used = &mut group.links[slot.link];
         used.users = used.users.saturating_sub(1);
+        used.leave_line(slot.index);
         slot.link = 0;
         if slot.joined {
             slot.joined = false;
