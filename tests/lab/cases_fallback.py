@@ -3,9 +3,10 @@ connection that goes over RDMA fails its case, and one whose ends do not say why
 import re
 import time
 
-from guests import Failed
+from guests import HERE, Failed
 from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, modes, payload, said
 
+FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
 # A mount namespace in which RDMA devices are hidden, or root's alone.
 NO_DEVICE = "unshare -m sh -c 'mount -t tmpfs t /dev/infiniband; mount -t tmpfs t /sys/class/infiniband_verbs; exec \"$@\"' sh"
@@ -248,6 +249,43 @@ def fallback_a_server_that_is_slow_to_accept(lab):
         return f"4 clients, {traffic}; {' '.join(kernel)}; then {later.went_over_rdma(payload(text))}"
     finally:
         job.kill()
+
+
+def kept(what, port, clients, operation, *rest):
+    """Those that wait for long before anybody accepts are kept beside the queue: then something becomes of the listener."""
+    def run(lab):
+        job = lab.a.start(f"exec {FORKING} {what} {lab.a.ip} {port}", **lab.env("smcr")).expect("serving", 30)
+        try:
+            jobs = [lab.client(kind, f"{lab.a.ip} {port}", operation, *rest, PATIENCE=60) for kind in clients]
+            # One of our own to the listener's port: it stands for one that is kept.
+            lab.a.run(f"until ss -Htn state established dst {lab.a.ip} dport = :{port} | grep -q .; do sleep 0.1; done", 30)
+            time.sleep(3)
+            lab.a.say(id=job.number, input="go\n")
+            return [client.done(65) for client in jobs]
+        except Failed as error:
+            raise Failed(f"{error}; the server: {job.tail()}") from error
+        finally:
+            job.kill()
+    return run
+
+
+@case
+def fallback_who_waits_in_a_queue_is_served_by_a_child_that_is_made_later(lab):
+    kinds = ("kernel", "tcp", "smcr", "tcp")
+    with lab.traffic() as traffic:
+        texts = kept("workers", 5012, kinds, "echo", 50_000)(lab)
+    if modes(texts[0]) != ["TCP"]:
+        raise Failed(f"the kernel's diagnosis: {texts}")
+    return f"{len(texts)} clients, {traffic}"
+
+
+@case
+def fallback_who_waits_in_a_queue_is_reset_with_the_listener(lab):
+    texts = kept("shuts", 5013, ("tcp", "tcp"), "waits")(lab)
+    wrong = [text for text in texts if "saw ECONNRESET" not in text]
+    if wrong:
+        raise Failed(str(wrong))
+    return "; ".join(map(said, texts))
 
 
 @case

@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass|gives|again ADDRESS PORT [exits|execs|killed] [closes]
+    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass|gives|again|workers|shuts ADDRESS PORT [exits|execs|killed] [closes]
 """
 import os
 import random
@@ -25,6 +25,20 @@ if what in ("gives", "again"):           # what comes before a line on stdin wai
         echo = 'open(L, "+<&=", shift); accept(S, L); while (sysread(S, $b, 1) && $b ne "\\n") {} while (sysread(S, $b, 65536)) { syswrite(S, $b) }'
         os.execv("/usr/bin/perl", ["perl", "-e", echo, str(listener.fileno())])
     subprocess.Popen(["/bin/sleep", "60"], pass_fds=[listener.fileno()])
+if what == "shuts":                      # without having accepted what waits
+    sys.stdin.readline()
+    listener.close()
+    sys.stdin.readline()
+if what == "workers":                    # that are made when clients wait already; this process accepts nothing
+    sys.stdin.readline()
+    children = [os.fork() for _ in range(2)]
+    while all(children):
+        time.sleep(60)
+    signal.alarm(60)
+    while True:
+        one = listener.accept()[0]
+        serve_one(one)
+        print("served", os.getpid(), flush=True)
 
 
 def echoed_first(sock):

@@ -16,13 +16,23 @@ static MAY_CARRY: AtomicBool = AtomicBool::new(false);
 
 /// The end that hears, then the one that rings.
 pub fn make() -> Res<[c_int; 2]> {
-    let mut ends = [-1; 2];
-    let kind = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
-    // SAFETY: the kernel writes two ints.
-    unsafe { call(Sysno::socketpair, [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0]) }?;
+    let ends = ends(libc::SOCK_STREAM)?;
     if net::set_opt(ends[0], libc::SOL_SOCKET, SO_PASSRIGHTS, &0).is_err() {
         MAY_CARRY.store(true, Relaxed);
     }
+    Ok(ends)
+}
+
+/// The ends of one that carries messages, with descriptors, either way.
+pub fn messages() -> Res<[c_int; 2]> {
+    ends(libc::SOCK_SEQPACKET)
+}
+
+fn ends(kind: c_int) -> Res<[c_int; 2]> {
+    let mut ends = [-1; 2];
+    let kind = (kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as usize;
+    // SAFETY: the kernel writes two ints.
+    unsafe { call(Sysno::socketpair, [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0]) }?;
     Ok(ends)
 }
 

@@ -4,13 +4,16 @@
 //! connection has lain in a listener's queue for [`PATIENCE`], or for [`QUIET`] without any accept(), the service thread takes it, declines,
 //! and keeps it for the program's accept(). (A server may read its first connection until a client is through that connects all of its own
 //! before it speaks, as iperf 2 does.) That the listener stays readable for whoever waits for it, another connection
-//! takes its place in the queue: one of our own to the same listener. accept() knows it by its address, and gives the program the
-//! one that it stands for.
+//! takes its place in the queue: one of our own to the same listener. accept() knows it by both its addresses, and gives the program the
+//! one that it stands for. What becomes of the stand-in becomes of the other one: the kernel resets it with the listener.
 //!
-//! Only where this process alone has the listener: others could not be given what is kept here. The queue
+//! Only where this process alone has the listener. Where it forks afterwards, the child's accept() asks for what is kept here ([`super::desk`]); a
+//! listener of which none has been accepted yet has [`PATIENCE`], for it may be that of a program which makes its children first. The queue
 //! is looked at when something has come, and then after [`QUIET`]: a busy server costs one look in that time, an idle one
 //! none.
 
+use super::{desk, gate, service};
+use crate::engine::close;
 use crate::family::sock::{Sock, flag};
 use crate::link::lock::now;
 use crate::log;
@@ -38,6 +41,9 @@ const MOST: usize = 64;
 struct Kept {
     /// Address and port of our own connection; 0 free.
     key: AtomicU64,
+    /// Those it leads to. Another user may have the former as well, towards another listener.
+    to: AtomicU64,
+    /// -1: both are the parent's.
     ours: AtomicI32,
     taken: AtomicI32,
     /// Bytes of CLC received and sent.
@@ -45,7 +51,7 @@ struct Kept {
 }
 
 static KEPT: [Kept; MOST] = [const {
-    Kept { key: AtomicU64::new(0), ours: AtomicI32::new(-1), taken: AtomicI32::new(-1), clc: AtomicU64::new(0) }
+    Kept { key: AtomicU64::new(0), to: AtomicU64::new(0), ours: AtomicI32::new(-1), taken: AtomicI32::new(-1), clc: AtomicU64::new(0) }
 }; MOST];
 /// Connections that are kept.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -74,10 +80,10 @@ struct Due {
     before: (u32, u32),
 }
 
-/// Before accept(2) of a listener: one load where nothing is watched. True: [`leave`] must follow.
+/// Before accept(2) of a listener: two loads where nothing is watched. True: [`leave`] must follow.
 #[inline]
 pub fn enter(listener: &Sock) -> bool {
-    WATCHED.load(Relaxed) != 0 && enter_slowly(listener)
+    (WATCHED.load(Relaxed) != 0 || COUNT.load(Relaxed) != 0) && enter_slowly(listener)
 }
 
 #[cold]
@@ -100,20 +106,72 @@ pub fn leave(listener: &Sock, new: i32) -> Option<[u64; 2]> {
     if new < 0 || COUNT.load(Relaxed) == 0 {
         return None;
     }
-    let key = key(&net::peer_addr(new).ok()?)?;
-    let kept = KEPT.iter().find(|k| k.key.load(Acquire) == key)?;
-    let (taken, ours, clc) = (kept.taken.load(Relaxed), kept.ours.load(Relaxed), kept.clc.load(Relaxed));
+    let kept = kept_by(new)?;
+    let (taken, clc) = if kept.taken.load(Relaxed) >= 0 {
+        let (taken, ours, clc) = kept.give_up()?;
+        fd::close(ours);
+        (taken, clc)
+    } else {
+        // One that nobody has any more ends at once. Or it is none by now, but somebody else's with the same number.
+        let had = desk::ask(kept.key.load(Relaxed));
+        kept.give_up();
+        had?
+    };
+    give(taken, new).then_some([clc & u64::from(u32::MAX), clc >> 32])
+}
+
+/// The kept connection for which this one of ours, as it was accepted, stands.
+fn kept_by(sock: i32) -> Option<&'static Kept> {
+    let (from, to) = (key(&net::peer_addr(sock).ok()?)?, key(&net::local_addr(sock).ok()?)?);
+    KEPT.iter().find(|k| k.key.load(Acquire) == from && k.to.load(Relaxed) == to)
+}
+
+/// Gives a connection the number of its stand-in; it is closed in any case.
+fn give(taken: i32, new: i32) -> bool {
     // The new number's flags are as accept4 was told.
     let flags = fd::fcntl(new, libc::F_GETFD, 0).unwrap_or(0);
     let status = fd::status_flags(new).unwrap_or(0);
     let cloexec = if flags as i32 & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    fd::dup3(taken, new, cloexec).ok()?;
-    let _ = fd::fcntl(new, libc::F_SETFL, status as usize);
+    let given = fd::dup3(taken, new, cloexec).is_ok();
+    if given {
+        let _ = fd::fcntl(new, libc::F_SETFL, status as usize);
+    }
     fd::close(taken);
+    given
+}
+
+impl Kept {
+    /// What is kept, which is the caller's now: the connection, the one of our own, bytes of CLC. None: it is another's.
+    fn give_up(&self) -> Option<(i32, i32, u64)> {
+        let key = self.key.load(Acquire);
+        let all = (self.taken.load(Relaxed), self.ours.load(Relaxed), self.clc.load(Relaxed));
+        let is_ours = key != 0 && self.key.compare_exchange(key, 0, AcqRel, Relaxed).is_ok();
+        is_ours.then(|| {
+            COUNT.fetch_sub(1, Relaxed);
+            all
+        })
+    }
+}
+
+/// A child has accepted the stand-in with this key: the connection, and bytes of CLC. With the one of our own nothing is to be done any more.
+pub(super) fn take_out(key: u64) -> Option<(i32, u64)> {
+    let kept = KEPT.iter().find(|k| k.key.load(Acquire) == key && k.taken.load(Relaxed) >= 0)?;
+    let (taken, ours, clc) = kept.give_up()?;
     fd::close(ours);
-    kept.key.store(0, Release);
-    COUNT.fetch_sub(1, Relaxed);
-    Some([clc & u64::from(u32::MAX), clc >> 32])
+    Some((taken, clc))
+}
+
+/// A stand-in has ended: the listener is closed and the kernel has reset it with its queue, or a program without the library has
+/// accepted it. Its client gets what it would have got.
+pub(super) fn stand_in_ended(ours: i32) {
+    for kept in KEPT.iter().filter(|k| k.key.load(Acquire) != 0 && k.ours.load(Relaxed) == ours) {
+        let has_ended = fd::poll_now(ours, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        if has_ended && let Some((taken, ours, _)) = kept.give_up() {
+            close::reset_on_close(taken);
+            fd::close(taken);
+            fd::close(ours);
+        }
+    }
 }
 
 /// Descriptors that are kept here.
@@ -126,21 +184,20 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
-    KEPT.iter().filter(|k| k.key.load(Acquire) != 0).any(|k| {
+    desk::moved(old, new) || KEPT.iter().filter(|k| k.key.load(Acquire) != 0).any(|k| {
         k.ours.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
             || k.taken.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
     })
 }
 
-/// A forked child watches nothing; the parent keeps what is kept.
+/// A forked child watches nothing; the parent keeps what is kept. It is asked for that where the child accepts a stand-in.
 pub fn forget_in_child() {
-    for k in &KEPT {
-        if k.key.swap(0, Relaxed) != 0 {
-            fd::close(k.ours.load(Relaxed));
-            fd::close(k.taken.load(Relaxed));
-        }
+    for k in KEPT.iter().filter(|k| k.key.load(Relaxed) != 0) {
+        let own = [&k.ours, &k.taken].map(|place| place.swap(-1, Relaxed));
+        own.into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
     }
-    for word in [&COUNT, &WATCHED, &TAKING] {
+    desk::forget_in_child(COUNT.load(Relaxed) > 0);
+    for word in [&WATCHED, &TAKING] {
         word.store(0, Relaxed);
     }
 }
@@ -182,7 +239,7 @@ impl Listener {
         let now = now();
         let Some(due) = self.due.filter(|d| d.at <= now) else { return false };
         let late = match self.accepted() {
-            accepted if accepted == due.before.1 => due.before.0.wrapping_sub(accepted),
+            accepted if accepted == due.before.1 && accepted > 0 => due.before.0.wrapping_sub(accepted),
             accepted if due.end.0 <= now => due.end.1.wrapping_sub(accepted),
             _ => 0,
         };
@@ -208,6 +265,8 @@ impl Listener {
     }
 
     fn take_some(&self, late: u32) {
+        // A child would have what has been taken and not been noted yet.
+        let Some(_entered) = gate::try_enter().filter(|_| desk::open(COUNT.load(Relaxed) > 0)) else { return };
         TAKING.store(1, SeqCst); // pairs with `enter`
         let until = now() + PROPOSALS;
         for _ in 0..late {
@@ -221,32 +280,41 @@ impl Listener {
     }
 
     fn take_one(&self, until: Time) -> bool {
-        let Some((ours, own)) = self.stand_in() else { return false };
+        let Some((ours, own, to)) = self.stand_in() else { return false };
         let Ok(taken) = net::accept(self.fd) else {
             fd::close(ours);
             return false;
         };
-        let known = net::peer_addr(taken).ok().and_then(|a| key(&a));
-        if let Some(old) = known.and_then(|k| KEPT.iter().find(|kept| kept.key.load(Relaxed) == k)) {
+        if let Some(old) = kept_by(taken) {
             // One of our own, which has waited as long: a new one in its place.
             fd::close(taken);
             fd::close(old.ours.swap(ours, Relaxed));
+            old.to.store(to, Relaxed);
             old.key.store(own, Release);
+            service::watch_stand_in(ours);
             return true;
         }
-        let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else { return false };
+        let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else {
+            // The one in its place says nothing.
+            close::reset_on_close(taken);
+            fd::close(taken);
+            fd::close(ours);
+            return false;
+        };
         let clc = decline(taken, until);
         log::info!(target: "smcr::link", declined = clc.is_some(), "a connection waits for accept() for long");
         free.taken.store(fd::park(taken), Relaxed);
         free.ours.store(ours, Relaxed);
         free.clc.store(clc.unwrap_or(0), Relaxed);
+        free.to.store(to, Relaxed);
         COUNT.fetch_add(1, Relaxed);
         free.key.store(own, Release);
+        service::watch_stand_in(ours);
         true
     }
 
-    /// A connection of our own to the listener.
-    fn stand_in(&self) -> Option<(i32, u64)> {
+    /// A connection of our own to the listener, and both its addresses.
+    fn stand_in(&self) -> Option<(i32, u64, u64)> {
         if KEPT.iter().all(|k| k.key.load(Relaxed) != 0) {
             return None;
         }
@@ -264,8 +332,9 @@ impl Listener {
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let ours = net::socket(libc::AF_INET, kind, 0).ok().map(fd::park)?;
         let made = matches!(net::with_addr(Sysno::connect, ours, &raw), Ok(_) | Err(Errno(libc::EINPROGRESS)));
+        // Where the queue is full it is not connected yet, and has no peer that could be asked for.
         match net::local_addr(ours).ok().and_then(|a| key(&a)).filter(|_| made) {
-            Some(own) => Some((ours, own)),
+            Some(own) => Some((ours, own, number(ip, local.port))),
             None => {
                 fd::close(ours);
                 None
@@ -329,8 +398,12 @@ pub fn was_declined(s: &Sock, clc: [u64; 2]) {
 /// Address and port as one number; IPv4 alone.
 fn key(addr: &net::Addr) -> Option<u64> {
     let a = (*addr).folded();
-    let ip = u32::from_be_bytes([a.ip[0], a.ip[1], a.ip[2], a.ip[3]]);
-    (i32::from(a.family) == libc::AF_INET && a.port != 0).then(|| 1 << 63 | u64::from(ip) << 16 | u64::from(a.port))
+    let ip = [a.ip[0], a.ip[1], a.ip[2], a.ip[3]];
+    (i32::from(a.family) == libc::AF_INET && a.port != 0).then(|| number(ip, a.port))
+}
+
+fn number(ip: [u8; 4], port: u16) -> u64 {
+    1 << 63 | u64::from(u32::from_be_bytes(ip)) << 16 | u64::from(port)
 }
 
 #[cfg(test)]

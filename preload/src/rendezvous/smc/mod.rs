@@ -7,6 +7,7 @@
 
 pub mod backlog;
 mod blocked;
+mod desk;
 mod farewell;
 mod gate;
 mod heir;

@@ -4,6 +4,7 @@
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
 use super::backlog::{self, Listener};
+use super::desk;
 use super::heir::Heir;
 use super::relatives;
 use super::blocked::Blocked;
@@ -227,7 +228,7 @@ fn round(work: &mut Work) {
     }
     leavers.retain_mut(|l| !l.step());
     let heard = uevent::descriptor().unwrap_or(-1);
-    let own = [lock::service(), WATCH.load(Relaxed), heard];
+    let own = [lock::service(), WATCH.load(Relaxed), heard, desk::descriptor()];
     let mut fds: Vec<libc::pollfd> = own.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
     let first = fds.len();
     for shake in shakes.iter() {
@@ -275,6 +276,9 @@ fn round(work: &mut Work) {
         let heard = uevent::take();
         lock::with(|all| all.devices_changed(heard));
     }
+    if fds[3].revents != 0 {
+        desk::answer();
+    }
     for (shake, entry) in shakes.iter_mut().zip(&fds[first..]) {
         shake.is_signalled = entry.revents != 0;
     }
@@ -321,6 +325,11 @@ fn hear(listener: i32, op: i32) {
     listen(listener, libc::EPOLLIN, LISTENER | listener as u64, op);
 }
 
+/// Asks to hear of the end of a connection of our own that stands in a queue: under its number, as a listener.
+pub(super) fn watch_stand_in(ours: i32) {
+    listen(ours, libc::EPOLLRDHUP, LISTENER | ours as u64, libc::EPOLL_CTL_ADD);
+}
+
 /// Once.
 fn listen(to: i32, events: i32, data: u64, op: i32) {
     let e = libc::epoll_event { events: (events | libc::EPOLLONESHOT) as u32, u64: data };
@@ -338,6 +347,7 @@ fn tcp_events(listeners: &mut [Listener]) {
     for e in events[..n.min(32)].iter().filter(|e| e.u64 & CHILD == LISTENER) {
         let number = (e.u64 & !LISTENER) as i32;
         listeners.iter_mut().filter(|l| l.fd == number).for_each(Listener::heard);
+        backlog::stand_in_ended(number);
     }
     lock::with(|all| {
         for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER == 0) {
@@ -374,6 +384,7 @@ pub fn owns(fd: i32) -> bool {
 /// Names our descriptors here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(lock::parent());
+    desk::descriptors(&mut *add);
     if RUNNING.load(Relaxed) == run::NOT {
         return;
     }
