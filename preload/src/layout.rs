@@ -103,6 +103,8 @@ pub mod fin {
     pub const ENDS: u32 = WRITE | CLOSED | RESET;
     /// Towards a link: the program's end is given up, nobody looks at the rings any more.
     pub const LEFT: u32 = 16;
+    /// The same: both directions had ended in order when it closed, and what it has left unread resets nothing.
+    pub const OVER: u32 = 32;
 }
 
 /// Bits of [`Dir::size`] above the size.

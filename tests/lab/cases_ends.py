@@ -110,6 +110,8 @@ for client, server in OURS:
     add(f"{client} -> {server}: orderly end", ending(client, server, "orderly", "eof"))
     add(f"{client} -> {server}: closed with bytes unread", ending(client, server, "unread", "ECONNRESET"))
     add(f"{client} -> {server}: the client closes with bytes unread", ending(client, server, "left", "ECONNRESET"))
+    if server == "smcr":
+        add(f"{client} -> {server}: both have shut down, and the server closes with bytes unread", ending(client, server, "over", "eof, eof"))
     if client == "smcr":
         add(f"{client} -> {server}: abort (LINGER 0)", ending(client, server, "abort", "ECONNRESET"))
     add(f"{client} -> {server}: server killed, client reads", server_killed(client, server, "killed", "saw (ECONN|eof)"))

@@ -165,6 +165,16 @@ fn is_over(s: &Sock, sock: i32) -> bool {
     s.has(flag::SHUT_WR) && fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLHUP != 0
 }
 
+/// What the peer of a link is to see of what lies unread at a close. Where both have shut down TCP has ended by then, and resets nothing.
+pub(super) fn on_unread(s: &Sock, back: &Dir) -> u32 {
+    let is_unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
+    match s.has(flag::SHUT_WR) && back.fin.load(Acquire) & (fin::WRITE | fin::RESET) == fin::WRITE {
+        true => fin::OVER,
+        false if is_unread => fin::RESET,
+        false => 0,
+    }
+}
+
 /// Whether something was taken up to come again (`take_up`), and has not.
 fn is_taken(s: &Sock) -> bool {
     s.rx.gate.load(Relaxed) != 0
@@ -277,4 +287,26 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
         s.peer.store(0, Relaxed);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family;
+
+    #[test]
+    fn unread_bytes_reset_a_connection_that_has_not_ended_both_ways() {
+        let s = family::take_sock().expect("a record");
+        // SAFETY: all zero is a fresh direction.
+        let back: Dir = unsafe { std::mem::zeroed() };
+        assert_eq!(on_unread(s, &back), 0);
+        back.head.store(5, Relaxed);
+        assert_eq!(on_unread(s, &back), fin::RESET);
+        back.fin.store(fin::WRITE, Relaxed);
+        assert_eq!(on_unread(s, &back), fin::RESET, "this end has not");
+        s.set(flag::SHUT_WR);
+        assert_eq!(on_unread(s, &back), fin::OVER);
+        back.fin.store(0, Relaxed);
+        assert_eq!(on_unread(s, &back), fin::RESET, "the peer has not");
+    }
 }

@@ -7,7 +7,7 @@
 //! [`return_receiving`]).
 
 use super::tx::{Source, Step};
-use super::{bell, end, rouse, shadow};
+use super::{bell, close, end, rouse, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
@@ -361,9 +361,8 @@ pub fn answer_send(s: &Sock, back: &Dir, source: &mut impl Source) -> Option<Ste
 /// Before the last descriptor is closed: what the peer is to see.
 pub fn before_close(s: &Sock, sock: i32) {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return };
-    let unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
-    let mut marks = fin::WRITE | fin::CLOSED;
-    if unread || s.has(flag::LINGER0) {
+    let mut marks = fin::WRITE | fin::CLOSED | close::on_unread(s, back);
+    if s.has(flag::LINGER0) {
         marks |= fin::RESET;
     }
     dir.fin.fetch_or(marks, Release);

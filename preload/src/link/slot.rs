@@ -191,10 +191,16 @@ impl Slot {
         }
         let back = self.rx_dir();
         let unread = back.head.load(Acquire) != back.tail.load(Acquire);
-        let marks = fin::WRITE | fin::CLOSED | fin::LEFT | if unread { fin::RESET } else { 0 };
         let out = self.tx_dir();
-        if out.fin.load(Acquire) & fin::CLOSED == 0 {
-            out.fin.fetch_or(marks, Release);
+        let said = out.fin.load(Acquire);
+        // As `linked::before_close` has it.
+        let of_unread = match said & back.fin.load(Acquire) & fin::WRITE != 0 {
+            true => fin::OVER,
+            false if unread => fin::RESET,
+            false => 0,
+        };
+        if said & fin::CLOSED == 0 {
+            out.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::LEFT | of_unread, Release);
         }
     }
 
@@ -300,7 +306,7 @@ impl Slot {
                     Closing::Shut => conn.shutdown(),
                     Closing::Close => {
                         conn.shutdown();
-                        conn.close();
+                        if out.fin.load(Relaxed) & fin::OVER != 0 { conn.close_ended() } else { conn.close() }
                     }
                     Closing::Abort => conn.abort(),
                 }

@@ -280,21 +280,6 @@ fn a_message_may_come_before_the_peers_ring_is_known() {
 }
 
 #[test]
-fn close_with_unread_data_is_an_abort() {
-    let mut conn = conn();
-    conn.handle_cdc(&message(1, 1, 0)).unwrap();
-    conn.close();
-    assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::ABORTED);
-    assert_eq!(conn.state(), State::PeerCloseWait1);
-    let bye = Cdc {
-        conn_flags: ConnFlags::CLOSED,
-        ..message(2, 1, 0)
-    };
-    conn.handle_cdc(&bye).unwrap();
-    assert!(conn.is_finished());
-}
-
-#[test]
 fn an_abort_follows_the_data_that_came_before_it() {
     let mut conn = conn();
     let abort = Cdc {

@@ -7,6 +7,7 @@
 mod connections;
 mod connections_failover;
 mod connections_immediate;
+mod connections_unread;
 mod connections_urgent;
 mod connections_window;
 mod golden;

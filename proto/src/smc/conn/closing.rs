@@ -24,6 +24,13 @@ impl Conn {
         self.leave(self.rx.readable() > 0);
     }
 
+    /// As [`Conn::close`], where both ends were done writing before the program closed: what it left unread aborts nothing, as in TCP. (Linux
+    /// aborts, and takes either from a peer.)
+    pub fn close_ended(&mut self) {
+        let has_ended = matches!(self.state, State::PeerCloseWait2 | State::AppCloseWait2 | State::AppFinCloseWait);
+        self.leave(!has_ended && self.rx.readable() > 0);
+    }
+
     /// As [`Conn::close`], but always an abort: the peer is told that data may be lost.
     pub fn abort(&mut self) {
         self.leave(true);
