@@ -282,7 +282,7 @@ impl State {
             let index = (cdc.token.value() & 0xffff).wrapping_sub(1);
             self.take_or_hold(Arrival { place, link, index, what: What::Message(cdc) });
         } else if cdc::peek_token(message).is_err() {
-            let llc = Message::parse(message).ok();
+            let llc = Message::parse_first(message, c.len as usize).ok();
             group.handle_llc(&self.devices, link, now, llc);
             self.has_room = true; // a link may have become ready
             self.look_at_group(place);

@@ -12,8 +12,11 @@ use crate::sys::{self, Errno, Res, fd};
 use smcr_proto::smc::id::Mtu;
 use std::ffi::CStr;
 
-/// Bytes of a receive buffer: any message fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
+/// Bytes of a receive buffer: any message that is read fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
 pub const MESSAGE: usize = 256;
+/// Bytes that may come behind these: a kernel of release 2.0 asks for a second link as soon as it has a port for it, and names up to 255 memories,
+/// each with 16 bytes. It is to be told no; what has no room fails the link.
+pub const REST: usize = 4096;
 /// Completions that a queue holds: those of fourteen links.
 const COMPLETIONS: i32 = 16384;
 
@@ -55,9 +58,9 @@ pub enum DeviceEvent {
     QueuePair(u64),
     /// The device is of no use any more.
     Fatal,
-    /// A port has come up.
+    /// The port has come up. Another port of the device is no matter of this context.
     PortUp,
-    /// A port has gone down.
+    /// The port has gone down.
     PortDown,
     /// Nothing that matters here.
     Other,
@@ -276,13 +279,7 @@ impl Device {
             }
             (self.verbs.ibv_ack_async_event)(&mut event);
         }
-        Some(match event.event {
-            1..=3 => DeviceEvent::QueuePair(event.element),
-            8 => DeviceEvent::Fatal,
-            9 => DeviceEvent::PortUp,
-            10 => DeviceEvent::PortDown,
-            _ => DeviceEvent::Other,
-        })
+        Some(meant_by(&event, self.port))
     }
 
     /// Rounds of [`Device::poll`] in which all is taken that is in its queues now.
@@ -322,6 +319,20 @@ impl Device {
     }
 }
 
+/// What an event says to who uses this port. Each context of a device hears of all its ports; the number of one is an int, in the first
+/// half of what is an address elsewhere.
+fn meant_by(event: &AsyncEvent, port: u8) -> DeviceEvent {
+    let half = event.element.to_ne_bytes();
+    let is_ours = u32::from_ne_bytes([half[0], half[1], half[2], half[3]]) == u32::from(port);
+    match event.event {
+        1..=3 => DeviceEvent::QueuePair(event.element),
+        8 => DeviceEvent::Fatal,
+        9 if is_ours => DeviceEvent::PortUp,
+        10 if is_ours => DeviceEvent::PortDown,
+        _ => DeviceEvent::Other,
+    }
+}
+
 /// Of a completion; in the build with faults a send may be said to have failed.
 fn status(wc: &Wc) -> u32 {
     if wc.wr_id & SENT == 0 {
@@ -354,5 +365,23 @@ fn open(verbs: &Functions, name: &str) -> Res<*mut Context> {
         }
         (verbs.ibv_free_device_list)(list);
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_port_of_the_device_is_no_matter() {
+        // The kernel's int beside four bytes of anything.
+        let of_port = |event, n: u32| {
+            let mut element = [0xee; 8];
+            element[..4].copy_from_slice(&n.to_ne_bytes());
+            meant_by(&AsyncEvent { element: u64::from_ne_bytes(element), event }, 2)
+        };
+        assert_eq!([of_port(9, 2), of_port(10, 2)], [DeviceEvent::PortUp, DeviceEvent::PortDown]);
+        assert_eq!([of_port(9, 1), of_port(10, 1)], [DeviceEvent::Other; 2]);
+        assert_eq!(of_port(8, 1), DeviceEvent::Fatal, "the whole device");
     }
 }

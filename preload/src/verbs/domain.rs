@@ -5,7 +5,8 @@
 //! `link::state`.
 
 use super::abi::{Functions, Pd, RecvWr, Sge, Srq, SrqInitAttr};
-use super::device::{Device, MESSAGE};
+use super::device::{Device, MESSAGE, REST};
+use super::fit;
 use super::qp::{Memory, Room, SEND_WR};
 use crate::family::process;
 use crate::fault::{self, Step as Fault};
@@ -19,8 +20,8 @@ const RECEIVES: usize = 1024;
 pub const ROOMS: usize = 32;
 /// Completions that there may be of it at a time: receives, and all requests of a queue pair that fails.
 const COMPLETIONS: u32 = RECEIVES as u32 + SEND_WR;
-/// Bytes of both.
-const LEN: usize = RECEIVES * MESSAGE + ROOMS * Room::LEN;
+/// Bytes of both, and where the rest of long messages goes, all to the same place: nobody reads it.
+const LEN: usize = RECEIVES * MESSAGE + ROOMS * Room::LEN + REST;
 
 /// A domain.
 pub struct Domain {
@@ -29,8 +30,10 @@ pub struct Domain {
     pub(super) srq: *mut Srq,
     /// Place of the completion queue that it uses.
     pub(super) queue: usize,
-    /// Receive buffers, then room for messages.
+    /// Receive buffers, then room for messages, then the rest of long ones.
     buffers: *mut u8,
+    /// Pieces of memory of a receive: two, unless the device knows one only.
+    pieces: u32,
     memory: Memory,
     /// How many receives there are, and those that the device has not taken.
     receives: usize,
@@ -47,19 +50,32 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 impl Domain {
     /// A domain on this device.
     pub fn open(device: &mut Device) -> Res<Domain> {
+        let made = Domain::make(device);
+        fit::note_domain(made.is_ok());
+        made
+    }
+
+    fn make(device: &mut Device) -> Res<Domain> {
         let verbs = device.verbs;
         let queue = device.reserve(COMPLETIONS)?;
         let receives = RECEIVES.min(device.max_receives as usize);
         let mut init = SrqInitAttr {
             srq_context: std::ptr::null_mut(),
             max_wr: receives as u32,
-            max_sge: 1,
+            max_sge: 2,
             srq_limit: 0,
         };
+        let mut pieces = 2;
         // SAFETY: an open device; each object is checked before it is used for the next.
         let (pd, srq) = unsafe {
             let pd = (verbs.ibv_alloc_pd)(device.context);
-            (pd, if pd.is_null() { std::ptr::null_mut() } else { (verbs.ibv_create_srq)(pd, &mut init) })
+            let mut srq: *mut Srq = std::ptr::null_mut();
+            while !pd.is_null() && srq.is_null() && pieces > 0 {
+                (init.max_wr, init.max_sge) = (receives as u32, pieces);
+                srq = (verbs.ibv_create_srq)(pd, &mut init);
+                pieces -= u32::from(srq.is_null());
+            }
+            (pd, srq)
         };
         let serial = SERIAL.fetch_add(1, Relaxed);
         let mut domain = Domain {
@@ -68,6 +84,7 @@ impl Domain {
             srq,
             queue,
             buffers: std::ptr::null_mut(),
+            pieces,
             memory: Memory::none(),
             receives,
             owed: RefCell::default(),
@@ -138,14 +155,12 @@ impl Domain {
         if fault::fails(Fault::ReceivePosted) {
             return Err(Errno(libc::ENOMEM));
         }
-        let mut sge = Sge {
-            addr: self.buffers as u64 + id * MESSAGE as u64,
-            length: MESSAGE as u32,
-            lkey: self.memory.lkey(),
-        };
-        let mut wr = RecvWr { wr_id: id, next: std::ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let piece = |at: usize, len: usize| Sge { addr: (self.buffers as usize + at) as u64, length: len as u32, lkey: self.memory.lkey() };
+        let mut sges = [piece(id as usize * MESSAGE, MESSAGE), piece(LEN - REST, REST)];
+        let num_sge = self.pieces as i32;
+        let mut wr = RecvWr { wr_id: id, next: std::ptr::null_mut(), sg_list: sges.as_mut_ptr(), num_sge };
         let mut bad = std::ptr::null_mut();
-        // SAFETY: a live queue with its context's call; request and segment live through it.
+        // SAFETY: a live queue with its context's call; request and segments live through it.
         let r = unsafe {
             match (*(*self.srq).context).post_srq_recv {
                 Some(post) => post(self.srq, &mut wr, &mut bad),

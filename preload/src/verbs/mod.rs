@@ -6,12 +6,14 @@
 //! - [`port`]: which device, port and GID belong to an address, read from /sys;
 //! - [`device`]: an open device with its completion queues;
 //! - [`domain`]: what one link reaches there: protection domain, shared receive queue;
+//! - [`fit`]: whether it is worth trying;
 //! - [`qp`]: one queue pair;
 //! - [`uevent`]: hearing of devices that come and go.
 
 pub mod abi;
 pub mod device;
 pub mod domain;
+pub mod fit;
 pub mod load;
 pub mod port;
 pub mod qp;

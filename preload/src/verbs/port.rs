@@ -40,6 +40,11 @@ pub fn any() -> bool {
     found
 }
 
+/// Whether a port of any has an address by which a link can be found.
+pub fn has_address() -> bool {
+    each(|port, _| Some(port)).is_some()
+}
+
 /// Whether a device can be opened still. One that is to be removed stays in sight elsewhere until its users have gone.
 pub fn can_be_opened(device: &str) -> bool {
     let mut seen = false;

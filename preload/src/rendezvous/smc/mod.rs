@@ -23,7 +23,7 @@ use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
 use crate::link::lock;
 use crate::sys::{fd, net};
-use crate::verbs::{load, port};
+use crate::verbs::{fit, load};
 use crate::{config, control, log};
 use shake::Shake;
 use smcr_proto::handshake::Peer;
@@ -39,7 +39,7 @@ pub use service::{descriptors, inherit, moved, owns, watch_listener};
 
 /// Whether RDMA can be used at all: asked before anything is marked.
 pub fn is_usable() -> bool {
-    port::any() && load::functions().is_some()
+    fit::is_fit() && load::functions().is_some()
 }
 
 /// A marked connection is about to be used, or was just established.
@@ -215,4 +215,5 @@ pub fn forget_in_child() {
     backlog::forget_in_child();
     gate::forget_in_child();
     service::forget_in_child();
+    fit::forget_in_child();
 }

@@ -170,8 +170,8 @@ impl AddLink {
     pub(super) fn parse(
         f: Fields,
         family: Family,
-        reason: u8,
-        flags: u8,
+        (reason, flags): (u8, u8),
+        arrived: usize,
     ) -> Result<Self, WireError> {
         let kind = match (flags & RESPONSE != 0, flags & REJECT != 0) {
             (false, _) => AddKind::Request,
@@ -188,7 +188,7 @@ impl AddLink {
             link: f.u8(add::LINK)?,
             mtu_code: f.u8(add::MTU)? & 0x0f,
             psn: Psn::truncate(f.u24(add::PSN)?),
-            ext: if long { Some(parse_ext(f)?) } else { None },
+            ext: if long { Some(parse_ext(f, arrived)?) } else { None },
         })
     }
 
@@ -226,15 +226,16 @@ impl AddLink {
     }
 }
 
-fn parse_ext(f: Fields) -> Result<AddLinkExt, WireError> {
-    let room = (f.0.len() - add::RKEYS) / add::RKEY_LEN;
+/// So many bytes have arrived; those that are here may be the first of them.
+fn parse_ext(f: Fields, arrived: usize) -> Result<AddLinkExt, WireError> {
+    let room = |bytes: usize| (bytes - add::RKEYS) / add::RKEY_LEN;
     let count: [u8; 2] = f.array(add::RKEY_COUNT)?;
     let count = u16::from_le_bytes(count).min(u16::from_be_bytes(count)) as usize;
-    if count > room {
+    if count > room(arrived) {
         return Err(WireError::Count);
     }
     let mut rkeys = List::new();
-    for i in 0..count {
+    for i in 0..count.min(room(f.0.len())) {
         if !rkeys.push(RkeyMap::parse(f, add::RKEYS + add::RKEY_LEN * i)?) {
             break;
         }

@@ -74,6 +74,12 @@ mod field {
 impl Message {
     /// Reads a message. An unknown type is an error that the receiver ignores.
     pub fn parse(bytes: &[u8]) -> Result<(Family, Message), WireError> {
+        Message::parse_first(bytes, bytes.len())
+    }
+
+    /// The same of the first bytes of one of which so many have arrived: the keys of an Add Link that lie behind them are left out.
+    pub fn parse_first(bytes: &[u8], arrived: usize) -> Result<(Family, Message), WireError> {
+        let arrived = arrived.max(bytes.len());
         let fields = Fields(bytes);
         let first = fields.u8(field::TYPE)?;
         let family = match first >> 4 {
@@ -84,13 +90,13 @@ impl Message {
         if bytes.len() < LEN {
             return Err(WireError::Truncated);
         }
-        check_length(family, fields, bytes.len())?;
+        check_length(family, fields, arrived)?;
         let reason = fields.u8(field::REASON)? & 0x0f;
         let flags = fields.u8(field::FLAGS)?;
         let response = flags & RESPONSE != 0;
         let message = match (first & 0x0f, family) {
             (1, _) => Message::ConfirmLink(ConfirmLink::parse(fields, flags)?),
-            (2, _) => Message::AddLink(AddLink::parse(fields, family, reason, flags)?),
+            (2, _) => Message::AddLink(AddLink::parse(fields, family, (reason, flags), arrived)?),
             (3, Family::V1) => Message::AddLinkCont(AddLinkCont::parse(fields, response)?),
             (4, _) => Message::DeleteLink(DeleteLink::parse(fields, flags)?),
             (5, Family::V2) => Message::RequestAddLink(RequestAddLink::parse(fields, response)?),
@@ -147,6 +153,8 @@ fn check_length(family: Family, fields: Fields, arrived: usize) -> Result<(), Wi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::smc::id::{Gid, Mac, Psn, Qpn};
+    use crate::smc::list::List;
 
     #[test]
     fn the_length_is_checked_in_either_order() {
@@ -165,6 +173,27 @@ mod tests {
         bytes[1] = 43;
         assert_eq!(Message::parse(&bytes), Err(WireError::Length));
         assert_eq!(Message::parse(&bytes[..43]), Err(WireError::Truncated));
+    }
+
+    #[test]
+    fn of_a_long_add_link_the_beginning_is_enough() {
+        let ext = AddLinkExt { direct: true, target_gid: Gid([7; 16]), rkeys: List::new() };
+        let (mac, gid) = (Mac([1; 6]), Gid([2; 16]));
+        let add = AddLink { kind: AddKind::Request, mac, gid, qpn: Qpn::truncate(3), link: 4, mtu_code: 5, psn: Psn::truncate(6), ext: Some(ext) };
+        // As a kernel has it that names 255 memories.
+        const WHOLE: usize = 72 + 16 * 255;
+        let mut bytes = [0u8; WHOLE];
+        bytes[..72].copy_from_slice(&Message::AddLink(add).emit(Family::V2)[..72]);
+        bytes[1..3].copy_from_slice(&(WHOLE as u16).to_le_bytes());
+        bytes[70..72].copy_from_slice(&255u16.to_le_bytes());
+        let whole = Message::parse(&bytes).unwrap();
+        assert_eq!(Message::parse_first(&bytes[..256], WHOLE), Ok(whole));
+        let Message::AddLink(AddLink { ext: Some(ext), link: 4, .. }) = whole.1 else { panic!("{whole:?}") };
+        assert_eq!(ext.rkeys.len(), MAX_RKEYS);
+        assert_eq!(Message::parse(&bytes[..256]), Err(WireError::Length));
+        assert_eq!(Message::parse_first(&bytes[..256], WHOLE - 1), Err(WireError::Length));
+        bytes[1..3].copy_from_slice(&256u16.to_le_bytes());
+        assert_eq!(Message::parse(&bytes[..256]), Err(WireError::Count));
     }
 
     #[test]
