@@ -67,6 +67,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_late",
     "epoll_more",
     "epoll_wakes",
+    "epoll_asleep",
     "epoll_room",
     "epoll_turns",
     "epoll_once",

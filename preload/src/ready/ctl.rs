@@ -147,12 +147,12 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         if !waited || nested {
             inner.hide(m);
         }
-        // A waiter of another set is named, or one of this set sleeps in the kernel alone: the byte.
-        if !waited || nested || first || s.sets.load(Relaxed) > 1 {
+        // A waiter of another set is named, or a thread of this one sleeps in the kernel alone: the byte.
+        if !waited || nested || first || set.alone.load(Relaxed) > 0 || s.sets.load(Relaxed) > 1 {
             kernel::expose(s, fd);
         }
         if waited && level::is_ours(s) {
-            take_over(set, inner, m);
+            take_over(epfd, set, inner, m);
             if nested {
                 leave_full(inner.member(m));
                 inner.member_mut(m).kernel = STALE; // an edge that TCP's room had before counts for nothing
@@ -169,6 +169,12 @@ fn revive(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_even
     inner.member_mut(m).ghost = false;
     inner.count_in(m);
     inner.heat(m);
+    if set.alone.load(Relaxed) > 0
+        && let Some(s) = table::sock(inner.member(m).fd)
+    {
+        kernel::expose(s, inner.member(m).fd); // as in `added`
+        sleep::call_who_is_alone(epfd, set, inner);
+    }
 }
 
 /// New interest for a member that the library serves.
@@ -268,7 +274,7 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
 }
 
 /// A member's socket has a direction in memory: the library serves it from now on.
-pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
+pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let mb = inner.member_mut(m);
     if !mb.ours {
         mb.ours = true;
@@ -277,6 +283,7 @@ pub fn take_over(set: &Set, inner: &mut Inner, m: u32) {
         set.ours.store(inner.ours, Release);
     }
     inner.heat(m);
+    sleep::call_who_is_alone(epfd, set, inner);
 }
 
 /// Sets the kernel's registration for what the library serves, or back to the program's own.

@@ -245,6 +245,11 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
             {
                 w.sleep_on();
             }
+            if set.alone.load(Relaxed) > 0
+                && let Some(w) = set.waiter()
+            {
+                w.ring(); // `sleep::call_who_is_alone`
+            }
             continue;
         }
         if e.u64 == CHANNEL {

@@ -17,6 +17,7 @@ use crate::transport::{changes, idle};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::real;
+use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
 use crate::table;
 use crate::family::sock::Sock;
@@ -25,7 +26,7 @@ use crate::table::set::Set;
 use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, epoll_event};
 use smcr_proto::page::Counter;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Sleep without events after which a set is put in order.
 const TIDY_MS: i32 = 1000;
@@ -56,28 +57,35 @@ pub unsafe fn sleep(
     let ours = set.ours.load(Relaxed) > 0;
     let changes = changes::count();
     let sleeps = ours && call.timeout != Some(0);
-    let (waiter, full) = if sleeps { prepare(epfd, set) } else { (None, None) };
+    let Prepared { waiter, full, heats } = if sleeps { prepare(epfd, set) } else { NOTHING };
     let mut listens = false;
     let at = std::ptr::from_ref(&deadline) as usize;
+    // Nobody else is there to bring a member while it sleeps, or this is only a look.
+    let is_counted = waiter.is_some() || call.timeout != Some(0) && !thread::is_only();
     let mut closed = 0;
+    let mut is_prepared = true;
+    if is_counted {
+        (closed, is_prepared) = lie_down(set, waiter, at, sleeps);
+    }
     if let Some(w) = waiter {
-        closed = lie_down(set, w, at);
         listens = linked::listens(w, set.channel.load(Relaxed));
     }
+    let mut n = 0;
     if sleeps {
         // Also where there is no waiter: what came before the byte was armed sends none.
-        let n = pass(epfd, set, out, Depth::Whole);
-        // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`).
-        let is_prepared = changes::count() == changes;
-        if n > 0 || !is_prepared {
-            if let Some(w) = waiter {
-                get_up(set, w, at, closed);
-            }
-            if listens {
-                linked::listen_no_more(false);
-            }
-            return if n > 0 { Slept::Events(n as i32) } else { Slept::Again };
+        n = pass(epfd, set, out, Depth::Whole);
+        // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`). Nor is one
+        // that another thread, or this look by its doorbell, has made hot since: what comes would.
+        is_prepared = changes::count() == changes && n == 0 && heats_of(set) == heats;
+    }
+    if n > 0 || !is_prepared {
+        if is_counted {
+            get_up(set, waiter, at, closed);
         }
+        if listens {
+            linked::listen_no_more(false);
+        }
+        return if n > 0 { Slept::Events(n as i32) } else { Slept::Again };
     }
     let left = deadline.map(|d| if d == 0 { 0 } else { d.saturating_sub(clock::now_ns()) });
     let ms = left.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
@@ -101,8 +109,8 @@ pub unsafe fn sleep(
         // SAFETY: the program's array and mask.
         unsafe { kernels_wait(epfd, call, ms, exact) }
     };
-    if let Some(w) = waiter {
-        let is_same = get_up(set, w, at, closed);
+    let is_same = !is_counted || get_up(set, waiter, at, closed);
+    if waiter.is_some() {
         if listens {
             linked::listen_no_more(false); // what the channel says is among the events
         }
@@ -173,15 +181,31 @@ fn tidy(set: &'static Set) {
     }
 }
 
+/// What a sleep was prepared with: the waiter, without which bytes alone wake; the ns after which to look again at rings without room;
+/// and `Inner::heats` then.
+struct Prepared {
+    waiter: Option<Waiter>,
+    full: Option<u64>,
+    heats: u64,
+}
+
+const NOTHING: Prepared = Prepared { waiter: None, full: None, heats: 0 };
+
+fn heats_of(set: &'static Set) -> u64 {
+    let marker = Marker::new();
+    set.lock(&marker).map_or(0, |l| l.inner.heats)
+}
+
 /// Makes sure that every hot member would wake this set: by the waiter's word, else by the doorbell
-/// byte. No waiter: bytes only. With the ns after which to look again at rings without room.
-fn prepare(epfd: i32, set: &'static Set) -> (Option<Waiter>, Option<u64>) {
+/// byte.
+fn prepare(epfd: i32, set: &'static Set) -> Prepared {
     let mut full = u64::MAX;
     let waiter = set.waiter_or_take();
     let marker = Marker::new();
-    let Ok(l) = set.lock(&marker) else { return (None, None) };
+    let Ok(l) = set.lock(&marker) else { return NOTHING };
     let inner = &mut *l.inner;
     inner.unnamed = false;
+    let heats = inner.heats;
     let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
     let mut i = 0;
     while i < inner.hot_len {
@@ -204,7 +228,7 @@ fn prepare(epfd: i32, set: &'static Set) -> (Option<Waiter>, Option<u64>) {
     if let Some(w) = waiter {
         ear::join(epfd, w, &mut inner.ears);
     }
-    (waiter, (full != u64::MAX).then_some(full))
+    Prepared { waiter, full: (full != u64::MAX).then_some(full), heats }
 }
 
 /// Before it polls: members that have become hot get the waiter's name, or each arrival would ring the
@@ -274,31 +298,50 @@ fn time_wake(set: &Set, since: u64) {
     }
 }
 
-/// One more thread of this set sleeps, in the call at `at` of its stack. Returns how often it was closed before.
-fn lie_down(set: &'static Set, w: Waiter, at: usize) -> u32 {
+/// One more thread of this set sleeps, in the call at `at` of its stack; without a waiter the kernel alone wakes it. Returns how often
+/// the set was closed before, and, where nothing was `prepared`, whether nothing was to be.
+fn lie_down(set: &'static Set, waiter: Option<Waiter>, at: usize, prepared: bool) -> (u32, bool) {
     let marker = Marker::new();
     // Count and word change together: else one thread's waking could hide another's falling asleep.
-    let _held = set.lock(&marker);
-    let closed = counted::enter(&set.sleepers, &set.closed, at);
-    w.fall_asleep();
-    closed
+    let held = set.lock(&marker);
+    let closed = counted::enter(count_of(set, waiter), &set.closed, at);
+    match waiter {
+        Some(w) => w.fall_asleep(),
+        None => full_fence(), // as in `Waiter::fall_asleep`, for `table::full`
+    }
+    let is_new = held.is_ok_and(|l| !prepared && (l.inner.ours > 0 || l.inner.changes != changes::count()));
+    (closed, !is_new)
 }
 
 /// A thread is awake again; while others sleep the word says so, with a new number, so that the next
 /// arrival wakes one of them. False: the set was closed meanwhile; it may be another one by now, and so may the waiter.
-fn get_up(set: &'static Set, w: Waiter, at: usize, closed: u32) -> bool {
+fn get_up(set: &'static Set, waiter: Option<Waiter>, at: usize, closed: u32) -> bool {
     let marker = Marker::new();
     let _held = set.lock(&marker);
-    let slept = counted::leave(&set.sleepers, &set.closed, at, closed);
+    let slept = counted::leave(count_of(set, waiter), &set.closed, at, closed);
     if set.closed.load(Relaxed) != closed {
         return false;
     }
-    if slept > 1 {
-        w.sleep_on();
-    } else {
-        w.wake_up();
+    match waiter {
+        Some(w) if slept > 1 => w.sleep_on(),
+        Some(w) => w.wake_up(),
+        None => {}
     }
     true
+}
+
+fn count_of(set: &'static Set, waiter: Option<Waiter>) -> &'static AtomicU32 {
+    if waiter.is_some() { &set.sleepers } else { &set.alone }
+}
+
+/// A member has come to memory: threads that sleep in the kernel alone, since before, are to lie down with the waiter. One is
+/// called, and calls the next (`look::keep`). Called with the set locked.
+pub fn call_who_is_alone(epfd: i32, set: &'static Set, inner: &mut Inner) {
+    if set.alone.load(Relaxed) > 0
+        && let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w))
+    {
+        w.ring();
+    }
 }
 
 /// Level-triggered events are told to every thread that waits: the next one looks for itself, as in

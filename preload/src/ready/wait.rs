@@ -190,7 +190,12 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
     n += look(set, inner, &mut out[n..], depth);
     if !kernel_first && (is_due || inner.kernel_look == 0) && n < out.len() {
+        let (found, heats) = (n, inner.heats);
         n = look_at_kernel(epfd, set, inner, out, n);
+        // What its doorbell has made hot is told now: the doorbell is gone.
+        if found == 0 && inner.heats != heats {
+            n += look(set, inner, &mut out[n..], Depth::Whole);
+        }
     }
     n
 }
@@ -273,7 +278,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let Some(s) = table::sock(mb.fd) else { return };
     let nested = set.nested.load(Relaxed) != 0;
     if level::is_ours(s) {
-        take_over(set, inner, m);
+        take_over(epfd, set, inner, m);
         let _ = register(epfd, inner, m, nested);
     } else if mb.ours {
         let word = inner.own_word(m);

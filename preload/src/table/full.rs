@@ -2,11 +2,12 @@
 //!
 //! A set waits for room only where it has seen that there is none. A member with EPOLLET keeps EPOLLOUT all the time and is not
 //! looked at while it is cold, and a thread may have gone to sleep in the set while there was room. So each set takes the member in
-//! again, and one in which a thread sleeps is woken for that. Sets inside other sets, where the kernel alone is asked, hear of room in
+//! again, and one in which a thread sleeps is woken for that; a thread that has slept since before the connection came to memory is so by
+//! the kernel, which tells of room in TCP. Sets inside other sets, where the kernel alone is asked, hear of room in
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
 use super::life;
-use super::members::Member;
+use super::members::{Inner, OF_ROOM};
 use super::set::{self, Set};
 use crate::engine::switch;
 use crate::family::lock::Marker;
@@ -23,7 +24,9 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 pub fn tell(s: &Sock, sock: i32) {
     if s.sets.load(Relaxed) != 0 && tell_sets(s) && !s.is_linked() {
         switch::spill(s, sock, switch::Spill::NoWaiter);
-        set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| arm_again(set, s));
+        set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| {
+            with_member(set, s, |inner, m| arm_again(set, inner, m));
+        });
     }
 }
 
@@ -38,18 +41,24 @@ pub fn after_shutdown(s: &Sock) {
 /// True: a set does not hear of it, for the kernel alone looks at its members.
 fn tell_sets(s: &Sock) -> bool {
     changes::note(s);
-    // Pairs with the fence in `Waiter::fall_asleep`: either we see who sleeps, or it sees the change behind that (`ready::sleep`).
+    // Pairs with the fence in `Waiter::fall_asleep` and in `ready::sleep::lie_down`: either we see who sleeps, or it sees the change behind that.
     full_fence();
     let mut is_unheard = false;
     for set in set::all().filter(|set| set.refs() > 0) {
-        if is_kernels(set) {
-            is_unheard |= member(set, s).is_some();
-        } else if set.sleepers.load(Relaxed) > 0
-            && member(set, s).is_some_and(|mb| mb.events & ET != 0)
-            && let Some(w) = set.waiter()
-        {
-            w.ring();
+        let is_asleep = set.sleepers.load(Relaxed) > 0;
+        if !is_kernels(set) && !is_asleep && set.alone.load(Relaxed) == 0 {
+            continue;
         }
+        with_member(set, s, |inner, m| {
+            if is_kernels(set) {
+                is_unheard = true;
+            } else if inner.member(m).events & ET != 0 {
+                match set.waiter() {
+                    Some(w) if is_asleep => w.ring(),
+                    _ => arm_again(set, inner, m),
+                }
+            }
+        });
     }
     is_unheard
 }
@@ -59,26 +68,29 @@ fn is_kernels(set: &Set) -> bool {
     set.nested.load(Relaxed) != 0
 }
 
-/// The member that the socket is of this set, if it is there for EPOLLOUT.
-fn member(set: &'static Set, s: &Sock) -> Option<Member> {
+/// Does something with the member that the socket is of this set, if it is there for EPOLLOUT.
+fn with_member(set: &'static Set, s: &Sock, act: impl FnOnce(&mut Inner, u32)) {
     let marker = Marker::new();
-    let locked = set.lock(&marker).ok()?; // else below this handler, which looks again
-    let inner = &*locked.inner;
-    let is_it = |mb: &Member| {
+    let Ok(locked) = set.lock(&marker) else { return }; // below this handler, which looks again
+    let inner = &mut *locked.inner;
+    let is_it = |inner: &Inner, m: &u32| {
+        let mb = inner.member(*m);
         mb.asks_for_room() && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
     };
-    let by_number = inner.by_fd.one(s.fd.load(Relaxed) as u64).map(|m| *inner.member(m));
-    by_number.filter(is_it).or_else(|| {
-        let mut all = (0..inner.used()).filter(|_| life::has_twins(s)).map(|m| *inner.member(m));
-        all.find(is_it)
-    })
+    let by_number = inner.by_fd.one(s.fd.load(Relaxed) as u64).filter(|m| is_it(inner, m));
+    let found = by_number.or_else(|| (0..inner.used()).filter(|_| life::has_twins(s)).find(|m| is_it(inner, m)));
+    if let Some(m) = found {
+        act(inner, m);
+    }
 }
 
-/// The kernel has told of room in TCP once, when nobody wanted it.
-fn arm_again(set: &'static Set, s: &Sock) {
-    if let Some(mb) = member(set, s).filter(|mb| mb.events & (ET | ONESHOT) == ET)
+/// The kernel has told of room in TCP once, when nobody wanted it; of a member in memory it was not asked.
+fn arm_again(set: &'static Set, inner: &mut Inner, m: u32) {
+    let mb = inner.member_mut(m);
+    if mb.events & (ET | ONESHOT) == ET
         && let Some(epfd) = set.number()
     {
+        mb.kernel |= mb.events & OF_ROOM;
         let e = libc::epoll_event { events: mb.kernel, u64: mb.data };
         let _ = fd::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(e));
     }

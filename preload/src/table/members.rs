@@ -131,6 +131,8 @@ pub struct Inner {
     pub channel: i32,
     /// A member became hot since the hot ones last got the waiter's name.
     pub unnamed: bool,
+    /// How often a member was put into the hot list, or was in it and something came of it: what was prepared for a sleep before that is not.
+    pub heats: u64,
     /// The last look at the kernel left no room for the hot ones, whose turn comes first at the next.
     pub kernel_filled: bool,
     /// Tick from which the kernel is to be looked at again.
@@ -179,6 +181,7 @@ impl Inner {
             ears: 0,
             channel: -1,
             unnamed: false,
+            heats: self.heats,
             kernel_filled: false,
             kernel_look: 0,
             kernel_took: 0,
@@ -348,6 +351,7 @@ impl Inner {
     /// Puts a member into the hot list.
     pub fn heat(&mut self, m: u32) {
         let at = self.hot_len;
+        self.heats += 1;
         let mb = self.member_mut(m);
         mb.idle = 0;
         mb.last = 0;

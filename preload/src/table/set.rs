@@ -28,6 +28,8 @@ pub struct Set {
     waiter: AtomicU32,
     /// Threads in a hooked wait that sleep.
     pub sleepers: AtomicU32,
+    /// And those that sleep without its waiter, as it had nothing in memory: the kernel alone wakes them.
+    pub alone: AtomicU32,
     /// How often it was closed; changed with the lock held. A thread that slept in it before is no sleeper of it any more.
     pub closed: AtomicU32,
     /// The number of the channel of links that is among what the kernel reports of it (`link::cover::channel`); 0: none.
@@ -134,7 +136,7 @@ pub fn release(s: &'static Set) {
     {
         let locked = s.lock(&marker);
         s.closed.fetch_add(1, Relaxed);
-        for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.spin, &s.untidy] {
+        for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.alone, &s.spin, &s.untidy] {
             w.store(0, Relaxed);
         }
         if let Ok(locked) = locked {
@@ -219,6 +221,7 @@ pub fn forget_in_child() {
     for s in all() {
         s.waiter.store(0, Relaxed);
         s.sleepers.store(0, Relaxed);
+        s.alone.store(0, Relaxed);
         s.lock.reset();
         let marker = Marker::new();
         if let Ok(locked) = s.lock(&marker) {

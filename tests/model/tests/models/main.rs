@@ -1,6 +1,7 @@
 //! The model checks; docs/readiness.md says which promise each stands for.
 
 mod alone;
+mod asleep;
 mod careful;
 mod doorbell;
 mod finish;

@@ -1,0 +1,147 @@
+/* Owns: what comes to a set while a thread sleeps in it, since before there was anything in memory: connections that another set or
+ * blocking calls have served, and room in one that came to memory meanwhile. */
+#include "sets.h"
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+
+static int ep;
+static atomic_int told, edges;
+
+/* One round of an event loop after another, until a descriptor of 0. */
+static void *serves(void *unused) {
+    for (;;) {
+        struct epoll_event e;
+        char b[8];
+        if (epoll_wait(ep, &e, 1, -1) != 1)
+            continue;
+        if (e.data.u64 == 0)
+            return unused;
+        if (recv((int)e.data.u64, b, sizeof b, MSG_DONTWAIT) > 0)
+            told++;
+    }
+}
+/* A set with a thread that sleeps in it, and nothing of TCP. */
+static pthread_t sleeps_in_it(void *(*how)(void *), int *other) {
+    pthread_t t;
+    ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    if (other) {
+        *other = MUST(eventfd(0, EFD_CLOEXEC));
+        MUST(ctl(ep, ADD, *other, EPOLLIN, 0));
+    }
+    MUST(-pthread_create(&t, NULL, how, NULL));
+    settle();
+    return t;
+}
+static void wait_for_told(atomic_int *what, int n) {
+    for (int i = 0; i < 10000 && *what < n; i++)
+        usleep(1000);
+    say("%d", *what >= n);
+}
+
+enum { SETS, CALLS, BACK };
+/* Two connections; the one that comes second gets data, and then the first. */
+static void handed(int by) {
+    int fd[2] = {conn(), conn()}, other;
+    pthread_t t = sleeps_in_it(serves, &other);
+    if (by == SETS) {
+        int before = MUST(epoll_create1(EPOLL_CLOEXEC));
+        for (int i = 0; i < 2; i++)
+            MUST(ctl(before, ADD, fd[i], EPOLLIN, i));
+        meet_settled();
+        look(before, 1000);
+        look(before, 20);
+        for (int i = 0; i < 2; i++)
+            MUST(ctl(before, DEL, fd[i], 0, 0));
+    } else {
+        meet_settled();
+    }
+    char b;
+    for (int i = 0; i < 2; i++) {
+        if (by == BACK) { /* it was a member for a moment */
+            MUST(ctl(ep, ADD, fd[i], EPOLLIN, fd[i]));
+            MUST(ctl(ep, DEL, fd[i], 0, 0));
+        }
+        R(recv(fd[i], &b, 1, 0));
+    }
+    for (int i = 0; i < 2; i++)
+        MUST(ctl(ep, ADD, fd[i], EPOLLIN, fd[i]));
+    settle();
+    meet();
+    wait_for_told(&told, 1);
+    meet();
+    wait_for_told(&told, 2);
+    MUST(write(other, &(uint64_t){1}, 8));
+    pthread_join(t, NULL);
+    meet();
+}
+static void handed_by_set_a(void) { handed(SETS); }
+static void handed_by_calls_a(void) { handed(CALLS); }
+static void handed_back_a(void) { handed(BACK); }
+static void handed_b(void) {
+    int fd[2] = {conn(), conn()};
+    put(fd[0], "x", 1);
+    put(fd[1], "x", 1);
+    meet_settled();
+    meet();
+    put(fd[1], "y", 1);
+    meet();
+    put(fd[0], "y", 1);
+    meet();
+}
+
+/* The thread has slept since the connection was new; what it hears of room is all that the sending thread goes by. */
+enum { ROUNDS = 8 };
+static char buf[64 * KIB];
+static void *hears_edges(void *unused) {
+    for (;;) {
+        struct epoll_event e;
+        if (epoll_wait(ep, &e, 1, -1) == 1) {
+            if (e.events & EPOLLRDHUP)
+                return unused;
+            edges += (e.events & EPOLLOUT) != 0;
+        }
+    }
+}
+static void room_a(void) {
+    int fd = conn_cold();
+    nonblocking(fd, 1);
+    ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    pthread_t t;
+    MUST(-pthread_create(&t, NULL, hears_edges, NULL));
+    wait_for_told(&edges, 1);
+    for (int i = 0; i < ROUNDS; i++) {
+        int before, sent;
+        do { /* until it stays full */
+            before = edges;
+            sent = 0;
+            while (send(fd, buf, sizeof buf, MSG_NOSIGNAL) > 0)
+                sent++;
+            settle();
+        } while (sent);
+        meet();
+        wait_for_told(&edges, before + 1);
+        meet();
+    }
+    MUST(shutdown(fd, SHUT_WR));
+    meet();
+    pthread_join(t, NULL);
+}
+static void room_b(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < ROUNDS; i++) {
+        meet();
+        while (events(fd, POLLIN, 300) & POLLIN)
+            MUST(recv(fd, buf, sizeof buf, 0));
+        meet();
+    }
+    meet();
+    while (recv(fd, buf, sizeof buf, 0) > 0) {
+    }
+}
+
+const struct test tests[] = {{"handed_by_set", handed_by_set_a, handed_b, 0},
+                             {"handed_by_calls", handed_by_calls_a, handed_b, 0},
+                             {"handed_back", handed_back_a, handed_b, 0},
+                             {"room", room_a, room_b, COLD | SWITCHES},
+                             {0}};
