@@ -73,6 +73,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_once",
     "epoll_pool",
     "epoll_odd",
+    "epoll_words",
     "epoll_gone",
     "polling",
     "rawwait",

@@ -2,12 +2,13 @@
 //!
 //! The kernel's own registrations stay: they wake for TCP, for doorbells and for waiters that the
 //! library never sees. On top of them `table::set` keeps what a hooked epoll set knows of its members,
-//! [`ctl`] and [`wait`] are epoll_ctl and epoll_wait ([`look`] finds the events, [`sleep`] sleeps), [`poll`] and [`select`] their elders ([`early`]: before any of theirs is served), and
+//! [`ctl`] and [`wait`] are epoll_ctl and epoll_wait ([`look`] finds the events, [`keep`] those that are the kernel's, [`sleep`] sleeps), [`poll`] and [`select`] their elders ([`early`]: before any of theirs is served), and
 //! [`level`] says what is ready now, for all of them; [`ahead`] asks for what they will look at.
 
 mod ahead;
 pub mod ctl;
 mod early;
+pub mod keep;
 pub mod leave;
 pub mod level;
 pub mod look;

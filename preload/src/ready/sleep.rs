@@ -7,7 +7,8 @@
 use super::ctl::{leave_full, register};
 use super::early::timespec_of;
 use super::level;
-use super::look::{BELL, CHANNEL, Depth, keep, look, turn_cold};
+use super::keep::{BELL, CHANNEL, keep};
+use super::look::{Depth, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -335,7 +336,7 @@ fn count_of(set: &'static Set, waiter: Option<Waiter>) -> &'static AtomicU32 {
 }
 
 /// A member has come to memory: threads that sleep in the kernel alone, since before, are to lie down with the waiter. One is
-/// called, and calls the next (`look::keep`). Called with the set locked.
+/// called, and calls the next (`keep`). Called with the set locked.
 pub fn call_who_is_alone(epfd: i32, set: &'static Set, inner: &mut Inner) {
     if set.alone.load(Relaxed) > 0
         && let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w))

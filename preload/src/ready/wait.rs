@@ -8,7 +8,8 @@
 
 use super::ctl::{register, take_over};
 use super::level;
-use super::look::{Depth, keep, look};
+use super::keep::keep;
+use super::look::{Depth, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;

@@ -3,7 +3,7 @@
 //! Of a member in memory the kernel tells the doorbells and the end of the connection, under the program's data. A thread that
 //! has such an event, and has not taken the lock of the set yet, finds a member that is gone, that is on TCP again, or another one with the same
 //! data: the word tells a pointer that the program may have freed. To the program the event would be one that it has not asked for; of a
-//! member that tells once, a second one. So who ends such a registration says so here, under the lock, and `ready::look` lets those events go
+//! member that tells once, a second one. So who ends such a registration says so here, under the lock, and `ready::keep` lets those events go
 //! that a thread may have got before. Part of [`super::members::Inner`].
 
 /// So many at least are known. More would have to go while one thread stands between the kernel's answer and the lock.

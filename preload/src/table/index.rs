@@ -12,6 +12,10 @@ struct Slot {
     value: u32,
 }
 
+/// How far [`Index::next`] has come.
+#[derive(Default)]
+pub struct Walk(usize);
+
 /// The index. All zero is an empty one.
 pub struct Index {
     slots: *mut Slot,
@@ -108,21 +112,23 @@ impl Index {
 
     /// The values of a key.
     pub fn all(&self, key: u64) -> impl Iterator<Item = u32> + '_ {
-        let cap = self.cap;
-        let mut i = if cap == 0 { 0 } else { Self::home(key, cap) };
+        let mut walk = Walk::default();
+        std::iter::from_fn(move || self.next(key, &mut walk))
+    }
+
+    /// The next value of a key, for who changes what the values stand for meanwhile; the index stays as it is.
+    pub fn next(&self, key: u64, walk: &mut Walk) -> Option<u32> {
         let t = self.view();
-        std::iter::from_fn(move || {
-            loop {
-                let s = t.get(i)?;
-                if s.value == 0 {
-                    return None;
-                }
-                i = (i + 1) & (cap - 1);
-                if s.key == key {
-                    return Some(s.value - 1);
-                }
+        loop {
+            let s = t.get(Self::home(key, self.cap.max(1)).wrapping_add(walk.0) & self.cap.wrapping_sub(1))?;
+            if s.value == 0 {
+                return None;
             }
-        })
+            walk.0 += 1;
+            if s.key == key {
+                return Some(s.value - 1);
+            }
+        }
     }
 
     /// One value of a key.
