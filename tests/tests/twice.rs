@@ -61,6 +61,7 @@ const PROGRAMS: &[&str] = &[
     "interrupts",
     "leaving",
     "leaving_sleep",
+    "cancelled",
     "waits",
     "notices",
     "epoll",

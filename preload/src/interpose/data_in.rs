@@ -1,7 +1,7 @@
 //! read, readv, recv, recvfrom, recvmsg, recvmmsg and their fortified entries; pread and its
 //! relatives pass through (ESPIPE).
 
-use super::{direct, hooks, one, rights, vectors};
+use super::{cancel, direct, hooks, one, rights, vectors};
 use crate::engine::bufs::{Control, MOST};
 use crate::engine::fast;
 use crate::engine::rx::{FROM_READ, OWN_FLAGS};
@@ -34,7 +34,10 @@ hooks! {
         // SAFETY: the program's arguments.
         match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::buffers(iov, n as usize) }?))) {
             // SAFETY: as above.
-            Some((s, all)) => direct(|| unsafe { table::receiving::recv(fd, s, all, FROM_READ, None, || real::readv(fd, iov, n)) }),
+            Some((s, all)) => direct(|| unsafe {
+                cancel::point();
+                table::receiving::recv(fd, s, all, FROM_READ, None, || real::readv(fd, iov, n))
+            }),
             // SAFETY: the program's arguments.
             None => unsafe { real::readv(fd, iov, n) },
         }
@@ -80,6 +83,7 @@ hooks! {
         // SAFETY: the program's arguments.
         match table::sock(fd).and_then(|s| Some((s, unsafe { vectors::message_to_fill(msg) }?))) {
             Some((s, all)) => direct(|| {
+                cancel::point();
                 let flags = flags & !OWN_FLAGS;
                 let kernel = std::cell::Cell::new(false);
                 // SAFETY: the program's arguments.
@@ -122,7 +126,10 @@ hooks! {
                 received
             },
             // SAFETY: as above.
-            Some(s) => unsafe { vectors::receive(fd, s, msgs, n, flags, timeout) },
+            Some(s) => unsafe {
+                cancel::point();
+                vectors::receive(fd, s, msgs, n, flags, timeout)
+            },
         }
     }
 
@@ -150,6 +157,7 @@ hooks! {
 /// read on a tracked socket.
 #[inline(never)]
 unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     match unsafe { fast::recv(s, buf.cast(), n, FROM_READ) } {
         Ok(n) => n as ssize_t,
@@ -168,6 +176,7 @@ unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, 
 /// recv on a tracked socket.
 #[inline(never)]
 unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     match unsafe { fast::recv(s, buf.cast(), n, flags) } {
         Ok(n) => n as ssize_t,
@@ -196,6 +205,7 @@ unsafe fn recvfrom_from(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
+    cancel::point();
     let mut more = 0;
     if addr.is_null() {
         // SAFETY: the program's arguments.

@@ -1,6 +1,6 @@
 //! write, writev, send, sendto, sendmsg, sendmmsg; pwrite and its relatives pass through (ESPIPE).
 
-use super::{direct, hooks, one, rights, vectors};
+use super::{cancel, direct, hooks, one, rights, vectors};
 use crate::engine::bufs::MOST;
 use crate::engine::{fast, switch};
 use crate::family::sock::{Sock, flag};
@@ -26,7 +26,10 @@ hooks! {
             // Nothing to write is no matter of the socket's.
             Some((_, all)) if all.iter().all(|v| v.iov_len == 0) => 0,
             // SAFETY: as above.
-            Some((s, all)) => direct(|| unsafe { table::sending::send(fd, s, all, 0, || real::writev(fd, iov, n)) }),
+            Some((s, all)) => direct(|| unsafe {
+                cancel::point();
+                table::sending::send(fd, s, all, 0, || real::writev(fd, iov, n))
+            }),
             // SAFETY: the program's arguments.
             None => unsafe { real::writev(fd, iov, n) },
         }
@@ -68,6 +71,7 @@ hooks! {
             },
             // SAFETY: as above.
             Some(s) => direct(|| unsafe {
+                cancel::point();
                 let m = &*msg;
                 if m.msg_controllen > 0 && (s.tx_in_memory() || !s.has(flag::PINNED)) {
                     // Control messages are for the kernel's TCP, which also says what is wrong with them; and this call is not to leave it.
@@ -80,6 +84,7 @@ hooks! {
 
     fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
         if table::sock(fd).is_some() {
+            cancel::point();
             // SAFETY: the program's arguments.
             return unsafe { vectors::send(fd, msgs, n, flags) };
         }
@@ -121,6 +126,7 @@ hooks! {
 /// write on a tracked socket.
 #[inline(never)]
 unsafe fn write_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     match unsafe { fast::send(s, fd, buf.cast(), n, 0) } {
         Some(n) => n as ssize_t,
@@ -139,6 +145,7 @@ unsafe fn write_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_
 /// send on a tracked socket.
 #[inline(never)]
 unsafe fn send_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     match unsafe { fast::send(s, fd, buf.cast(), n, flags) } {
         Some(n) => n as ssize_t,
@@ -167,6 +174,7 @@ unsafe fn sendto_to(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> ssize_t {
+    cancel::point();
     if addr.is_null()
         // SAFETY: the program's arguments.
         && let Some(n) = unsafe { fast::send(s, fd, buf.cast(), n, flags) }

@@ -1,7 +1,7 @@
 //! close, close_range, closefrom, dup, dup2, dup3, fcntl, ioctl: the life of descriptors, and the
 //! protection of the library's own ones (they look closed to the program).
 
-use super::{guarded, hooks};
+use super::{cancel, guarded, hooks};
 use crate::sys::probe::is_there;
 use crate::sys::{Errno, fd as desc, porter, set_errno};
 use crate::table::{life, options, own, passing};
@@ -12,6 +12,7 @@ hooks! {
     fn close(fd: c_int) -> c_int {
         porter::await_none();
         if table::get(fd).is_some() {
+            cancel::point(); // else libc's close would be one, where it is closed for us and not for the kernel
             guarded(|| life::before_close(fd));
         } else if own::is_own(fd) {
             set_errno(Errno(libc::EBADF));

@@ -9,6 +9,7 @@
 )]
 
 mod aio;
+mod cancel;
 mod data_in;
 mod data_out;
 mod credentials;

@@ -1,7 +1,7 @@
 //! epoll_create, epoll_ctl, epoll_wait and its relatives, poll, ppoll, select, pselect and their
 //! fortified entries.
 
-use super::{direct, guard, hooks};
+use super::{cancel, direct, guard, hooks};
 use crate::sys::probe::{is_null_or_there, is_there};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::engine::bufs::is_nowhere;
@@ -43,6 +43,7 @@ hooks! {
         match table::epoll_set(ep) {
             Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask: std::ptr::null() };
+                cancel::point();
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
@@ -55,6 +56,7 @@ hooks! {
         match table::epoll_set(ep) {
             Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask };
+                cancel::point();
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
@@ -69,6 +71,7 @@ hooks! {
             Some(set) if is_room(events, max) && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, is_exact: true, mask };
+                cancel::point();
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
@@ -81,7 +84,10 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if polls::concerns(a, timeout != 0) => direct(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int,
+                Some(a) if polls::concerns(a, timeout != 0) => {
+                    cancel::point();
+                    direct(|| polls::poll(a, millis(timeout), std::ptr::null()) as isize) as c_int
+                }
                 _ => real::poll(fds, n, timeout),
             }
         }
@@ -100,7 +106,10 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a, nanos(timeout) != Some(0)) => direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int,
+                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a, nanos(timeout) != Some(0)) => {
+                    cancel::point();
+                    direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int
+                }
                 _ => real::ppoll(fds, n, timeout, mask),
             }
         }
@@ -131,6 +140,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::select(n, r, w, e, timeout) };
         }
+        cancel::point();
         // SAFETY: no mask.
         let (result, left) = timed(limit, || direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int);
         if let Some(left) = left {
@@ -157,6 +167,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
         }
+        cancel::point();
         // SAFETY: the program's pointers, null or valid.
         direct(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
     }

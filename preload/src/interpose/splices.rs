@@ -1,7 +1,7 @@
 //! sendfile and splice with a tracked socket at either end. What the kernel refuses is left to it: only a call that it would
 //! carry out is served here.
 
-use super::{direct, hooks, one};
+use super::{cancel, direct, hooks, one};
 use crate::engine::{inside, pipes, wait};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
@@ -52,6 +52,7 @@ hooks! {
             if let Some(s) = table::sock(to)
                 && Pipe::is_one(from)
             {
+                cancel::point();
                 // SAFETY: no offsets.
                 return direct(|| table::files::splice_in(to, s, from, n, flags, |to| unsafe {
                     real::splice(from, off_in, to, off_out, n, flags)
@@ -60,6 +61,7 @@ hooks! {
             if let Some(s) = table::sock(from)
                 && let Some(pipe) = Pipe::to_write(to)
             {
+                cancel::point();
                 return direct(|| splice_out(from, s, &pipe, n, flags));
             }
         }
