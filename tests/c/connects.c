@@ -132,6 +132,38 @@ static void interrupted_b(void) {
     use(NULL);
     tell('e');
 }
+/* As POSIX tells it: whoever was interrupted does not call connect again, but waits until it is writable. */
+static void use_polled(void) {
+    struct pollfd p = {the_fd, POLLOUT, 0};
+    tell('w');
+    int n = poll(&p, 1, 20000);
+    say("writable %d, %s, SO_ERROR %d", n, poll_text(p.revents), so_error(the_fd));
+    warm(the_fd);
+    echo(the_fd, "slow", 1);
+    R(close(the_fd));
+    if (hear() != 'd')
+        die("no answer");
+    close(first);
+}
+static void polled_b(void) {
+    struct waiting w;
+    meet();
+    on_signal(SIGALRM, on_alarm, 0);
+    begin(&w, "interrupted", w_connect);
+    signalled(&w, 1);
+    say_answer(&w);
+    use_polled();
+    on_signal(SIGALRM, jump, 0);
+    begin(&w, "jump", w_connect_or_jump);
+    signalled(&w, 1);
+    say_answer(&w);
+    use_polled();
+    begin(&w, "cancelled", w_connect);
+    R(pthread_cancel(w.thread));
+    R(pthread_join(w.thread, NULL));
+    use_polled();
+    tell('e');
+}
 static void left_b(void) {
     struct waiting w;
     meet();
@@ -345,6 +377,7 @@ static void accept_withdrawn_a(void) {
 
 const struct test tests[] = {{"interrupted", slow_a, interrupted_b, SLOW},
                              {"left", slow_a, left_b, SLOW},
+                             {"polled", slow_a, polled_b, SLOW},
                              {"nonblocking", slow_a, nonblocking_b, SLOW},
                              {"withdrawn", slow_a, shut_b, SLOW},
                              {"accept_left", accept_left_a, accept_b, SLOW},

@@ -56,6 +56,7 @@ const PROGRAMS: &[&str] = &[
     "closes",
     "halves",
     "options",
+    "others",
     "ulp",
     "signals",
     "interrupts",

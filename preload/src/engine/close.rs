@@ -231,6 +231,52 @@ pub fn before_reset(s: &Sock, sock: i32) {
     shadow::restore_receiving(s, sock);
 }
 
+/// The connection is being reset, and its socket may be connected again while relatives, or threads in calls, have its memory: from
+/// here on that is nobody's, and mapped until the end (as behind `offer::abandon`). What comes next stays on TCP.
+pub fn leave_behind(s: &Sock) {
+    const YIELDS: u32 = 48;
+    const TRIES: u32 = 64;
+    for n in 0..=TRIES {
+        let (m1, m2) = (Marker::new(), Marker::new());
+        if let Some(_tx) = s.tx.lock.try_take(&m1)
+            && let Some(_rx) = s.rx.lock.try_take(&m2)
+        {
+            return forget_stream(s);
+        }
+        match n {
+            ..YIELDS => proc::yield_now(),
+            TRIES => {}
+            _ if n + 1 == TRIES => s.bury_locks(), // of a relative that died with one of them
+            _ => drop(fd::poll(&mut [], 1)),
+        }
+    }
+}
+
+/// Whether that was done, and it is not connected again.
+pub fn is_left_behind(s: &Sock) -> bool {
+    s.role.load(Relaxed) == 0 && s.rx.dir().is_none()
+}
+
+/// Both locks are held.
+fn forget_stream(s: &Sock) {
+    // The kernel's socket has no end and no shutdown any more. That it shows the option is to be taken back (`mark`).
+    const STAYS: u32 = flag::NONBLOCK | flag::SEEN | flag::UNSEEN | flag::FORKED | flag::ENDED | flag::MARKED | flag::NOBODY;
+    s.tx_medium.store(medium::TCP, Release);
+    s.rx_medium.store(medium::TCP, Release);
+    s.tx.forget_stream();
+    s.rx.forget_stream();
+    for w in [&s.role, &s.error, &s.peek_off, &s.bells_tx, &s.bells_rx, &s.tx_ring, &s.rx_ring, &s.tx_switches, &s.rx_switches, &s.ops, &s.tries] {
+        w.store(0, Relaxed);
+    }
+    for n in s.sizes.as_flattened() {
+        n.store(0, Relaxed);
+    }
+    s.names[0].store(0, Relaxed);
+    s.peer_cookie.store(0, Relaxed);
+    s.step.store(step::FAILED, Release);
+    s.flags.fetch_and(STAYS, SeqCst);
+}
+
 /// The kernel shall answer its close with a reset.
 pub fn reset_on_close(sock: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, end, fast, from_tcp, inside, kernel, linked, peek, proof, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, close, end, fast, from_tcp, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -45,13 +45,14 @@ const ASKED: u32 = 64;
 /// Receives as recv(2) would, for a careful socket.
 pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
-    let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
+    let mut nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
     let enough = if flags & libc::MSG_WAITALL != 0 {
         bufs.len()
     } else {
         bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
     };
     let mut got = 0;
+    let was_in_memory = s.rx.dir().is_some();
     let (mut rounds, mut asked) = (Rounds::default(), 0u32);
     let since = if flags & POLLED != 0 { Since::polling() } else { Since::now() };
     let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
@@ -139,6 +140,10 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if bufs.len() == 0 && s.rx.dir().is_none() {
             return Ok(0);
         }
+        if waits == 0 && shadow::is_nonblocking_by_others(s, sock) {
+            nonblock = true;
+            continue;
+        }
         if visit.is_none() {
             visit = inside::visit(s, &timer);
         }
@@ -156,6 +161,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             waited = wait::a_moment(sock, &mut timer);
         }
         match waited {
+            // Another thread has disconnected it, which this one has to come out of before it finds what the kernel tells of that.
+            Ok(()) if was_in_memory && close::is_left_behind(s) => return if got > 0 { Ok(got) } else { Err(Errno(libc::EPIPE)) },
             Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}
             // Where nothing is wanted the kernel waits once, and that is all.

@@ -78,6 +78,34 @@ pub fn learn_nonblock(s: &Sock, sock: i32) {
     }
 }
 
+/// Before a call that found nothing sleeps: whether O_NONBLOCK was set where no hook of this family sees it, by another program that
+/// has the same description.
+pub fn is_nonblocking_by_others(s: &Sock, sock: i32) -> bool {
+    let may_be = s.has(flag::FORKED | flag::PINNED) || s.is_aside() || s.legacy.load(Relaxed) != 0;
+    if may_be {
+        learn_nonblock(s, sock);
+    }
+    may_be && s.has(flag::NONBLOCK)
+}
+
+/// Other programs had it for a while, on TCP: what they have set holds. Of an option that the kernel's socket has another value of
+/// for our own sake, nobody can tell.
+pub fn learn_again(s: &Sock, sock: i32) {
+    let is_nagle_ours = s.tx.nagle.load(Relaxed) != 0 && !s.has(flag::NODELAY);
+    let low = s.low_water.load(Relaxed);
+    s.clear(flag::SHADOWED);
+    learn(s, sock);
+    if is_nagle_ours {
+        s.clear(flag::NODELAY);
+    }
+    if s.low_water.load(Relaxed) == 1 {
+        s.low_water.store(low, Relaxed);
+    }
+    if let Some(dir) = s.tx.dir().filter(|_| !s.has(flag::LINGER0)) {
+        dir.fin.fetch_and(!fin::LINGER0, AcqRel);
+    }
+}
+
 /// What an accepted socket has from its listener and the kernel does not show.
 pub fn inherit(s: &Sock, listener: &Sock) {
     for (to, from) in [(&s.recv_timeout, &listener.recv_timeout), (&s.send_timeout, &listener.send_timeout)] {

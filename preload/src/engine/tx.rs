@@ -103,11 +103,12 @@ impl Source for FromBufs<'_> {
 /// Sends from a source until it is empty, the ring is full and the call may not wait, or the
 /// direction moves to TCP. Returns what was sent and how it stopped.
 #[inline]
-pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -> (usize, Step) {
+pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: bool) -> (usize, Step) {
     let mut done = 0;
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     // Closed meanwhile, the call goes on to its end, as in the kernel.
-    let visit = if nonblock { None } else { inside::visit(s, &nonblock) };
+    let visit = if nonblock { None } else { inside::visit(s, &timer) };
+    let mut waits = false;
     loop {
         let first = done == 0;
         if visit.is_some() {
@@ -138,7 +139,9 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, nonblock: bool) -
                 }
                 return (done, Step::Full);
             }
+            Step::Full if !waits && shadow::is_nonblocking_by_others(s, sock) => nonblock = true,
             Step::Full => {
+                waits = true;
                 if let Err(e) = wait::for_space(s, sock, &mut timer, done > 0) {
                     return (done, Step::Failed(e));
                 }

@@ -77,4 +77,15 @@ impl Half {
         // SAFETY: see `Sock::region`.
         (!p.is_null()).then(|| unsafe { &*p })
     }
+
+    /// The stream begins anew, on TCP for good. Lock and gate stay, which others may be at, and so does what counts threads.
+    pub fn forget_stream(&self) {
+        self.dir.store(std::ptr::null_mut(), Release);
+        for n in [&self.cursor, &self.seen, &self.tcp, &self.kernel, &self.mark, &self.looked] {
+            n.store(0, Relaxed);
+        }
+        for w in [&self.switches, &self.end, &self.wants_more, &self.hold, &self.nagle, &self.full] {
+            w.store(0, Relaxed);
+        }
+    }
 }

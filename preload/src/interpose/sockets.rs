@@ -71,7 +71,7 @@ hooks! {
         // SAFETY: the program's arguments.
         let r = unsafe { real::connect(fd, addr, len) };
         if let Some(s) = s
-            && (r == 0 || crate::sys::errno().0 == libc::EINPROGRESS)
+            && (r == 0 || life::is_under_way(crate::sys::errno()))
             // SAFETY: as above.
             && (addr.is_null() || unsafe { (*addr).sa_family } != libc::AF_UNSPEC as u16)
         {

@@ -9,7 +9,7 @@
 
 use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, late, wait_for};
 use super::{SHARED_US, is_due};
-use crate::engine::{bell, count, follow, inside, kernel, switch, take_up};
+use crate::engine::{bell, count, follow, inside, kernel, shadow, switch, take_up};
 use crate::family::holders;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -113,6 +113,7 @@ pub fn is_back(s: &Sock, sock: i32) -> bool {
     if count::sent_matches(s, sock) == Ok(true) && count::received_matches(s, sock) == Ok(true) {
         s.tries.store(0, Relaxed);
         s.next_tick.store(0, Relaxed);
+        shadow::learn_again(s, sock);
         s.aside.store(0, SeqCst);
         return true;
     }

@@ -82,6 +82,8 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
         return;
     }
     set(s, sock);
+    // Here, and not when connect() returns: a signal may end it, or a handler leave it, and the handshake goes on.
+    s.put(flag::UNASKED, s.has(flag::MARKED));
 }
 
 /// A marked socket connects another time: the kernel would show the option again, and nobody here
@@ -92,7 +94,7 @@ fn connects_again(s: &Sock, sock: i32) {
     let state =
         net::get_opt::<[u8; 8]>(sock, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info[0]);
     if state == Ok(TCP_CLOSE) && net::set_opt(sock, LEVEL, MARK, &0u32).is_ok() {
-        s.clear(flag::MARKED | flag::NOBODY);
+        s.clear(flag::MARKED | flag::NOBODY | flag::UNASKED);
     }
 }
 
@@ -198,6 +200,8 @@ pub fn ask(s: &Sock, sock: i32) -> Shown {
     }
     let verdict = verdict(sock);
     if let Some(peer) = verdict.peer() {
+        // The end that connects, if its connect() was left before it could say so.
+        let _ = s.role.compare_exchange(0, role::CLIENT, Relaxed, Relaxed);
         return Shown::Peer(peer);
     }
     // An accepted socket has its handshake behind it.

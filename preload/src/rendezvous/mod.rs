@@ -111,8 +111,21 @@ fn one_step(s: &'static Sock, sock: i32) {
     }
 }
 
+/// It is the end that connects, from here on.
+pub fn connects(s: &Sock) {
+    s.role.store(role::CLIENT, Relaxed);
+    worth::begin_counting(s);
+    if !s.has(flag::PINNED) {
+        s.note(Reason::NotWorthIt);
+    }
+}
+
 fn may_begin(s: &Sock, sock: i32) -> bool {
     if !s.is_connection() {
+        // A connect() that was cancelled, or left by a handler's jump, goes on in the kernel.
+        if s.role.load(Relaxed) == 0 && net::peer_addr(sock).is_ok() {
+            connects(s);
+        }
         return false;
     }
     if s.has(flag::PINNED) {

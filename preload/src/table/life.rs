@@ -89,11 +89,11 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         return; // over RDMA it ends with the kernel's reset
     }
     rendezvous::forget(s);
-    if s.legacy.load(Relaxed) != 0 {
-        return switch::pin(s, fd, Reason::TcpSpecial); // others may connect it again
-    }
+    let is_legacy = s.legacy.load(Relaxed) != 0;
     if s.region().is_none() {
-        if !matches!(s.role.load(Relaxed), role::LISTENER) {
+        if is_legacy {
+            switch::pin(s, fd, Reason::TcpSpecial); // others may connect it again
+        } else if !matches!(s.role.load(Relaxed), role::LISTENER) {
             family::ended::count(s);
             s.start_again();
             worth::begin_counting(s);
@@ -101,9 +101,12 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
         return;
     }
     close::before_reset(s, fd);
-    if s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
+    if is_legacy || s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
         // Somebody else is in it: what comes next stays on TCP.
-        return switch::pin(s, fd, Reason::TcpSpecial);
+        family::ended::count(s);
+        close::leave_behind(s);
+        switch::pin(s, fd, Reason::TcpSpecial);
+        return changes::note(s);
     }
     family::ended::count(s);
     s.start_again();
@@ -114,6 +117,10 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
 /// listen(2) is about to be called.
 #[inline]
 pub fn before_listen(s: &Sock, fd: i32) {
+    // What it accepts is told of only if it is asked for again.
+    if s.has(flag::PINNED) && s.reason.load(Relaxed) == Reason::Async.code() && !s.is_connection() {
+        s.clear(flag::PINNED);
+    }
     mark::before_listen(s, fd);
 }
 
@@ -130,15 +137,16 @@ pub fn on_listen(s: &'static Sock, fd: i32) {
     }
 }
 
+/// Whether a connect(2) that failed with this has begun all the same: the program waits until the socket is writable, and asks
+/// SO_ERROR.
+pub fn is_under_way(e: sys::Errno) -> bool {
+    matches!(e.0, libc::EINPROGRESS | libc::EINTR | libc::EALREADY)
+}
+
 /// connect(2) succeeded or is under way.
 pub fn on_connect(s: &Sock) {
     if s.role.load(Relaxed) == 0 {
-        s.role.store(role::CLIENT, Relaxed);
-        worth::begin_counting(s);
-        s.note(Reason::NotWorthIt);
-        if s.has(flag::MARKED) {
-            s.set(flag::UNASKED);
-        }
+        rendezvous::connects(s);
     }
 }
 
