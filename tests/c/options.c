@@ -388,6 +388,40 @@ static void inq_b(void) {
     meet();
 }
 
+/* ---- how long it has been idle ---- */
+
+static void idle_times(int fd, const char *what, unsigned from, unsigned to) {
+    struct tcp_info i;
+    socklen_t n = sizeof i;
+    MUST(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &n));
+    const unsigned ms[] = {i.tcpi_last_data_sent, i.tcpi_last_data_recv, i.tcpi_last_ack_recv};
+    for (int k = 0; k < 3; k++)
+        say("%s: %s", what, ms[k] >= from && ms[k] < to ? "right" : "wrong");
+}
+static void idle_times_a(void) {
+    int fd = conn();
+    for (int i = 0; i < 80; i++) { /* 4.8 s, natively never idle for as much as 2 */
+        settle();
+        put(fd, "ping", 4);
+        get(fd, buf, 4);
+    }
+    idle_times(fd, "busy", 0, 2000);
+    for (int i = 0; i < 20; i++)
+        settle();
+    idle_times(fd, "idle", 1000, 60000);
+    put(fd, "ping", 4);
+    get(fd, buf, 4);
+    idle_times(fd, "again", 0, 1000);
+}
+static void idle_times_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 81; i++) {
+        get(fd, buf, 4);
+        put(fd, "pong", 4);
+    }
+    R(recv(fd, buf, 1, 0));
+}
+
 const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"counts", counts_a, counts_b, 0},
                              {"receive_timeout", rcvtimeo_a, rcvtimeo_b, 0},
@@ -398,4 +432,5 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"peek_offset_cold", peek_off_cold_a, peek_off_cold_b, COLD},
                              {"names", names_a, names_b, 0},
                              {"inq", inq_a, inq_b, 0},
+                             {"idle_times", idle_times_a, idle_times_b, SLOW},
                              {0}};

@@ -165,7 +165,10 @@ hooks! {
         let r = unsafe { real::getsockopt(fd, level, name, value, len) };
         if r == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
             // SAFETY: the kernel wrote `*len` bytes.
-            unsafe { add_memory_bytes(s, value.cast(), *len as usize) };
+            unsafe {
+                add_memory_bytes(s, value.cast(), *len as usize);
+                lower_idle_times(s, value.cast(), *len as usize);
+            }
         }
         r
     }
@@ -255,6 +258,23 @@ unsafe fn add_memory_bytes(s: &crate::family::sock::Sock, info: *mut u8, len: us
             unsafe {
                 let p = info.add(at).cast::<u64>();
                 p.write_unaligned(p.read_unaligned().wrapping_add(add));
+            }
+        }
+    }
+}
+
+/// tcpi_last_data_sent, tcpi_last_data_recv and tcpi_last_ack_recv where the last use was through memory.
+unsafe fn lower_idle_times(s: &crate::family::sock::Sock, info: *mut u8, len: usize) {
+    const DATA_SENT: usize = 44;
+    const DATA_RECEIVED: usize = 52;
+    const ACK_RECEIVED: usize = 56;
+    let [sent, received] = table::busy::idle_ms(s);
+    for (at, ms) in [(DATA_SENT, sent), (DATA_RECEIVED, received), (ACK_RECEIVED, sent)] {
+        if let Some(ms) = ms.filter(|_| at + 4 <= len) {
+            // SAFETY: inside the `len` bytes.
+            unsafe {
+                let p = info.add(at).cast::<u32>();
+                p.write_unaligned(p.read_unaligned().min(ms));
             }
         }
     }

@@ -13,6 +13,7 @@
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`waited`]: epoll sets that were closed while threads wait in them;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
+//! - [`busy`]: how long ago a connection was used;
 //! - [`steps`]: the rendezvous goes on in calls that wait;
 //! - [`child`], [`forks`]: fork, exec and the end of a process;
 //! - [`apart`]: processes that change their privileges;
@@ -21,6 +22,7 @@
 
 pub mod apart;
 pub mod buried;
+pub mod busy;
 pub mod child;
 pub mod confine;
 pub mod drain;

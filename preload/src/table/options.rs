@@ -82,7 +82,8 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             s.put(flag::PEEK_OFF, v >= 0);
             Set::Done
         }
-        (SOL_SOCKET, libc::SO_PEEK_OFF) => home(Reason::PeekOff),
+        // Less than 0 is none. What a listener has its children have.
+        (SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_none_or(|v| v >= 0) => home(Reason::PeekOff),
         (SOL_SOCKET, libc::SO_OOBINLINE) if s.is_linked() => {
             urgent::set_inline(s, value.unwrap_or(0) != 0);
             Set::Kernel
@@ -209,14 +210,18 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     }
 }
 
+/// Bytes that memory has taken to the peer and has brought, read or not.
+pub fn in_memory_so_far(s: &Sock) -> (u64, u64) {
+    let unread = s.rx.dir().filter(|_| !s.is_linked()).map_or(0, |dir| follow::in_ring(s, dir));
+    (s.tx.cursor.load(Relaxed), s.rx.cursor.load(Relaxed) + unread)
+}
+
 /// What getsockopt(TCP_INFO) must add: bytes that went through memory (sent, received), without the doorbells and the proof,
 /// which the kernel has counted. Modulo 2^64.
 pub fn memory_bytes(s: &Sock) -> (u64, u64) {
-    let (sent, received) = (s.tx.cursor.load(Relaxed), s.rx.cursor.load(Relaxed));
+    let (sent, received) = in_memory_so_far(s);
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return (sent, received) };
-    // With what is still unread.
     let rung = u64::from(s.bells_rx.load(Relaxed)) + bell::unread(s, dir).max(0) as u64;
-    let received = received + follow::in_ring(s, dir);
     let began = |half: &Half, is_its: bool| if is_its && half.switches.load(Relaxed) > 0 { proof::PROOF } else { 0 };
     let connects = s.role.load(Relaxed) == role::CLIENT;
     let said = u64::from(s.bells_tx.load(Relaxed)) + began(&s.tx, connects);
@@ -226,7 +231,8 @@ pub fn memory_bytes(s: &Sock) -> (u64, u64) {
 /// The kernel has taken new status flags.
 pub fn status_flags(s: &'static Sock, sock: i32, flags: c_int) {
     nonblocking(s, sock, flags & libc::O_NONBLOCK != 0);
-    if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) {
+    // What a listener accepts is told of only if it is asked for again.
+    if flags & libc::O_ASYNC != 0 && !s.has(flag::PINNED) && s.role.load(Relaxed) != role::LISTENER {
         life::go_home(s, sock, Reason::Async);
     }
 }
