@@ -234,12 +234,12 @@ add("fallback: a kernel client without a device declines", kernel_without_a_devi
 @case
 def fallback_a_server_that_is_slow_to_accept(lab):
     """A kernel's connect() fails 6 s after a handshake that nobody answers: those that wait are declined in time."""
-    job = lab.a.start(f"exec {PEER} slowly {lab.a.ip} 5011 18", **lab.env("smcr"))
+    job = lab.a.start(f"exec {PEER} slowly {lab.a.ip} 5011 30", **lab.env("smcr"))
     job.expect("serving", 30)
     try:
-        clients = [lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env(kind, PATIENCE=40)) for kind in ("kernel", "tcp", "kernel", "smcr")]
+        clients = [lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env(kind, PATIENCE=60)) for kind in ("kernel", "tcp", "kernel", "smcr")]
         with lab.traffic() as traffic:
-            texts = [client.done(45) for client in clients]
+            texts = [client.done(65) for client in clients]
         if modes(texts[0]) != ["TCP"] or modes(texts[2]) != ["TCP"]:
             raise Failed(f"the kernel's diagnosis: {texts}")
         kernel = [line for line in texts[0].splitlines() if line.startswith("diag")]
