@@ -326,6 +326,60 @@ static void blind_b(void) {
 }
 static void no_descriptors_b(void) { close(thrice()); }
 
+/* A server with a client in most of its descriptors, each a process of its own: what the library has for each does not take
+ * the rest. */
+enum { CLIENTS = 60, TIMES = 200 };
+static void many_peers_a(void) {
+    limit(RLIMIT_NOFILE, 96);
+    int l = listen_on(PORT), fds[CLIENTS], n = 0, open = 0;
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    long echoes = 0;
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, l, &(struct epoll_event){EPOLLIN, {.fd = l}}));
+    meet();
+    while (echoes < CLIENTS * TIMES) {
+        struct epoll_event ev[16];
+        int ready = MUST(epoll_wait(ep, ev, 16, 30000));
+        if (ready == 0)
+            die("nothing comes");
+        for (int i = 0; i < ready; i++) {
+            int fd = ev[i].data.fd;
+            if (fd == l) {
+                fd = fds[n++] = accept_from(l);
+                open++;
+                MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &(struct epoll_event){EPOLLIN, {.fd = fd}}));
+            } else if (recv(fd, buf, 64, MSG_WAITALL) == 64) {
+                put(fd, buf, 64);
+                echoes++;
+            } else {
+                die("echo");
+            }
+        }
+    }
+    say("%d clients, %ld echoes", open, echoes);
+    int spare = MUST(dup(l)); /* some are left */
+    close(spare);
+    while (n > 0)
+        close(fds[--n]);
+}
+static void many_peers_b(void) {
+    meet();
+    for (int i = 0; i < CLIENTS; i++) {
+        if (MUST(fork()) > 0)
+            continue;
+        int fd = dial(PORT);
+        for (int k = 0; k < TIMES; k++) {
+            put(fd, buf, 64);
+            if (get(fd, buf, 64) != 64)
+                _exit(1);
+        }
+        _exit(recv(fd, buf, 1, 0) != 0);
+    }
+    int status, sound = 0;
+    while (wait(&status) > 0)
+        sound += status == 0;
+    say("%d sound", sound);
+}
+
 const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD | SWITCHES},
                              {"full_b_cold", full_b_cold, full_b_cold, COLD},
                              {"full_both_cold", full_both_cold, full_both_cold, COLD},
@@ -341,4 +395,5 @@ const struct test tests[] = {{"full_a_cold", full_a_cold, full_a_cold, COLD | SW
                              {"no_descriptors", no_descriptors_a, no_descriptors_b, 0},
                              {"blind_recv", blind_recv_a, blind_b, 0},
                              {"blind_select", blind_select_a, blind_b, 0},
+                             {"many_peers", many_peers_a, many_peers_b, COLD | SWITCHES},
                              {0}};

@@ -212,7 +212,8 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
             return Err(Reason::UidMismatch);
         }
     };
-    peers::add(sock, name, who, proc::euid()).ok_or_else(|| {
+    let slot = if peers::admits(who, proc::euid()) { peers::add(sock, name, who, proc::euid()) } else { None };
+    slot.ok_or_else(|| {
         porter::let_go(&[sock]);
         Reason::NoResources
     })

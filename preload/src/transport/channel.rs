@@ -2,7 +2,7 @@
 //! rendezvous that waits for them.
 
 use super::peers::Peer;
-use super::waiters;
+use super::{budget, waiters};
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::porter::{self, Verdict};
@@ -154,7 +154,8 @@ fn read_one(peer: &Peer) -> Heard {
 /// since any other could hold who closes it.
 fn weighed(peer: &Peer) -> Verdict {
     match rights::peek_without_fds(peer.channel(), &mut [0; MAX_MESSAGE]) {
-        Ok((_, true)) if control::is_restricted() => Verdict::Unknown,
+        // Beyond the budget it waits in the channel, as where there is no room at all: its sender does not take it for taken.
+        Ok((_, true)) if control::is_restricted() || !budget::admits(false) => Verdict::Unknown,
         Ok((_, true)) => porter::weigh(peer.channel(), fits),
         _ => Verdict::Good, // nothing comes with it, or nothing is there
     }

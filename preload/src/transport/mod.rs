@@ -8,12 +8,14 @@
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
 //! - [`peers`]: the processes at the other ends;
+//! - [`budget`]: how many descriptors they may take;
 //! - [`idle`]: when those without a connection are looked at again;
 //! - [`told`]: what they and this one tell each other of their waiters;
 //! - [`kin`]: those of our own user, when this process becomes another one;
 //! - [`wakes`]: what they and this one wake each other by.
 
 pub mod annex;
+pub mod budget;
 pub mod changes;
 pub mod channel;
 pub mod copy;

@@ -6,12 +6,12 @@
 //! peer sends is checked here and in `proto::rendezvous`; a peer that talks nonsense loses its
 //! channel, which costs its connections the cheap wakes and nothing else.
 
-use super::idle;
+use super::{budget, idle};
 use super::waiters::{self, Waiter};
 use super::wakes::Wakes;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
-use crate::sys::{self, Res, left, mem, porter, rights};
+use crate::sys::{self, Res, clock, left, mem, porter, rights};
 use smcr_proto::rendezvous::{MAX_MESSAGE, Message};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
@@ -47,6 +47,8 @@ pub struct Peer {
     reading: AtomicU32,
     /// Offers of it for connections of other users (`rendezvous::owner`).
     doubts: AtomicU32,
+    /// The tick at which the channel was made.
+    since: AtomicU64,
     /// 1 while the slot itself holds a reference (the peer connected to us).
     base: AtomicU32,
 }
@@ -88,6 +90,7 @@ const FREE: Peer = Peer {
     introduced: AtomicU32::new(0),
     reading: AtomicU32::new(0),
     doubts: AtomicU32::new(0),
+    since: AtomicU64::new(0),
     base: AtomicU32::new(0),
 };
 
@@ -127,6 +130,16 @@ pub fn find(name: u64) -> Option<u32> {
     None
 }
 
+/// Whether a process is of our own user; `own_uid` as for [`add`].
+fn is_own(who: libc::ucred, own_uid: u32) -> bool {
+    who.uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only()
+}
+
+/// Whether a process may have a channel to this one: there are descriptors for it.
+pub fn admits(who: libc::ucred, own_uid: u32) -> bool {
+    budget::admits(is_own(who, own_uid))
+}
+
 /// Takes a slot for a new channel, with one reference. `own_uid`: ours, as the peer sees it on the channel, so that both
 /// come to the same about each other.
 pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u32> {
@@ -137,8 +150,8 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
         p.name.store(name, Relaxed);
         p.pid.store(who.pid as u32, Relaxed);
         p.uid.store(who.uid, Relaxed);
-        let is_kin = who.uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only();
-        p.kinship.store(if is_kin { KIN } else { STRANGER }, Relaxed);
+        p.since.store(clock::ticks(), Relaxed);
+        p.kinship.store(if is_own(who, own_uid) { KIN } else { STRANGER }, Relaxed);
         for t in p.told.iter().chain(&p.taken) {
             t.store(0, Relaxed);
         }
@@ -278,6 +291,25 @@ impl Peer {
     /// Whether nothing uses it but what keeps a peer that connected to us.
     pub fn is_idle(&self) -> bool {
         self.refs.load(Relaxed) == 1 && self.base.load(Relaxed) == 1
+    }
+
+    /// When its channel was made.
+    pub(super) fn since(&self) -> u64 {
+        self.since.load(Relaxed)
+    }
+
+    /// Descriptors of ours that it has taken: the channel, and what it rings and is rung by.
+    pub(super) fn descriptors_taken(&self) -> u32 {
+        u32::from(self.channel.load(Relaxed) >= 0) + self.wakes.count()
+    }
+
+    /// Closes the channel of a peer that nothing uses. False: somebody does by now.
+    pub(super) fn dismiss(&self) -> bool {
+        let may = self.is_idle() && self.start_reading();
+        if may {
+            self.lost(); // stays marked as being read, as in `bury`
+        }
+        may
     }
 
     /// The channel has ended: the peer is not found any more, and the slot goes with the last user.

@@ -5,7 +5,7 @@
 
 use super::peers::{DEAF, KIN, OF_OLD, Peer, STRANGER};
 use super::waiters::{self, Waiter};
-use super::wakes;
+use super::{budget, wakes};
 use crate::control;
 use crate::sys::{self, clock, mem};
 use smcr_proto::rendezvous::{Bell, Message};
@@ -97,7 +97,7 @@ impl Peer {
     }
 
     fn send_ear(&self, w: Waiter) -> bool {
-        if control::is_restricted() {
+        if control::is_restricted() || !budget::admits(false) {
             return false;
         }
         let Ok(rings) = self.wakes.open_ear(w) else { return false };

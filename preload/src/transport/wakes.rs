@@ -14,12 +14,14 @@ use super::waiters::{SLOTS, Waiter};
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{Errno, Res, fd, mem, pair, porter};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// The table of a peer.
 pub struct Wakes(AtomicPtr<Table>);
 
 struct Table {
+    /// Descriptors in it.
+    count: AtomicU32,
     bells: [Slot; SLOTS],
     ears: [Slot; SLOTS],
 }
@@ -58,19 +60,20 @@ impl Slot {
     }
 
     /// What was there before and nobody uses, to be closed; -1: nothing.
-    fn put(&self, w: Waiter, fd: i32, by_porter: bool) -> i32 {
-        free(self.0.swap(name(w, fd), AcqRel), by_porter)
+    fn put(&self, w: Waiter, fd: i32, count: &AtomicU32, by_porter: bool) -> i32 {
+        count.fetch_add(1, Relaxed);
+        free(self.0.swap(name(w, fd), AcqRel), count, by_porter)
     }
 
     /// What was there and nobody uses, to be closed; -1: nothing.
-    fn empty(&self, by_porter: bool) -> i32 {
-        free(self.0.swap(0, AcqRel), by_porter)
+    fn empty(&self, count: &AtomicU32, by_porter: bool) -> i32 {
+        free(self.0.swap(0, AcqRel), count, by_porter)
     }
 
     /// As [`Self::empty`], if it is for this waiter.
-    fn empty_of(&self, w: Waiter, by_porter: bool) -> i32 {
+    fn empty_of(&self, w: Waiter, count: &AtomicU32, by_porter: bool) -> i32 {
         let is_its = |named: u64| (fd_of(named) >= 0 && (named >> 32) as u32 == w.generation()).then_some(0);
-        self.0.fetch_update(AcqRel, Acquire, is_its).map_or(-1, |named| free(named, by_porter))
+        self.0.fetch_update(AcqRel, Acquire, is_its).map_or(-1, |named| free(named, count, by_porter))
     }
 
     /// It has another number now; false if it is not this one.
@@ -81,7 +84,10 @@ impl Slot {
 }
 
 /// The descriptor of a name that was taken out, unless its last user closes it.
-fn free(named: u64, by_porter: bool) -> i32 {
+fn free(named: u64, count: &AtomicU32, by_porter: bool) -> i32 {
+    if fd_of(named) >= 0 {
+        count.fetch_sub(1, Relaxed);
+    }
     match fd_of(named) {
         fd if fd >= 0 && held::give_up(fd, by_porter) => fd,
         _ => -1,
@@ -110,7 +116,7 @@ impl Wakes {
     /// Takes what one of the peer's waiters is to be rung by. `is_kin`: the peer is of our own user.
     pub fn take_bell(&self, w: Waiter, fd: i32, is_kin: bool) {
         match self.table_or_make() {
-            Some(t) if is_kin || pair::is_end(fd) => close_bell(t.bells[w.slot()].put(w, fd::park(fd), !is_kin), is_kin),
+            Some(t) if is_kin || pair::is_end(fd) => close_bell(t.bells[w.slot()].put(w, fd::park(fd), &t.count, !is_kin), is_kin),
             _ => close_bell(fd, is_kin),
         }
     }
@@ -153,7 +159,7 @@ impl Wakes {
         }
         let t = self.table_or_make().ok_or(Errno(libc::ENOMEM))?;
         let [hears, rings] = pair::make()?;
-        close_ear(t.ears[w.slot()].put(w, fd::park(hears), pair::may_carry()));
+        close_ear(t.ears[w.slot()].put(w, fd::park(hears), &t.count, pair::may_carry()));
         w.has_new_ear();
         Ok(rings)
     }
@@ -176,18 +182,18 @@ impl Wakes {
     /// Closes an ear.
     pub fn close_ear(&self, w: Waiter) {
         if let Some(t) = self.table() {
-            close_ear(t.ears[w.slot()].empty_of(w, pair::may_carry()));
+            close_ear(t.ears[w.slot()].empty_of(w, &t.count, pair::may_carry()));
         }
     }
 
     /// Closes all ears.
     pub fn close_ears(&self) {
-        self.table().into_iter().for_each(|t| t.ears.iter().for_each(|s| close_ear(s.empty(pair::may_carry()))));
+        self.table().into_iter().for_each(|t| t.ears.iter().for_each(|s| close_ear(s.empty(&t.count, pair::may_carry()))));
     }
 
     /// Closes what the peer gave us to ring, and `channel` with it.
     pub fn close_bells(&self, channel: i32, is_kin: bool) {
-        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(|s| s.empty(!is_kin)));
+        let bells = self.table().into_iter().flat_map(|t| t.bells.iter().map(|s| s.empty(&t.count, !is_kin)));
         let mut all = [-1; SLOTS + 1];
         let channel = if channel >= 0 && held::give_up(channel, !is_kin) { channel } else { -1 };
         let given = bells.chain([channel]).filter(|fd| *fd >= 0);
@@ -197,6 +203,11 @@ impl Wakes {
             false if n > 0 => porter::let_go(&all[..n]),
             false => {}
         }
+    }
+
+    /// Descriptors here.
+    pub fn count(&self) -> u32 {
+        self.table().map_or(0, |t| t.count.load(Relaxed))
     }
 
     /// Names the descriptors here.
