@@ -24,6 +24,8 @@ use std::sync::atomic::Ordering::*;
 const FIRST_HOLD: u32 = 32;
 /// How long those that are inside a kernel send are waited for.
 const LEAVE_US: u64 = 500;
+/// How long a doorbell that was begun may take: its thread may be one that does not run while others want the processor.
+const BELL_NS: u64 = 1_000_000_000;
 
 /// Why a sender leaves the ring by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -246,14 +248,9 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     let Some(dir) = s.tx.dir() else { return };
     // No doorbell may fall into the payload: close the gate, wait for those on their way.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
-    let mut rounds = 0u32;
+    let (mut pause, mut until) = (proc::Pause::default(), None);
     while s.tx.gate.load(Acquire) & !bell::CLOSED != 0 {
-        std::hint::spin_loop();
-        rounds += 1;
-        if rounds > 1 << 14 {
-            crate::sys::proc::yield_now();
-        }
-        if rounds > 1 << 18 {
+        if pause.turn() && clock::now_ns() > *until.get_or_insert_with(|| clock::now_ns() + BELL_NS) {
             // A thread was killed between counting and sending: nobody knows whether its byte went.
             log::warn!(target: "smcr::switch", fd = sock, "a doorbell never ended; resetting");
             return end::hostile(s, sock);

@@ -98,7 +98,7 @@ impl Lock {
 
     #[cold]
     fn contend(&self, me: u32, noted: Option<&Noted>) -> Result<(), Reentered> {
-        let mut rounds = 0u32;
+        let mut pause = proc::Pause::default();
         loop {
             let owner = self.owner.load(Relaxed);
             if owner == me {
@@ -110,13 +110,7 @@ impl Lock {
                 }
                 continue;
             }
-            rounds += 1;
-            if rounds.is_multiple_of(64) {
-                proc::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-            if rounds.is_multiple_of(4096)
+            if pause.turn()
                 && proc::is_gone(owner)
                 && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
             {
@@ -292,6 +286,36 @@ mod tests {
             std::thread::yield_now();
         }
         child
+    }
+
+    /// The holder may be one that does not run while we want the processor.
+    #[test]
+    fn who_waits_for_long_sleeps() {
+        // SAFETY: all zero is a free lock.
+        let lock: Lock = unsafe { std::mem::zeroed() };
+        let sleeps = || {
+            // SAFETY: all zero is valid, and the kernel writes it.
+            let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+            // SAFETY: as above.
+            unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+            usage.ru_nvcsw
+        };
+        let (marker, begun) = (Marker::new(), AtomicU32::new(0));
+        let held = lock.take(&marker);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let (marker, before) = (Marker::new(), sleeps());
+                begun.store(1, Release); // pairs with the Acquire below
+                drop(lock.take(&marker));
+                sleeps() - before
+            });
+            while begun.load(Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(held);
+            assert!(waits.join().expect("it has taken it") > 5);
+        });
     }
 
     #[test]

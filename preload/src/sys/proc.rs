@@ -161,6 +161,44 @@ pub fn yield_now() {
     let _ = unsafe { call(Sysno::sched_yield, [0; 6]) };
 }
 
+/// Waits for another thread that is through in a moment: spins, lets others run, and sleeps in the end, up to a millisecond at
+/// once. A thread that may not be displaced (SCHED_FIFO) would keep one of lower priority from being through for ever by yielding.
+#[derive(Default)]
+pub struct Pause {
+    rounds: u32,
+    naps: u32,
+}
+
+impl Pause {
+    const SPINS: u32 = 64;
+    const YIELDS: u32 = 128;
+    const SHORTEST_US: u32 = 50;
+    const LONGEST_US: u32 = 1000;
+
+    /// One round; true if it slept.
+    pub fn turn(&mut self) -> bool {
+        if self.rounds < Pause::SPINS * Pause::YIELDS {
+            self.rounds += 1;
+            if self.rounds.is_multiple_of(Pause::SPINS) {
+                yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            return false;
+        }
+        nap((Pause::SHORTEST_US << self.naps).min(Pause::LONGEST_US));
+        self.naps = (self.naps + 1).min(5);
+        true
+    }
+}
+
+/// Sleeps for so many microseconds, or until a signal comes.
+fn nap(us: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(us) * 1000 };
+    // SAFETY: no descriptors; the time outlives the call.
+    let _ = unsafe { call(Sysno::ppoll, [0, 0, &raw const time as usize, 0, 8, 0]) };
+}
+
 /// Random bytes from the kernel.
 pub fn random<const N: usize>() -> Res<[u8; N]> {
     let mut b = [0u8; N];
