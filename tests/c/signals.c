@@ -229,6 +229,64 @@ static void handler_b(void) {
     close(fd);
 }
 
+/* The peer ends its stream in the middle of a send, and a handler above that send is the first who could notice. */
+enum { ROUNDS = 12, BLOCK = 2 * MIB, BLOCKS = 4 };
+static volatile sig_atomic_t again; /* a moment after it has returned: what it interrupts goes on in between */
+static void send_one(int s) {
+    int e = errno;
+    struct itimerval soon = {{0, 0}, {0, 40}};
+    rings++;
+    send(handler_fd, "H", 1, MSG_NOSIGNAL);
+    if (again)
+        setitimer(ITIMER_REAL, &soon, NULL);
+    errno = e;
+}
+static void ends_below_a(void) {
+    static char block[BLOCK];
+    int l = listen_on(PORT);
+    memset(block, 'd', BLOCK);
+    on_signal(SIGALRM, send_one, SA_RESTART);
+    for (int i = 0; i < ROUNDS; i++) {
+        meet();
+        handler_fd = accept_from(l);
+        warm(handler_fd);
+        rings = 0;
+        again = 1;
+        raise(SIGALRM);
+        for (int n = 0; n < BLOCKS; n++)
+            put(handler_fd, block, BLOCK);
+        again = 0;
+        tick(0, 0);
+        MUST(shutdown(handler_fd, SHUT_WR));
+        if (recv(handler_fd, buf, 1, 0) != 0)
+            die("recv");
+        tell_pid(rings);
+        close(handler_fd);
+    }
+    close(l);
+}
+static void ends_below_b(void) {
+    unsigned seed = 8;
+    int good = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        meet();
+        int fd = dial(PORT);
+        warm(fd);
+        long data = 0, handler = 0, ends = rnd(&seed) % (BLOCK * (BLOCKS / 2));
+        for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;) {
+            for (ssize_t k = 0; k < n; k++)
+                buf[k] == 'H' ? handler++ : data++;
+            if (ends >= 0 && data > ends) {
+                MUST(shutdown(fd, SHUT_WR));
+                ends = -1;
+            }
+        }
+        good += data == (long)BLOCK * BLOCKS && handler <= hear_pid();
+        close(fd);
+    }
+    say("whole %d of %d", good, ROUNDS);
+}
+
 /* siglongjmp out of a recv, a send and a poll that wait; the connection goes on. */
 static sigjmp_buf jump;
 static void jump_out(int s) { siglongjmp(jump, 1); }
@@ -294,6 +352,7 @@ const struct test tests[] = {{"eintr", eintr_a, eintr_b, 0},
                              {"hail", hail_a, hail_b, WHOLE},
                              {"masks", masks_a, masks_b, 0},
                              {"handler_io", handler_a, handler_b, 0},
+                             {"ends_below_handler", ends_below_a, ends_below_b, 0},
                              {"longjmp", longjmp_a, longjmp_b, 0},
                              {"accept", accept_a, accept_b, 0},
                              {0}};

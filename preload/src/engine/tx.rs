@@ -171,7 +171,7 @@ fn has_gone(s: &Sock, sock: i32, back: &Dir) -> bool {
         return false;
     }
     switch::spill(s, sock, switch::Spill::HalfClosed);
-    true
+    !s.tx_in_memory() // a handler above the sender finds it where it was
 }
 
 /// One pass under the lock: as much as fits. `first`: nothing of this call was moved before.
@@ -333,13 +333,17 @@ fn limit(s: &Sock, size: usize) -> usize {
     }
 }
 
-/// Before a kernel send: what the ring still owes the stream goes first. Errors as send(2)'s.
+/// Before a kernel send: what the ring still owes the stream goes first. Errors as send(2)'s; EAGAIN in a handler above who pays.
 #[cold]
 pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     loop {
         let sock = wait::descriptor_now(s, sock);
-        if debt::pay(s, sock) {
+        let marker = Marker::new();
+        let Ok(held) = s.tx.lock.take(&marker) else { return Err(Errno(libc::EAGAIN)) };
+        let paid = debt::pay_locked(s, sock);
+        drop(held);
+        if paid {
             return Ok(());
         }
         if nonblock {
