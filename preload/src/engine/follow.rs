@@ -29,8 +29,16 @@ pub enum Source {
 /// Follows the producer's switches as far as the stream has been taken, and says where it goes on.
 #[inline]
 pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
-    let mut taken_back = 0;
+    follow_on(s, sock, dir, &mut 0)
+}
+
+/// As [`follow`], for a call that does so again and again: `turns` of the stream are counted, and only so many are followed.
+#[inline]
+pub fn follow_on(s: &Sock, sock: i32, dir: &Dir, turns: &mut u32) -> Source {
     loop {
+        if *turns > MOST_TURNS {
+            return Source::Broken;
+        }
         let passed = s.rx.switches.load(Relaxed);
         if s.rx_in_memory() {
             urgent::pass_over(s, dir);
@@ -59,7 +67,7 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
                 Some(_) => {}
             }
             match follow_to_tcp(s, sock, dir, passed) {
-                Followed::Yes => {}
+                Followed::Yes => *turns += 1,
                 Followed::NotYet => return Source::Ring(0),
                 Followed::Broken => return Source::Broken,
             }
@@ -68,18 +76,18 @@ pub fn follow(s: &Sock, sock: i32, dir: &Dir) -> Source {
                 return Source::Tcp(u64::MAX);
             }
             match follow_to_memory(s, sock, dir, passed) {
-                ToMemory::Yes => {}
                 ToMemory::After(n) => return Source::Tcp(n),
                 ToMemory::NotYet => return Source::Tcp(0),
-                ToMemory::TakenBack if taken_back < MOST_TAKEN_BACK => taken_back += 1,
-                ToMemory::TakenBack | ToMemory::Broken => return Source::Broken,
+                ToMemory::Yes | ToMemory::TakenBack => *turns += 1,
+                ToMemory::Broken => return Source::Broken,
             }
         }
     }
 }
 
-/// A peer takes back a mark whose proof the kernel does not take. In one call that is rare once.
-const MOST_TAKEN_BACK: u32 = 1000;
+/// Switches that one call follows without a byte between them, marks that were taken back among them (those whose proof the kernel does
+/// not take). One or two are rare; a peer that claims them without end would keep a call, which may have no time, and the lock.
+pub const MOST_TURNS: u32 = 100;
 
 /// Follows switches without reading: for a side that only sends.
 pub fn progress(s: &Sock, sock: i32) {
@@ -346,4 +354,27 @@ pub fn take_back_request(s: &Sock, dir: &Dir) -> bool {
         s.clear(flag::FROZEN);
     }
     back
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_without_a_byte_between_them_are_followed_for_a_while() {
+        // SAFETY: all zero is a fresh record, and so is the page's half.
+        let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        dir.size.store(region::RING_MIN as u32, Relaxed);
+        s.rx.switches.store(2, Relaxed);
+        let mut turns = 0;
+        for followed in (2..=MOST_TURNS).step_by(2) {
+            // As far as one can be ahead: to memory and back.
+            dir.switch.store(s.rx.switches.load(Relaxed) + 2, Release);
+            assert!(matches!(follow_on(&s, -1, &dir, &mut turns), Source::Tcp(u64::MAX)));
+            assert_eq!((turns, s.rx.switches.load(Relaxed)), (followed, followed + 2));
+        }
+        dir.switch.store(s.rx.switches.load(Relaxed) + 2, Release);
+        assert!(matches!(follow_on(&s, -1, &dir, &mut turns), Source::Broken));
+        assert!(matches!(follow(&s, -1, &dir), Source::Tcp(u64::MAX)), "another call");
+    }
 }

@@ -221,12 +221,13 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     {
         return step;
     }
+    let mut turns = 0;
     loop {
-        match follow::follow(s, sock, dir) {
+        match follow::follow_on(s, sock, dir, &mut turns) {
             Source::Ring(0) => return at_end(s, sock, dir, flags, 0),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
             Source::Tcp(limit) => match from_tcp::read(s, sock, Some(dir), bufs, from, flags, limit) {
-                Step::Moved(0) => {} // the stream moved on: follow it
+                Step::Moved(0) => turns += 1, // the stream moved on: follow it
                 step => return step,
             },
             // Before the proof the claims are a stranger's, who must not harm this connection.

@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Flags that need the kernel's own TCP.
 const TCP_ONLY: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
+/// Wishes of the peer's that one call follows without sending anything: a peer can wish faster than they are followed.
+const ASKED: u32 = 16;
+
 /// Turns a result into a C result.
 #[inline]
 pub fn to_c(r: Res) -> isize {
@@ -129,6 +132,7 @@ unsafe fn send_anyhow(
     let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
     let number = fd;
     let mut fd = fd;
+    let mut asked = 0;
     loop {
         if visit.is_some() {
             fd = wait::descriptor_now(s, fd);
@@ -154,7 +158,8 @@ unsafe fn send_anyhow(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {
             return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
         }
-        if follow::is_asked(s) {
+        if asked < ASKED && follow::is_asked(s) {
+            asked += 1;
             switch::attend(s, fd); // to memory, if it can be done now
             if s.tx_in_memory() {
                 continue;
