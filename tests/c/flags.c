@@ -228,6 +228,61 @@ static void oob_b(void) {
     meet();
 }
 
+/* The mark stands right behind what came before: a receive that has that ends there, whatever it wants, and so does a look. */
+static void oob_at_once(int fd, const char *first, const char *second) {
+    R(send(fd, first, 3, 0));
+    settle();
+    R(send(fd, "!", 1, MSG_OOB));
+    R(send(fd, second, 3, 0));
+    meet_settled();
+    meet();
+}
+static void oob_at_once_a(void) {
+    int fd = conn();
+    oob_at_once(fd, "abc", "def");
+    oob_at_once(fd, "ghi", "jkl");
+    oob_at_once(fd, "mno", "pqr");
+    put_stream(fd, 3 * MIB, 8);
+    meet();
+}
+static void at_mark(int fd) {
+    int mark = -1;
+    R(ioctl(fd, SIOCATMARK, &mark));
+    say("at mark %d, unread %d", mark, now_in(fd));
+}
+static void oob_at_once_b(void) {
+    int fd = conn();
+    meet_settled();
+    say("%s", poll_text(events(fd, POLLIN | POLLPRI, 0)));
+    at_mark(fd);
+    take(fd, 50, MSG_PEEK);
+    take(fd, 1, 0);
+    at_mark(fd);
+    take(fd, 50, 0);
+    at_mark(fd);
+    take(fd, 1, MSG_OOB);
+    take(fd, 50, 0);
+    at_mark(fd);
+    take(fd, 50, MSG_DONTWAIT);
+    meet();
+    meet_settled();
+    R(recv(fd, buf, 6, MSG_WAITALL));
+    at_mark(fd);
+    R(recv(fd, buf, 3, MSG_WAITALL));
+    say("%.3s", buf);
+    take(fd, 1, MSG_OOB);
+    sol_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+    meet();
+    meet_settled();
+    R(recv(fd, buf, 7, MSG_WAITALL));
+    at_mark(fd);
+    R(recv(fd, buf, 4, MSG_WAITALL));
+    say("%.4s", buf);
+    meet();
+    get_stream(fd, 3 * MIB, 8);
+    meet();
+}
+
 static void errqueue_a(void) {
     int fd = conn();
     take(fd, 10, MSG_ERRQUEUE);
@@ -320,6 +375,7 @@ const struct test tests[] = {{"peek", peek_a, peek_b, 0},
                              {"trunc", trunc_a, trunc_b, 0},
                              {"more_and_cork", more_a, more_b, 0},
                              {"oob", oob_a, oob_b, 0},
+                             {"oob_at_once", oob_at_once_a, oob_at_once_b, 0},
                              {"errqueue", errqueue_a, errqueue_b, 0},
                              {"zerocopy", zerocopy_a, zerocopy_b, 0},
                              {"peek_growing", peek_growing_a, peek_growing_b, COLD | SWITCHES},

@@ -74,13 +74,18 @@ pub fn move_offset(s: &Sock, n: usize) {
     }
 }
 
-/// A PEEK that passed over, or took, `peeked` bytes of the ring and wants more, when the stream goes on in TCP behind it.
+/// A PEEK that passed over, or took, `peeked` bytes of the ring and wants more, when the stream goes on in TCP behind it. One that has
+/// something ends before an urgent byte, as the kernel's does.
 pub fn behind_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, peeked: usize, flags: i32) -> usize {
     let ring = left_of_ring(s, dir, 1) as usize;
     if ahead(s, dir) == 0 || peeked < ring {
         return 0;
     }
-    tcp(s, sock, at_kernel(s, dir, 1) as usize + peeked - ring, bufs, from, flags)
+    let skip = at_kernel(s, dir, 1) as usize + peeked - ring;
+    if skip == 0 && from > 0 && fd::is_at_mark(sock) {
+        return 0;
+    }
+    tcp(s, sock, skip, bufs, from, flags)
 }
 
 /// A PEEK that reached the switch: what the ring behind it holds, once the peer is proved, and TCP behind that.

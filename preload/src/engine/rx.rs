@@ -11,7 +11,7 @@ use super::{bell, beside, bulk, close, end, fast, from_tcp, inside, kernel, link
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{self, Errno, Res};
+use crate::sys::{self, Errno, Res, fd};
 use crate::transport::region::{self, Dir};
 use smcr_proto::cursor;
 use std::sync::atomic::Ordering::*;
@@ -226,6 +226,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
         match follow::follow_on(s, sock, dir, &mut turns) {
             Source::Ring(0) => return at_end(s, sock, dir, flags, 0),
             Source::Ring(n) => return from_ring(s, sock, dir, bufs, from, flags, n),
+            Source::Tcp(_) if from > 0 && flags & libc::MSG_PEEK == 0 && fd::is_at_mark(sock) => return Step::End, // as in `receive`
             Source::Tcp(limit) => match from_tcp::read(s, sock, Some(dir), bufs, from, flags, limit) {
                 Step::Moved(0) => turns += 1, // the stream moved on: follow it
                 step => return step,

@@ -259,14 +259,14 @@ pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
 /// ioctl answers that memory changes; None: ask the kernel.
 pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys::Errno>> {
     s.region()?;
+    let asks = matches!(request, libc::FIONREAD | SIOCATMARK) && s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed));
+    if asks {
+        follow::progress(s, sock);
+    }
     match request {
-        libc::FIONREAD => {
-            if s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed)) {
-                follow::progress(s, sock);
-            }
-            Some(peek::unread(s, sock).map(|n| n as i32))
-        }
+        libc::FIONREAD => Some(peek::unread(s, sock).map(|n| n as i32)),
         SIOCATMARK if s.is_linked() => Some(Ok(i32::from(urgent::is_at_mark(s)))),
+        SIOCATMARK if s.rx_in_memory() => Some(Ok(0)), // an urgent byte goes through TCP, behind what the ring holds
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
         libc::TIOCOUTQ if s.tx_in_memory() => Some(Ok(0)),
         _ => None,
