@@ -166,6 +166,42 @@ static void echo_back_beside_another(void) {
     echo_back();
 }
 
+/* A sender whose peer calls it back to TCP meanwhile. */
+enum { JUMPS = 20 };
+static void called_back_a(void) {
+    volatile int left = 0, sure = 0;
+    the_fd = conn();
+    on_signal(SIGALRM, jump, 0);
+    meet();
+    tick(40, 40);
+    if (sigsetjmp(out, 1))
+        left++;
+    while (left < JUMPS) {
+        sure += send(the_fd, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+        usleep(300); /* the ring does not fill: it is the peer that wants TCP */
+    }
+    tick(0, 0);
+    R(shutdown(the_fd, SHUT_WR));
+    tell_pid(sure);
+    R(recv(the_fd, &(char){0}, 1, 0));
+    meet();
+}
+static void calls_back_b(void) {
+    static char b[64 * KIB];
+    ssize_t n, all = 0;
+    int fd = conn();
+    meet();
+    settle();
+    R(setsockopt(fd, IPPROTO_TCP, 31 /* TCP_ULP */, "nosuch", 6));
+    while ((n = recv(fd, b, sizeof b, 0)) > 0)
+        all += n;
+    R(n);
+    ssize_t more = all - hear_pid(); /* than calls that returned */
+    say("all there, and once: %d", more >= 0 && more <= JUMPS);
+    R(close(fd));
+    meet();
+}
+
 static void *leaver(void *leaves) {
     int old;
     volatile int is_back = 0;
@@ -281,6 +317,7 @@ const struct test tests[] = {{"jumps", jumps_a, echo_back, 0},
                              {"jumps_beside_a_byte", jumps_a, echo_back_beside_another, 0},
                              {"for_good", for_good_a, echo_back, 0},
                              {"by_context", by_context_a, echo_back, 0},
+                             {"called_back", called_back_a, calls_back_b, 0},
                              {"exits", exits_a, echo_back, 0},
                              {"cancelled", cancelled_a, echo_back, 0},
                              {"from_recv_in_kernel", from_recv_a, within_b, 0},

@@ -285,23 +285,41 @@ fn a_sender_that_leaves_before_it_rings() -> Result<()> {
 #[test]
 fn death_behind_a_way_back() -> Result<()> {
     const BACK_MARKED: u32 = 17;
-    let lib = library::with_faults()?;
     let cases = twice::cases("death.c")?.into_iter().filter(|c| c.name.starts_with("survivor_in_send"));
     let mut n = 0;
     for case in cases {
-        let native = case.run(Ends::Neither)?;
-        case.ensure_sound(&native)?;
-        let fired = Fired::new()?;
-        let got = case.run_with(Ends::Both, &|program| {
-            let program = program.env(fired::VARIABLE, fired.path());
-            program.env("LD_PRELOAD", lib).env("SMCR_FLIP", "262144,1").env("SMCR_HOLD", format!("{BACK_MARKED},500"))
-        })?;
-        ensure!(got.transcript == native.transcript, "{}\n---\n{}{}", native.transcript, got.transcript, got.notes);
-        fired.ensure(BACK_MARKED as usize, Event::Held)?;
+        held_on_the_way_back(&case, Some("262144,1"), BACK_MARKED, 500)?;
         n += 1;
     }
     ensure!(n == 4, "{n} cases");
     Ok(())
+}
+
+/// A handler would leave a sender by a jump when its peer has called it back to TCP, and what it owes is noted, but not the way back.
+#[test]
+fn a_jump_on_the_way_back() -> Result<()> {
+    let cases = twice::cases("leaving.c")?;
+    let case = cases.iter().find(|c| c.name == "called_back").context("the case")?;
+    const GATE_CLOSED: u32 = 16;
+    held_on_the_way_back(case, None, GATE_CLOSED, 300)
+}
+
+/// `case`, in which `step` of each way back takes so long, ends as natively.
+fn held_on_the_way_back(case: &twice::Case, flip: Option<&str>, step: u32, ms: u32) -> Result<()> {
+    let lib = library::with_faults()?;
+    let native = case.run(Ends::Neither)?;
+    case.ensure_sound(&native)?;
+    let fired = Fired::new()?;
+    let got = case.run_with(Ends::Both, &|program| {
+        let program = program.env(fired::VARIABLE, fired.path());
+        let program = program.env("LD_PRELOAD", lib).env("SMCR_HOLD", format!("{step},{ms}"));
+        match flip {
+            Some(flip) => program.env("SMCR_FLIP", flip),
+            None => program,
+        }
+    })?;
+    ensure!(got.transcript == native.transcript, "{}\n---\n{}{}", native.transcript, got.transcript, got.notes);
+    fired.ensure(step as usize, Event::Held)
 }
 
 /// The ends that pass a step in a mill, and what brings them there: a variable, and how the peer waits.

@@ -28,6 +28,9 @@ pub const FIN_RST: u32 = 3;
 /// Value of `rx.end`: neither end ended it, but this host's kernel (`ss -K`); its error is kept.
 pub const ABORTED: u32 = 4;
 
+/// Value of `rx.end`: we have reset it ([`reset`]).
+pub const OURS: u32 = 5;
+
 /// As [`found`] for a reset. Where it would be taken for the kernel's answer to a doorbell, its error says
 /// whether it came from the peer at all. The kernel tells it once, and nobody else will want to know: what a send
 /// gets then is not the kernel's to say either ([`answer_send`]).
@@ -75,7 +78,6 @@ pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
         && s.rx.end.load(Relaxed) == RST
         && dir.fin.load(Acquire) & (fin::RESET | fin::LINGER0) == 0
         && left_nothing(s)
-        && !was_ours(s)
 }
 
 /// What a send gets where the kernel's socket would answer otherwise than TCP's at the same state of
@@ -108,7 +110,7 @@ pub fn is_behind_death(s: &Sock, sock: i32, e: Errno) -> bool {
 /// As [`is_behind_death`] for an error that waited in the kernel's socket: there our own FIN is no reason for EPIPE, and a shutdown that
 /// comes too late has set its flag.
 fn is_error_of_death(s: &Sock, sock: i32, e: Errno) -> bool {
-    let died = e.0 == libc::EPIPE && s.rx.dir().is_some_and(|d| is_killed(s, sock, d));
+    let died = e.0 == libc::EPIPE && !was_ours(s) && s.rx.dir().is_some_and(|d| is_killed(s, sock, d));
     if died {
         s.rx.end.store(FIN_RST, Relaxed);
     }
@@ -153,7 +155,7 @@ pub enum Verdict {
     Eof,
     /// Reset, and the kernel's socket says so itself.
     Reset,
-    /// Reset, but the kernel's socket has a FIN only: the peer died with our bytes unread in the ring.
+    /// Reset, but the kernel's socket has a FIN only: the peer died with our bytes unread in the ring, or we have reset it.
     Died,
 }
 
@@ -164,6 +166,7 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
         // A dead peer's kernel resets when a doorbell was unread; TCP does so for payload only.
         RST if is_reset_for_bell(s, dir) => Verdict::Eof,
         RST | ABORTED => Verdict::Reset,
+        OURS => Verdict::Died,
         FIN | FIN_RST if comes_reset(marks) && has_reset_come(s, sock) => Verdict::Reset,
         FIN | FIN_RST => {
             if marks & fin::RESET != 0 || is_killed(s, sock, dir) {
@@ -305,7 +308,7 @@ pub fn death_is_pending(s: &Sock, sock: i32) -> bool {
 
 /// Whether we reset the connection ourselves.
 pub fn was_ours(s: &Sock) -> bool {
-    s.reason.load(Relaxed) == Reason::PeerHostile.code()
+    s.rx.end.load(Relaxed) == OURS
 }
 
 /// Whether the peer had read all that we left in its ring. After a way back: what lies before the mark, and what
@@ -355,10 +358,18 @@ pub fn hostile(s: &Sock, sock: i32) {
     reset(s, sock);
 }
 
+/// As [`hostile`], for a call that tells the program.
+#[cold]
+pub fn broken(s: &Sock, sock: i32) -> Errno {
+    hostile(s, sock);
+    take_death(s);
+    Errno(libc::ECONNRESET)
+}
+
 /// Resets a connection that can't go on.
 #[cold]
 pub fn reset(s: &Sock, sock: i32) {
-    found(s, RST);
+    found(s, OURS);
     s.set(flag::PINNED | flag::SHUT_WR);
     s.clear(flag::OWES);
     s.set_state(State::Pinned);
@@ -384,6 +395,20 @@ pub fn pipe_signal(flags: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_of_ours_is_told_once_whatever_its_reason() {
+        // SAFETY: all zero is a fresh record, and so is a direction of a page.
+        let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        s.rx_medium.store(medium::SHM, Relaxed);
+        s.note(Reason::CountMismatch);
+        reset(&s, -1);
+        assert!(was_ours(&s) && !is_reset_for_bell(&s, &dir));
+        assert!(matches!(outcome(&s, -1, &dir, false), Some(Step::Failed(Errno(libc::ECONNRESET)))));
+        assert!(matches!(outcome(&s, -1, &dir, false), Some(Step::End)));
+        found(&s, FIN);
+        assert!(was_ours(&s), "its FIN comes later");
+    }
 
     #[test]
     fn a_broken_pipe_that_a_send_has_left_is_for_sends() {

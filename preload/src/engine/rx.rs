@@ -236,10 +236,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
                 proof::has_failed(s);
                 return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX);
             }
-            Source::Broken => {
-                end::hostile(s, sock);
-                return Step::Failed(Errno(libc::ECONNRESET));
-            }
+            Source::Broken => return Step::Failed(end::broken(s, sock)),
         }
     }
 }
@@ -278,8 +275,7 @@ fn from_ring(
         return Step::Failed(Errno(libc::EFAULT));
     }
     let Some((ring, size)) = bulk::ring_to_read(s, dir) else {
-        end::hostile(s, sock);
-        return Step::Failed(Errno(libc::ECONNRESET));
+        return Step::Failed(end::broken(s, sock));
     };
     let tail = s.rx.cursor.load(Relaxed);
     let copy = |pos: u64, at: usize, n: usize| {

@@ -335,25 +335,30 @@ fn give_back(s: &Sock, sock: i32, dir: &Dir) -> bool {
     if end::has_died(s, sock) {
         return false;
     }
-    let claimed = dir.ctl.fetch_update(AcqRel, Acquire, |c| {
-        (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)
-    });
-    if claimed.is_err() {
-        return false; // the consumer reads on from the ring
-    }
+    let claim = |c| (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN);
+    // No handler may leave it half done.
+    signals::quietly(|| {
+        let claimed = dir.ctl.fetch_update(AcqRel, Acquire, claim).is_ok(); // else the consumer reads on from the ring
+        if claimed {
+            pay_back(s, sock, dir);
+        }
+        claimed
+    })
+}
+
+/// The request is taken: the way to TCP, and what the peer has frozen goes there as far as that takes it now.
+fn pay_back(s: &Sock, sock: i32, dir: &Dir) {
     fault::pass(Fault::RequestTaken);
     let (from, to) = (dir.frozen.load(Relaxed), s.tx.cursor.load(Relaxed));
     let size = s.tx.size.load(Relaxed) as usize;
     let annex = take_up::claimed(dir);
     let (Some(_), Some(annex)) = (smcr_proto::cursor::readable(to, from, size), annex) else {
-        end::hostile(s, sock);
-        return true;
+        return end::hostile(s, sock);
     };
     debt::owe(s, annex, from);
     let stays = dir.ctl.load(Relaxed) & ctl::PINNED != 0;
     back_to_tcp(s, sock, if stays { Spill::Pinned } else { Spill::Aside }, from);
     debt::pay_locked(s, sock);
-    true
 }
 
 /// Answers the peer's switch with our own, in the call that received: a side that only receives

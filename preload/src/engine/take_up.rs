@@ -7,7 +7,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{bell, bulk, count, debt, end, kernel, offer, proof, rx, switch};
+use super::{bell, bulk, count, debt, end, kernel, offer, proof, rx, signals, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -105,15 +105,18 @@ impl Taken {
         let Some((ring, size)) = bulk::rx_ring(s, dir) else { return false };
         let from = s.rx.cursor.load(Relaxed);
         let n = n.min(size);
-        let Some(room) = self.room(s, dir, n) else { return false };
-        if room.len() < n {
-            return false;
-        }
-        // SAFETY: the annex has room for as many bytes.
-        unsafe { ring.get(from, room.as_mut_ptr(), n) };
-        self.took(s, n);
-        rx::give_back(s, dir, size, from + n as u64);
-        true
+        // A handler that left it would have them in both places, or in none.
+        signals::quietly(|| {
+            let Some(room) = self.room(s, dir, n) else { return false };
+            if room.len() < n {
+                return false;
+            }
+            // SAFETY: the annex has room for as many bytes.
+            unsafe { ring.get(from, room.as_mut_ptr(), n) };
+            self.took(s, dir, n);
+            rx::give_back(s, dir, size, from + n as u64);
+            true
+        })
     }
 
     /// Takes what is there, or follows; false if there is nothing now.
@@ -146,24 +149,28 @@ impl Taken {
     }
 
     fn read(&mut self, s: &Sock, sock: i32, dir: &Dir, n: u64) -> bool {
-        let Some(room) = self.room(s, dir, n as usize) else { return false };
-        match net::recv_slice(sock, room, libc::MSG_DONTWAIT) {
-            Ok(n) if n > 0 => {
-                count::took(s, n as u64);
-                self.took(s, n);
-                true
+        // As above.
+        signals::quietly(|| {
+            let Some(room) = self.room(s, dir, n as usize) else { return false };
+            match net::recv_slice(sock, room, libc::MSG_DONTWAIT) {
+                Ok(n) if n > 0 => {
+                    count::took(s, n as u64);
+                    self.took(s, dir, n);
+                    true
+                }
+                Err(e) => {
+                    end::took(s, e);
+                    false
+                }
+                Ok(_) => false,
             }
-            Err(e) => {
-                end::took(s, e);
-                false
-            }
-            Ok(_) => false,
-        }
+        })
     }
 
     /// So many more are in the annex: from here on they come first for everybody who reads.
-    fn took(&mut self, s: &Sock, n: usize) {
+    fn took(&mut self, s: &Sock, dir: &Dir, n: usize) {
         self.bytes += n;
+        dir.annex.store(self.bytes as u64, Relaxed); // a call that is left is begun anew behind them
         s.rx.gate.store(1, Relaxed);
     }
 

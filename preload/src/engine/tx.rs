@@ -204,8 +204,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     if free < want || limited || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
         let Some((f, z)) = look_at_tail(s, dir, head, size, want) else {
             drop(held);
-            end::hostile(s, sock);
-            return Step::Failed(Errno(libc::ECONNRESET));
+            return Step::Failed(end::broken(s, sock));
         };
         (free, size) = (f, z);
     }
