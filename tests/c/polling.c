@@ -319,6 +319,36 @@ static void handed(int by_select) {
 static void poll_handed(void) { handed(0); }
 static void select_handed(void) { handed(1); }
 
+/* A low-water mark that is reached by what lies in memory and what has come through TCP behind that together. */
+static void low_water_a(void) {
+    static char all[4000];
+    int fd = conn(), ep = MUST(epoll_create1(0));
+    struct epoll_event e = {.events = EPOLLIN};
+    sol_int(fd, SOL_SOCKET, SO_RCVLOWAT, 2000);
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    meet();
+    meet_settled();
+    say("below: %s %d", poll_text(events(fd, POLLIN, 30)), epoll_wait(ep, &e, 1, 30));
+    meet();
+    meet_settled();
+    say("above: %s %d", poll_text(events(fd, POLLIN, 2000)), epoll_wait(ep, &e, 1, 2000));
+    say("%d", now_in(fd));
+    R(recv(fd, all, sizeof all, 0));
+    say("after: %s %d", poll_text(events(fd, POLLIN, 30)), epoll_wait(ep, &e, 1, 30));
+    meet();
+}
+static void low_water_b(void) {
+    static char all[1500];
+    int fd = conn();
+    meet();
+    R(send(fd, all, 1500, 0));
+    meet_settled();
+    meet();
+    R(send(fd, all, 600, MSG_ZEROCOPY)); /* keeps to TCP from here on */
+    meet_settled();
+    meet();
+}
+
 const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select", select_a, select_b, 0},
                              {"room", room_a, room_b, 0},
@@ -330,4 +360,5 @@ const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select_beside", select_beside, meet, COLD | SWITCHES},
                              {"poll_handed", poll_handed, meet, COLD | SWITCHES},
                              {"select_handed", select_handed, meet, COLD | SWITCHES},
+                             {"low_water_behind", low_water_a, low_water_b, 0},
                              {0}};

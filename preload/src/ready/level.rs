@@ -66,6 +66,12 @@ pub fn usual(s: &Sock, out: bool) -> Option<u32> {
     Some(if readable { IN } else { 0 } | if writable { OUT } else { 0 })
 }
 
+/// Whether what is unread on both sides of a switch reaches the low-water mark together.
+#[cold]
+fn reaches(s: &Sock, sock: i32, low: u64) -> bool {
+    peek::unread(s, sock).is_ok_and(|n| n as u64 >= low)
+}
+
 /// Everything that is ready now. `look`: also ask the kernel's socket for its end now and then (epoll
 /// sets hear of it from the kernel's set instead).
 pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
@@ -91,7 +97,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
                 kernel::look_at_kernel_for_sender(s, sock);
             }
             ended = end::verdict(s, sock, dir);
-            if unread >= u64::from(s.low_water.load(Relaxed).max(1)) || (unread > 0 && ended != Verdict::Open) {
+            let low = u64::from(s.low_water.load(Relaxed).max(1));
+            if unread >= low || unread > 0 && (ended != Verdict::Open || switched && reaches(s, sock, low)) {
                 bits |= IN;
             }
         }
@@ -126,8 +133,9 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     }
     if !rx_memory {
         let is_payload = || peek::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0 || desc::is_at_mark(sock);
-        let readable = kernel & IN != 0 && is_payload();
-        bits |= kernel & (RDHUP | HUP | ERR) | if readable { kernel & IN } else { 0 };
+        let low = u64::from(s.low_water.load(Relaxed));
+        let readable = kernel & IN != 0 && is_payload() || switched && low > 1 && reaches(s, sock, low);
+        bits |= kernel & (RDHUP | HUP | ERR) | if readable { IN } else { 0 };
     }
     bits |= kernel & PRI | if urgent::is_unread(s) { PRI } else { 0 };
     if s.has(flag::PINNED) && ended == Verdict::Open {
