@@ -113,6 +113,39 @@ static void send_timeout_b(void) {
     meet();
 }
 
+/* One limit for the whole of a send, of which the end goes through TCP to a slow reader: each part of that would wait for less. */
+static void timed_whole_a(void) {
+    static char some[700 * KIB];
+    int fd = conn(), there = 0;
+    struct pollfd told = {3, POLLIN, 0}; /* the other end, as in unread.c */
+    meet();
+    while (there < 1000) {
+        usleep(20000);
+        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
+    }
+    while (poll(&told, 1, 150) == 0)
+        get(fd, some, sizeof some);
+    hear();
+    while (get(fd, some, sizeof some) == sizeof some)
+        ;
+    meet();
+}
+static void timed_whole_b(void) {
+    enum { ALL = 300 * MIB };
+    int fd = conn();
+    char *p = mmap(NULL, ALL, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct timespec from, to;
+    timeouts(fd, SO_SNDTIMEO, 1000);
+    meet();
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    ssize_t n = send(fd, p, ALL, 0);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    say("a part %d in time %d", n > 0 && n < ALL, to.tv_sec - from.tv_sec < 10);
+    tell('.');
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+
 static void *put_40(void *fd) {
     put_stream(*(int *)fd, 40 * MIB, is_a ? 31 : 32);
     return NULL;
@@ -354,6 +387,7 @@ static void slow_relay_b(void) {
 const struct test tests[] = {{"until_full", until_full_a, until_full_b, 0},
                              {"blocked_send", blocked_a, blocked_b, WHOLE},
                              {"send_timeout", send_timeout_a, send_timeout_b, 0},
+                             {"send_timeout_whole", timed_whole_a, timed_whole_b, 0},
                              {"both_ways", both_ways, both_ways, WHOLE},
                              {"duplex_epoll", duplex, duplex, WHOLE},
                              {"single_bytes", single, single, 0},

@@ -94,6 +94,7 @@ const PROGRAMS: &[&str] = &[
     "execs",
     "inherited",
     "unread",
+    "chases",
     "stdio",
     "threads",
     "withdrawn",

@@ -2,17 +2,22 @@
 //! back ([`super::take_up`]). It comes, and stays until the peer has asked.
 //!
 //! A peer that has said its last word calls as well, and for its sake alone the direction would go back to TCP at once
-//! (`Spill::HalfClosed`), before the peer could ask. So that spill is held off while the call stands. The peer clears it with its
-//! request; one that dies before does not, and what holds the sender back then is time. Called by [`super::switch`] and [`super::wait`].
+//! (`Spill::HalfClosed`), before the peer could ask. The same goes for a ring that is full, which nobody reads meanwhile. So these
+//! spills are held off while the call stands. The peer clears it with its request; one that dies before does not, and what holds the
+//! sender back then is time. Called by [`super::switch`], by [`super::wait`], and where a ring is found full.
 
-use super::switch;
+use super::{follow, switch};
 use crate::family::sock::Sock;
-use crate::sys::clock;
+use crate::sys::{clock, fd};
 use crate::transport::region::ctl;
 use std::sync::atomic::Ordering::*;
 
 /// How long the peer may take to ask, in units of 2^20 ns: as long as it tries (`rendezvous::handover`).
 const PATIENCE: u32 = 2000;
+/// How long a call that may not wait does so all the same, where nothing else could tell its program that it may go on.
+const MOMENT_NS: u64 = 10_000_000;
+/// After how many ns a full ring that is kept is looked at again.
+pub const AGAIN_NS: u64 = 1_000_000;
 
 /// Goes to memory if the peer calls. It calls again if that could not be done now: who waits must not be called for ever.
 pub fn come(s: &Sock, sock: i32) {
@@ -36,6 +41,25 @@ pub fn is_kept(s: &Sock) -> bool {
         dir.ctl.fetch_and(!ctl::COME, AcqRel);
     }
     is_kept
+}
+
+/// As [`is_kept`], for a ring that is full.
+#[inline]
+pub fn keeps_full(s: &Sock) -> bool {
+    let is_called = |s: &Sock| s.tx.dir().is_some_and(|d| d.ctl.load(Relaxed) & ctl::COME != 0);
+    !s.is_linked() && s.tx_in_memory() && is_called(s) && is_kept(s)
+}
+
+/// The ring is full, and who waits for room hears of room in TCP alone: the peer asks in a moment for all to go there. True: it has.
+pub fn await_request(s: &Sock) -> bool {
+    if !keeps_full(s) {
+        return false;
+    }
+    let until = clock::now_ns() + MOMENT_NS;
+    while !follow::is_asked(s) && is_kept(s) && clock::now_ns() < until {
+        let _ = fd::poll(&mut [], 1);
+    }
+    follow::is_asked(s)
 }
 
 fn now() -> u32 {

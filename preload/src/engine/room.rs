@@ -2,7 +2,7 @@
 //!
 //! [`super::wait`] calls it for a blocking send, `ready` for poll and epoll.
 
-use super::{known, switch};
+use super::{called, known, switch};
 use crate::family;
 use crate::family::sock::Sock;
 use crate::layout::word::EACH;
@@ -39,6 +39,9 @@ pub const UNNAMED_NS: u64 = 150_000;
 pub fn prepare_writer(s: &Sock, sock: i32, me: Option<Waiter>, reads: bool) -> Option<u64> {
     let dir = s.tx.dir().filter(|d| s.tx_in_memory() && !has_room(s, d))?;
     let Some(me) = me else {
+        if called::keeps_full(s) {
+            return Some(called::AGAIN_NS);
+        }
         switch::spill(s, sock, switch::Spill::NoWaiter);
         return None;
     };

@@ -196,6 +196,7 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         process::count(Counter::Accelerated, 1);
     }
     s.note(Reason::None);
+    s.tries.store(0, Relaxed);
     process::count(Counter::SwitchTxMem, 1);
     config::arm_flip(&s.tx.flip);
     log::debug!(target: "smcr::switch", fd = sock, at, "sending moves to memory");
@@ -211,6 +212,9 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
 /// Moves sending to TCP if nobody reads the full ring. Some: its consumer may just be slow, and this is the time in
 /// ns after which to look again. `reads` as for [`stuck::look`].
 pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> {
+    if called::keeps_full(s) {
+        return Some(called::AGAIN_NS);
+    }
     match stuck::look(s, dir, reads) {
         Look::Wait(ns) => return Some(ns),
         Look::Unread => spill(s, sock, Spill::Unread),

@@ -60,12 +60,16 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
         offer::close_door(dir, until);
     }
     while !s.rx_in_memory() && (calls || is_marked(s, dir) || !proof::refuse(s)) {
+        // Before anything is taken: one that goes on sending puts more behind it for as long as it is not called.
+        let wishes = if calls && !is_marked(s, dir) { ctl::COME | ctl::READY } else { 0 };
+        if dir.ctl.fetch_or(wishes, AcqRel) & wishes != wishes {
+            bell::call(s, sock);
+        }
         if !taken.more(s, sock, dir) {
             if clock::now_ns() > until || calls && s.rx.end.load(Relaxed) != 0 {
                 break;
             }
-            if calls && !is_marked(s, dir) {
-                dir.ctl.fetch_or(ctl::COME | ctl::READY, AcqRel);
+            if wishes != 0 {
                 bell::call(s, sock);
             }
             let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);

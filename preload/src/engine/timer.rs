@@ -43,6 +43,11 @@ impl Timer {
         self.limit != 0
     }
 
+    /// Whether some of it is over.
+    pub fn has_begun(&self) -> bool {
+        self.deadline != 0
+    }
+
     /// Whether a handler has run since the call began, or since this was asked last: for the program the call is inside the
     /// kernel all the time, and ends by that.
     pub fn is_interrupted(&mut self) -> bool {

@@ -103,9 +103,14 @@ impl Source for FromBufs<'_> {
 /// Sends from a source until it is empty, the ring is full and the call may not wait, or the
 /// direction moves to TCP. Returns what was sent and how it stopped.
 #[inline]
-pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: bool) -> (usize, Step) {
+pub fn send(
+    s: &Sock,
+    mut sock: i32,
+    source: &mut impl Source,
+    mut nonblock: bool,
+    timer: &mut wait::Timer,
+) -> (usize, Step) {
     let mut done = 0;
-    let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if nonblock { None } else { inside::visit(s, &timer) };
     let mut waits = false;
@@ -127,10 +132,14 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: boo
             }
             Step::Full if nonblock => {
                 // In a set that is waited for itself by whom we don't see the kernel tells of room, which over a link knows of none.
-                if done == 0 && (!s.has(flag::SEEN | flag::UNSEEN) || s.is_linked() && s.has(flag::UNSEEN)) {
-                    // Nobody that we see waits for room, so nobody could be woken (hazard 5).
+                if !s.has(flag::SEEN | flag::UNSEEN) || s.is_linked() && s.has(flag::UNSEEN) {
+                    if called::await_request(s) {
+                        continue;
+                    }
+                    // Nobody that we see waits for room, so nobody could be woken (hazard 5). Also behind a part: the program may take a
+                    // short count for a full queue (epoll(7)), so the call goes on until the kernel's is full.
                     switch::spill(s, sock, switch::Spill::UnseenWriter);
-                    return (0, if s.tx_in_memory() { Step::Full } else { Step::Kernel });
+                    return (done, if s.tx_in_memory() { Step::Full } else { Step::Kernel });
                 }
                 if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked())
                     && switch::leave_unread(s, sock, dir, true).is_none()
@@ -142,7 +151,7 @@ pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: boo
             Step::Full if !waits && shadow::is_nonblocking_by_others(s, sock) => nonblock = true,
             Step::Full => {
                 waits = true;
-                if let Err(e) = wait::for_space(s, sock, &mut timer, done > 0) {
+                if let Err(e) = wait::for_space(s, sock, timer, done > 0) {
                     return (done, Step::Failed(e));
                 }
             }
@@ -334,8 +343,7 @@ fn limit(s: &Sock, size: usize) -> usize {
 
 /// Before a kernel send: what the ring still owes the stream goes first. Errors as send(2)'s; EAGAIN in a handler above who pays.
 #[cold]
-pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
-    let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
+pub fn pay_first(s: &Sock, sock: i32, nonblock: bool, timer: &mut wait::Timer) -> Res<()> {
     loop {
         let sock = wait::descriptor_now(s, sock);
         let marker = Marker::new();
@@ -348,7 +356,7 @@ pub fn pay_first(s: &Sock, sock: i32, nonblock: bool) -> Res<()> {
         if nonblock {
             return Err(Errno(libc::EAGAIN));
         }
-        wait::for_kernel_room(s, sock, &mut timer)?;
+        wait::for_kernel_room(s, sock, timer)?;
     }
 }
 
@@ -373,10 +381,17 @@ pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Opti
 /// Most of one call that goes to the kernel at once when it has left memory: in between the peer may ask for something.
 pub const PART: usize = 1 << 20;
 
-/// Sends the rest of the buffers, or a [`PART`] of it, through the kernel, blocking as the socket does.
-pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res {
+/// The most that one call may give to the kernel of `left` bytes: a [`PART`] where the direction may go to memory again.
+pub fn most(s: &Sock, left: usize) -> usize {
+    if s.tx.switches.load(Relaxed) == 0 || s.has(flag::PINNED) { left } else { left.min(PART) }
+}
+
+/// Sends the rest of the buffers, or a [`PART`] of it, through the kernel, blocking as the socket does: how much, and
+/// whether the direction has moved to memory meanwhile.
+pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res<(usize, bool)> {
     let left = (bufs.len() - from).min(PART);
-    bufs.with_parts(from, left, |part| {
+    let mut is_in_memory = false;
+    let sent = bufs.with_parts(from, left, |part| {
         let moved = through_kernel(s, sock, || {
             // SAFETY: an all-zero msghdr is valid.
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -392,9 +407,13 @@ pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: 
         match moved {
             Some(n) if n >= 0 => Ok(n as usize),
             Some(e) => Err(Errno(-e as i32)),
-            None => Ok(0),
+            None => {
+                is_in_memory = true;
+                Ok(0)
+            }
         }
-    })
+    })?;
+    Ok((sent, is_in_memory))
 }
 
 /// Ends a call with EPIPE: the signal first, unless the program asked for none.

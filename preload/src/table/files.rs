@@ -6,11 +6,12 @@ use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_r
 use super::life;
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
-use crate::engine::{begin, debt, end, inside, pipes, switch, tx, wait};
+use crate::engine::{begin, debt, end, follow, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, fd as desc, set_errno};
 use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own. `real` sends through the kernel, to
 /// the number that the socket has by then.
@@ -35,7 +36,7 @@ pub fn send_file(
         if s.tx_in_memory() {
             let mut source = FromFile::new(file, offset.as_deref().copied(), count - done as usize);
             let before = count - done as usize;
-            let r = in_memory(fd, s, &mut source, 0);
+            let r = in_memory(fd, s, &mut source, 0, &mut limit(s));
             if let (Some(to), Some(now)) = (offset.as_deref_mut(), source.offset) {
                 *to = now;
             }
@@ -55,8 +56,14 @@ pub fn send_file(
             continue;
         }
         let left = count - done as usize;
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0)) {
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0), &mut limit(s)) {
             return if done > 0 { done } else { to_c(Err(e)) };
+        }
+        if follow::is_asked(s) {
+            switch::attend(s, fd); // to memory, if it can be done now
+            if s.tx_in_memory() {
+                continue;
+            }
         }
         if done > 0 && end::has_died(s, fd) {
             return done; // the next call is told
@@ -64,7 +71,13 @@ pub fn send_file(
         if done == 0 && let Some(answer) = answer_of_end(s, fd, left, 0) {
             return to_c(answer.and_then(|n| file::swallow(file, offset.as_deref_mut(), n)));
         }
-        if let Some(n) = tx::through_kernel(s, fd, || real(fd, left)) {
+        // In between the peer may ask for something.
+        let part = tx::most(s, left);
+        if let Some(n) = tx::through_kernel(s, fd, || real(fd, part)) {
+            if n == part as isize && part < left {
+                done += n;
+                continue;
+            }
             let told = note_reset(s, n);
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
@@ -75,6 +88,11 @@ pub fn send_file(
             return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
         }
     }
+}
+
+/// The limit of each of their parts, as in the kernel, which sends some pages at a time.
+fn limit(s: &Sock) -> wait::Timer {
+    wait::Timer::lazy(s.send_timeout.load(Relaxed))
 }
 
 /// splice(2) from a pipe into a tracked socket. `real` is the kernel's, to the number that the socket has by then.
@@ -93,7 +111,7 @@ fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32
     }
     loop {
         let mut source = FromFile::pipe(pipe, count);
-        let r = in_memory(wait::descriptor_now(s, fd), s, &mut source, 0);
+        let r = in_memory(wait::descriptor_now(s, fd), s, &mut source, 0, &mut limit(s));
         let went = count - source.remaining();
         if r.is_none() {
             // In part, which a program has to expect; the rest is its next call.
@@ -127,7 +145,7 @@ fn pipe_through_kernel(
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
     loop {
         let fd = wait::descriptor_now(s, fd);
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock) {
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock, &mut limit(s)) {
             return to_c(Err(e));
         }
         // An empty pipe is waited for first, and the end of the connection is no matter until then.

@@ -9,7 +9,7 @@
 use super::life;
 use super::members::{Inner, OF_ROOM};
 use super::set::{self, Set};
-use crate::engine::switch;
+use crate::engine::{called, switch};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::{fd, thread::full_fence};
@@ -23,6 +23,9 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 #[cold]
 pub fn tell(s: &Sock, sock: i32) {
     if s.sets.load(Relaxed) != 0 && tell_sets(s) && !s.is_linked() {
+        if called::await_request(s) {
+            switch::attend(s, sock);
+        }
         switch::spill(s, sock, switch::Spill::NoWaiter);
         set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| {
             with_member(set, s, |inner, m| arm_again(set, inner, m));

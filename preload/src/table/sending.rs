@@ -130,6 +130,8 @@ unsafe fn send_anyhow(
     }
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
+    // One limit for all that this call waits for.
+    let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     let number = fd;
     let mut fd = fd;
     let mut asked = 0;
@@ -148,14 +150,14 @@ unsafe fn send_anyhow(
                 continue;
             }
             let before = source.done;
-            match in_memory(fd, s, &mut source, flags) {
+            match in_memory(fd, s, &mut source, flags, &mut timer) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
                 None if visit.is_some() => fd = wait::descriptor_now(s, fd),
                 None => {}
             }
         }
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags)) {
+        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags), &mut timer) {
             return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
         }
         if asked < ASKED && follow::is_asked(s) {
@@ -169,10 +171,13 @@ unsafe fn send_anyhow(
             if end::has_died(s, fd) {
                 return source.done as isize; // the next call is told
             }
-            match rest(fd, s, bufs, source.done, flags) {
-                // It is in memory again, and the rest goes there; or this was a part.
-                n if (s.tx_in_memory() || n == tx::PART) && source.done + n < bufs.len() => source.done += n,
-                n => return (source.done + n) as isize,
+            match a_part(fd, s, bufs, source.done, flags, &mut timer) {
+                Ok(Part::GoesOn(n)) => source.done += n,
+                Ok(Part::Ends(n)) => return sent(fd, s, (source.done + n) as isize, iov),
+                Err(e) => {
+                    keep(s, fd, e);
+                    return source.done as isize;
+                }
             }
             continue;
         }
@@ -196,14 +201,17 @@ unsafe fn send_anyhow(
             return to_c(Err(e));
         }
         kernel::before_payload(s, fd);
-        if fd != number {
-            // The program's number is another file by now.
-            match tx::rest_through_kernel(s, fd, bufs, 0, flags) {
-                Ok(n) if n == len => return n as isize,
-                Ok(n) => source.done = n, // or it is in memory again
+        // The program's number is another file by now, or the peer may ask for something in between, or a part of the limit is over.
+        if fd != number || flags & TCP_ONLY == 0 && (tx::most(s, len) < len || timer.has_begun()) {
+            match a_part(fd, s, bufs, 0, flags, &mut timer) {
+                Ok(Part::GoesOn(n)) => source.done = n,
+                Ok(Part::Ends(n)) => return sent(fd, s, n as isize, iov),
                 Err(e) => {
                     if e.0 == libc::EPIPE {
                         end::pipe_signal(flags);
+                    }
+                    if e.0 == libc::ECONNRESET {
+                        end::take_death(s);
                     }
                     return to_c(Err(e));
                 }
@@ -246,12 +254,18 @@ pub(super) fn note_full(s: &Sock, n: isize, wanted: usize) {
 
 /// Sends what a source has while the direction is in memory. None: it is on TCP now, the source
 /// knows how much went.
-pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32) -> Option<isize> {
+pub(super) fn in_memory(
+    fd: i32,
+    s: &'static Sock,
+    source: &mut impl Source,
+    flags: i32,
+    timer: &mut wait::Timer,
+) -> Option<isize> {
     let nonblock = is_nonblocking(s, flags);
     if source.left() == 0 && !s.has(flag::SHUT_WR) {
         return (!tx::nothing(s, fd)).then_some(0);
     }
-    let (n, step) = tx::send(s, fd, source, nonblock);
+    let (n, step) = tx::send(s, fd, source, nonblock, timer);
     if matches!(step, Step::Full) {
         full::tell(s, fd);
     }
@@ -263,7 +277,6 @@ pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, fla
         }
     }
     match step {
-        Step::Kernel if n > 0 && nonblock => Some(n as isize),
         Step::Kernel => None,
         Step::Moved(_) => Some(n as isize),
         Step::Failed(e) if n > 0 => {
@@ -288,17 +301,32 @@ pub(super) fn is_nonblocking(s: &Sock, flags: i32) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK)
 }
 
-/// The call began in memory and the direction moved to TCP: the rest goes there. Returns how much went.
-fn rest(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32) -> usize {
-    match tx::rest_through_kernel(s, fd, bufs, done, flags) {
-        Ok(n) => n,
-        Err(Errno(libc::EAGAIN | libc::EINTR)) => 0,
-        Err(e) if end::is_behind_death(s, fd, e) => 0, // the next call is told
-        Err(e) => {
-            // TCP keeps the error for the next call when some bytes went.
-            let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
-            0
-        }
+/// How a call stands behind a part of it.
+enum Part {
+    /// So much went, and the rest goes where the direction is by then.
+    GoesOn(usize),
+    /// So much went, and that is all.
+    Ends(usize),
+}
+
+/// Of a call that goes on through TCP, behind the first `done` bytes: what the kernel takes of a part of the rest. What the call
+/// waits for is one limit's, which the kernel would begin anew for each part.
+fn a_part(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32, timer: &mut wait::Timer) -> Res<Part> {
+    let left = bufs.len() - done;
+    let is_timed = timer.has_limit() && !is_nonblocking(s, flags);
+    let now = if is_timed { libc::MSG_DONTWAIT } else { 0 };
+    match tx::rest_through_kernel(s, fd, bufs, done, flags | now) {
+        Ok((n, is_in_memory)) if n < left && (is_in_memory || is_timed || n == tx::PART) => Ok(Part::GoesOn(n)),
+        Ok((n, _)) => Ok(Part::Ends(n)),
+        Err(Errno(libc::EAGAIN)) if is_timed => wait::for_kernel_room(s, fd, timer).map(|()| Part::GoesOn(0)),
+        Err(e) => Err(e),
+    }
+}
+
+/// What ends a call that has sent something: TCP keeps it for the next one.
+fn keep(s: &Sock, fd: i32, e: Errno) {
+    if !matches!(e.0, libc::EAGAIN | libc::EINTR) && !end::is_behind_death(s, fd, e) {
+        let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
     }
 }
 

@@ -5,8 +5,9 @@ use super::region::{self, Dir, FILE_LEN, RegionHeader};
 use super::wide;
 use crate::sys::{Res, mem};
 
-/// Bytes of an annex: more than the buffers of a TCP connection hold by default (tcp(7): tcp_wmem and tcp_rmem).
-pub const LEN: usize = 16 << 20;
+/// Bytes of an annex: more than the buffers of a TCP connection hold by default (tcp_wmem and tcp_rmem: 4 and 6 MiB, 4 and 32 since
+/// Linux 6.16), and a ring, and what a sender puts behind them before it hears that it is called.
+pub const LEN: usize = 64 << 20;
 
 /// An annex, mapped for a moment.
 pub struct Annex {
