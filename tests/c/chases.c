@@ -3,6 +3,8 @@
 #include "given.h"
 
 enum { AT = 10, SIZE = 96 * MIB };
+/* What fits into the queues of TCP behind a ring, and a part of it. */
+enum { SOME = 700 * KIB, PART = 300 * KIB };
 
 static char buf[64 * KIB];
 
@@ -11,9 +13,17 @@ static void all(int fd) {
     R(recv(fd, buf, 1, 0));
 }
 static void executed(void) {
-    if (!getenv("EXEC_ROLE"))
+    static char some[SOME - PART];
+    const char *role = getenv("EXEC_ROLE");
+    if (!role)
         return;
-    all(AT);
+    if (!strcmp(role, "all")) {
+        all(AT);
+    } else {
+        got(AT, some, sizeof some, PART, 5);
+        R(send(AT, "thanks", 6, 0));
+        R(recv(AT, buf, 1, 0));
+    }
     exit(0);
 }
 
@@ -163,6 +173,59 @@ static void edges_a(void) {
     all(fd);
 }
 
+/* The sender has done with it for now and makes no call, so nothing comes again; the program stays. */
+static int still(void) {
+    int fd = ahead();
+    R(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "none", 4));
+    say("%s %d", poll_text(events(fd, POLLIN, 0)), now_in(fd) > 0);
+    R(recv(fd, buf, 1000, MSG_PEEK));
+    say("%d", matches(buf, 1000, 0, 5));
+    return fd;
+}
+static void still_a(void) {
+    static char some[SOME];
+    int fd = still();
+    got(fd, some, PART, 0, 5);
+    got(fd, some, SOME - PART, PART, 5);
+    say("%d", now_in(fd));
+    meet();
+    got(fd, buf, 10000, SOME, 5);
+    R(recv(fd, buf, 1, 0));
+}
+static int put_some(void) {
+    static char some[SOME];
+    int fd = conn();
+    fill(some, SOME, 0, 5);
+    meet();
+    put(fd, some, SOME);
+    return fd;
+}
+static void still_b(void) {
+    int fd = put_some();
+    meet();
+    fill(buf, 10000, SOME, 5);
+    put(fd, buf, 10000);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+/* It gives the rest away when the sender is back. */
+static void still_goes_a(void) {
+    static char some[PART];
+    int fd = still();
+    got(fd, some, PART, 0, 5);
+    meet_settled();
+    MUST(dup2(fd, AT));
+    close(fd);
+    exec_self("rest", without());
+}
+static void still_goes_b(void) {
+    int fd = put_some();
+    meet();
+    R(get(fd, buf, 6));
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
 const struct test tests[] = {{"exec_send", without_a, send_b, SLOW},
                              {"exec_send_with", with_a, send_b, SLOW},
                              {"exec_later", without_a, send_later_b, SLOW},
@@ -178,6 +241,8 @@ const struct test tests[] = {{"exec_send", without_a, send_b, SLOW},
                              {"low_water_send", low_water_a, send_b, SLOW},
                              {"low_water_file", low_water_a, file_b, SLOW},
                              {"low_water_unseen", low_water_a, unseen_b, SLOW},
+                             {"still", still_a, still_b, 0},
+                             {"still_goes", still_goes_a, still_goes_b, 0},
                              {"edges", edges_a, edges_b, SLOW},
                              {"executed", executed, executed, COLD},
                              {0}};

@@ -385,6 +385,18 @@ pub fn reset(s: &Sock, sock: i32) {
     let _ = net::shutdown(sock, libc::SHUT_RDWR);
 }
 
+/// As [`reset`], where bytes are missing that whoever has the socket next would not miss: behind a shutdown it finds what is left in the
+/// queue, and then an orderly end. The kernel's own reset empties the queue and leaves an error, also behind a FIN of the peer's.
+#[cold]
+pub fn reset_at_once(s: &Sock, sock: i32) {
+    // Before the peer's kernel shows it. Release: pairs with the Acquire in `is_reset_for_bell`.
+    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
+        dir.fin.fetch_or(fin::RESET, Release);
+    }
+    let _ = net::disconnect(sock);
+    reset(s, sock);
+}
+
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.
 pub fn pipe_signal(flags: i32) {
     if flags & libc::MSG_NOSIGNAL == 0 {

@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, end, kernel, known, shadow, signals, switch, urgent};
+use super::{bell, end, here, kernel, known, shadow, signals, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -142,7 +142,7 @@ fn thaw(s: &Sock, dir: &Dir) {
 pub fn pending(s: &Sock, dir: &Dir) -> bool {
     let in_memory = s.rx_in_memory();
     urgent::look(s);
-    if in_memory && in_ring(s, dir) != 0 || s.rx.end.load(Relaxed) != 0 || is_asked(s) {
+    if in_memory && in_ring(s, dir) != 0 || s.rx.end.load(Relaxed) != 0 || is_asked(s) || here::is_here(s) {
         return true;
     }
     if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {

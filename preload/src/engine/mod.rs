@@ -4,7 +4,7 @@
 //! [`follow`] goes there for the receiver, which has [`offer`]ed it, with the [`proof`] in the first switch (for which the connecting side waits as [`begin`] says). They copy through
 //! `transport` (large amounts as [`bulk`] and [`pace`] say, a [`file`] by way of [`scratch`] where these write past the caches), wake through [`bell`] (whom the peer has [`known`]), are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
-//! lies unread before a switch when the descriptor leaves, [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
+//! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
@@ -27,6 +27,7 @@ pub mod file;
 pub mod follow;
 pub mod from_tcp;
 pub mod handlers;
+pub mod here;
 pub mod idle;
 pub mod inside;
 pub mod kernel;

@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, close, end, fast, from_tcp, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, close, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -217,7 +217,7 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     let Some(dir) = s.rx.dir() else { return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX) };
     if s.rx.gate.load(Relaxed) != 0
-        && let Some(step) = wait_for_what_was_taken(s, sock, dir)
+        && let Some(step) = here::read(s, dir, bufs, from, flags).or_else(|| wait_for_what_was_taken(s, sock, dir))
     {
         return step;
     }

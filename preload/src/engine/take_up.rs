@@ -7,7 +7,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{bell, bulk, count, debt, end, kernel, offer, proof, rx, signals, switch};
+use super::{bell, bulk, count, debt, end, here, kernel, offer, proof, rx, signals, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -25,8 +25,8 @@ use std::sync::atomic::Ordering::*;
 pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return true };
     // Not nothing where the peer has gone to TCP by itself once more before it heard of the last request.
-    let before = dir.annex.load(Relaxed).min(annex::LEN as u64);
-    let mut taken = Taken { annex: None, bytes: before as usize };
+    let Some(before) = here::again(s, dir) else { return false };
+    let mut taken = Taken { annex: None, bytes: before };
     loop {
         if s.rx_in_memory() && is_marked(s, dir) && !has_ended(s, sock, dir) {
             while s.rx_in_memory() && taken.of_ring(s, sock, dir) && clock::now_ns() < until {
@@ -204,7 +204,7 @@ pub fn pay(s: &Sock, sock: i32) -> bool {
     }
     let mapped = s.tx.dir().zip(s.region_of_peers()).and_then(|(dir, r)| Annex::map(r, dir).ok());
     let Some(mut annex) = mapped else {
-        end::reset(s, sock); // an orderly end would hide that bytes are missing
+        end::reset_at_once(s, sock); // an orderly end would hide that bytes are missing
         return true;
     };
     while from < to {

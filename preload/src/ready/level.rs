@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{debt, end, follow, kernel, peek, room, switch, urgent};
+use crate::engine::{debt, end, follow, here, kernel, peek, room, switch, urgent};
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::{fd as desc, thread};
 use crate::transport::region::{ctl, fin};
@@ -136,6 +136,9 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         let low = u64::from(s.low_water.load(Relaxed));
         let readable = kernel & IN != 0 && is_payload() || switched && low > 1 && reaches(s, sock, low);
         bits |= kernel & (RDHUP | HUP | ERR) | if readable { IN } else { 0 };
+    }
+    if here::is_here(s) && reaches(s, sock, u64::from(s.low_water.load(Relaxed).max(1))) {
+        bits |= IN;
     }
     bits |= kernel & PRI | if urgent::is_unread(s) { PRI } else { 0 };
     if s.has(flag::PINNED) && ended == Verdict::Open {

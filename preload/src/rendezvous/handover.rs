@@ -4,7 +4,7 @@
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
 use super::rest;
-use crate::engine::{bell, debt, end, follow, kernel, linked, switch, take_up};
+use crate::engine::{bell, debt, end, follow, here, kernel, linked, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag};
@@ -20,6 +20,22 @@ pub const PATIENCE_MS: u64 = 2000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    leave(s, sock, why, false)
+}
+
+/// As [`hand_over`] for a program that goes on: what its peer does not send again it reads from where that lies.
+pub fn go_home(s: &'static Sock, sock: i32, why: Reason) {
+    if leave(s, sock, why, true) || s.is_linked() {
+        return;
+    }
+    switch::pin(s, sock, why);
+    if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) {
+        here::begin(s);
+    }
+}
+
+/// `stays`: as for [`go_home`].
+fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
     if s.is_linked() && linked::has_nothing_left(s) {
         s.note(why);
         return true;
@@ -29,19 +45,19 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
     }
     if has_rest_of_link(s) {
         debt::settle(s, sock);
-        return leave_rest(s, sock, why);
+        return leave_rest(s, sock, why, stays);
     }
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
     if linked::has_closed(s) && ends(sock, until) {
-        return leave_rest(s, sock, why);
+        return leave_rest(s, sock, why, stays);
     }
     let unread = s.rx.dir().filter(|_| s.is_linked()).map_or(0, |dir| follow::in_ring(s, dir));
     loop {
         if !take_up::take_up(s, sock, until) {
             if has_ended(s) {
-                return leave_rest(s, sock, why);
+                return leave_rest(s, sock, why, stays);
             }
-            late(s, sock);
+            told_late(s, sock, stays);
             return false;
         }
         if !ask_back(s, sock, why) {
@@ -54,19 +70,20 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
             return true;
         }
         if !s.is_linked() && has_ended(s) {
-            return leave_rest(s, sock, why);
+            return leave_rest(s, sock, why, stays);
         }
         // The peer's own way back and our request have crossed: what that has left in the ring is taken up as well.
         if back == Back::NotYet || s.is_linked() || clock::now_ns() > until {
-            return too_late(s, sock, why);
+            return too_late(s, sock, why, stays);
         }
     }
 }
 
 /// What lies unread and can't be sent again comes to a next program by `rest` alone. False.
-fn leave_rest(s: &Sock, sock: i32, why: Reason) -> bool {
+fn leave_rest(s: &Sock, sock: i32, why: Reason, stays: bool) -> bool {
     switch::pin(s, sock, why);
-    if why != Reason::Exec {
+    let is_read = stays && !s.is_linked() && !has_rest_of_link(s);
+    if why != Reason::Exec && !is_read {
         rest::lose(s, sock);
     }
     false
@@ -108,8 +125,8 @@ pub fn has_ended(s: &Sock) -> bool {
 }
 
 /// As [`late`]; a connection over a link does not survive an exec then.
-fn too_late(s: &'static Sock, sock: i32, why: Reason) -> bool {
-    late(s, sock);
+fn too_late(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
+    told_late(s, sock, stays);
     s.is_linked() && super::smc::hand_over(s, sock, why)
 }
 
@@ -118,13 +135,18 @@ pub fn has_rest_of_link(s: &Sock) -> bool {
     !s.is_linked() && s.region().is_some() && s.region_of_peers().is_none() && s.rx_in_memory()
 }
 
-/// Notes that the peer did not come.
+/// Notes that the peer did not come. What was taken up is lost.
 pub fn late(s: &Sock, sock: i32) {
+    told_late(s, sock, false);
+}
+
+/// As [`late`], or `stays` and reads it ([`go_home`]).
+fn told_late(s: &Sock, sock: i32, stays: bool) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
-    if s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0) {
-        end::reset(s, sock); // what was taken up is lost, and an orderly end would hide it
+    if !stays && s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0) {
+        end::reset_at_once(s, sock); // an orderly end would hide it
     }
 }
 
@@ -202,11 +224,6 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
 pub fn read_on(s: &'static Sock, sock: i32) {
     late(s, sock);
-    read_from_ring(s);
-}
-
-/// As [`read_on`] behind [`late`].
-pub fn read_from_ring(s: &Sock) {
     if let Some(dir) = s.rx.dir() {
         follow::take_back_request(s, dir);
     }

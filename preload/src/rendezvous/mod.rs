@@ -24,7 +24,7 @@ pub mod stepping;
 mod strict;
 pub mod worth;
 
-pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, hand_over, read_from_ring, read_on, take_up_and_ask};
+pub use handover::{Back, PATIENCE_MS, ask_back, follow_back, go_home, hand_over, read_on, take_up_and_ask};
 
 use crate::engine::{begin, offer, switch};
 use crate::family::holders;

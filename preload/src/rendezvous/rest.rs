@@ -62,7 +62,7 @@ pub fn lose(s: &Sock, sock: i32) {
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
     } else if s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes) {
-        end::reset(s, sock);
+        end::reset_at_once(s, sock);
     }
 }
 

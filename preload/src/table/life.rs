@@ -371,9 +371,7 @@ pub fn held() -> impl Iterator<Item = &'static Sock> {
 
 /// The descriptor goes to another process or program: TCP from now on. False: what is unread is not there yet.
 pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) -> bool {
-    mark::leave(s, fd);
-    rendezvous::legacy::passed_on(s, fd);
-    rendezvous::smc::give_away(s, fd, why);
+    before_leave(s, fd, why);
     if s.region().is_some() {
         return rendezvous::hand_over(s, fd, why);
     }
@@ -381,11 +379,20 @@ pub fn hand_over(s: &'static Sock, fd: i32, why: Reason) -> bool {
     true
 }
 
+fn before_leave(s: &'static Sock, fd: i32, why: Reason) {
+    mark::leave(s, fd);
+    rendezvous::legacy::passed_on(s, fd);
+    rendezvous::smc::give_away(s, fd, why);
+}
+
 /// As [`hand_over`] for an fd that stays the program's own: of a peer that makes no call, and so sends nothing again, what is unread is
 /// read from where it lies, and the rest comes through TCP when it makes one.
 pub fn go_home(s: &'static Sock, fd: i32, why: Reason) {
-    if !hand_over(s, fd, why) && !s.is_linked() {
-        rendezvous::read_from_ring(s);
+    before_leave(s, fd, why);
+    if s.region().is_some() {
+        rendezvous::go_home(s, fd, why);
+    } else {
+        switch::pin(s, fd, why);
     }
 }
 

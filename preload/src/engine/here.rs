@@ -1,0 +1,105 @@
+//! What was taken up to be sent again ([`super::take_up`]) for a program that goes on with the library, and was not: its sender makes
+//! no call. The program reads it from the annex, before all else.
+//!
+//! `Half::gate` of the receiving direction says how far that is, with [`HERE`].
+
+use super::bufs::Bufs;
+use super::peek;
+use super::rx::Step;
+use crate::family::lock::Marker;
+use crate::family::sock::Sock;
+use crate::sys::Errno;
+use crate::transport::annex::{self, Annex};
+use crate::transport::changes;
+use crate::transport::region::Dir;
+use crate::transport::ring::Ring;
+use std::sync::atomic::Ordering::*;
+
+/// Bit of `Half::gate`; the others are the place in the annex.
+const HERE: u32 = 1 << 31;
+
+/// From now on it is read here. No request for its return stands, and the sender can't take one any more.
+pub fn begin(s: &Sock) {
+    let marker = Marker::new();
+    let Ok(_held) = s.rx.lock.take(&marker) else { return };
+    if s.rx.gate.load(Relaxed) == 1 {
+        s.rx.gate.store(HERE, Relaxed);
+        changes::note(s); // it is readable
+    }
+}
+
+/// Whether something of it is left.
+#[inline]
+pub fn is_here(s: &Sock) -> bool {
+    s.rx.gate.load(Relaxed) & HERE != 0
+}
+
+/// How much.
+pub fn left(s: &Sock, dir: &Dir) -> usize {
+    if is_here(s) { taken(dir).saturating_sub(place(s)) } else { 0 }
+}
+
+fn place(s: &Sock) -> usize {
+    (s.rx.gate.load(Relaxed) & !HERE) as usize
+}
+
+fn taken(dir: &Dir) -> usize {
+    dir.annex.load(Relaxed).min(annex::LEN as u64) as usize
+}
+
+/// Reads of it, with the receiving lock held. None: nothing is read here.
+#[cold]
+pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option<Step> {
+    if !is_here(s) {
+        return None;
+    }
+    if bufs.len() == 0 {
+        return Some(Step::End);
+    }
+    let (there, skip) = (left(s, dir), peek::offset(s, flags));
+    let n = there.saturating_sub(skip).min(bufs.len() - from);
+    let copies = n > 0 && flags & libc::MSG_TRUNC == 0;
+    if copies && bufs.are_nowhere(from, n) {
+        return Some(Step::Failed(Errno(libc::EFAULT)));
+    }
+    let Some(Ok(mut annex)) = s.region_of_peers().map(|r| Annex::map(r, dir)) else {
+        return Some(Step::Failed(Errno(libc::ENOBUFS)));
+    };
+    if copies {
+        // SAFETY: memory of so many bytes, which outlives the ring.
+        let bytes = unsafe { Ring::new(annex.bytes().as_mut_ptr(), annex::LEN, 0) };
+        let mut pos = (place(s) + skip) as u64;
+        bufs.pieces(from, n, |p, len| {
+            // SAFETY: the program's buffer, valid for writes as it promised the kernel.
+            unsafe { bytes.get(pos, p, len) };
+            pos += len as u64;
+        });
+    }
+    if flags & libc::MSG_PEEK != 0 {
+        peek::move_offset(s, n);
+        return Some(if n == 0 { Step::Empty } else { Step::Moved(n) });
+    }
+    if n < there {
+        s.rx.gate.store(HERE | (place(s) + n) as u32, Relaxed);
+    } else {
+        s.rx.gate.store(0, Relaxed);
+        dir.annex.store(0, Relaxed);
+        annex.clear();
+    }
+    Some(Step::Moved(n))
+}
+
+/// Before more is taken up: how much lies in the annex, from its beginning on. None: it can't be reached.
+pub fn again(s: &Sock, dir: &Dir) -> Option<usize> {
+    if !is_here(s) {
+        return Some(taken(dir));
+    }
+    let marker = Marker::new();
+    let Ok(_held) = s.rx.lock.take(&marker) else { return None };
+    let (from, n) = (place(s), left(s, dir));
+    let mut annex = Annex::map(s.region_of_peers()?, dir).ok()?;
+    annex.bytes().copy_within(from..from + n, 0);
+    dir.annex.store(n as u64, Relaxed);
+    s.rx.gate.store(u32::from(n > 0), Relaxed);
+    Some(n)
+}
