@@ -5,7 +5,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, attacked, attacked_when, everybody, here, hostile, hostile_as, is_root, survive};
+use hostile_common::{Talker, attack, attacked, everybody, here, hostile, hostile_as, is_root, survive};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
 use smcr_tests::dice;
@@ -164,36 +164,6 @@ fn channels_held_by_a_stranger() -> Result<()> {
         t.end()?;
         drop(squatter);
         await_room(&net).with_context(|| format!("{who:?}"))?;
-    }
-    Ok(())
-}
-
-/// The same towards a server with few descriptors, which are the program's: third parties get a part of them, and a client of the
-/// server's own user has what it needs meanwhile.
-#[test]
-fn few_descriptors_and_strangers() -> Result<()> {
-    const LIMIT: libc::rlim_t = 256;
-    if !is_root() {
-        return Ok(());
-    }
-    for who in ["nobody", "namespace", "unmapped"] {
-        let net = Net::new()?;
-        let limited = || {
-            let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
-            // SAFETY: a plain system call on a local.
-            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        };
-        let server = attacked_when(&net, "threads", limited)?;
-        let open = || -> Result<u64> { Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count() as u64) };
-        let before = open()?;
-        let squatter = hostile_as(&net, Some(who), &["squat", &here(), "60"]).start()?;
-        eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
-            .with_context(|| format!("{who}: {:?}", squatter.so_far()))?;
-        let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
-        t.ensure_accelerated().with_context(|| who)?;
-        println!("{who}: {}; {before} descriptors before, {} now", squatter.so_far().0.trim(), open()?);
-        ensure!(open()? <= before + LIMIT / 8, "{who}: {before} descriptors before, {} now", open()?);
-        t.end()?;
     }
     Ok(())
 }
