@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::*;
 /// How long the peer may take to ask, in units of 2^20 ns: as long as it tries (`rendezvous::handover`).
 const PATIENCE: u32 = 2000;
 /// How long a call that may not wait does so all the same, where nothing else could tell its program that it may go on.
-const MOMENT_NS: u64 = 10_000_000;
+const MOMENT_NS: u64 = 200_000_000;
 /// After how many ns a full ring that is kept is looked at again.
 pub const AGAIN_NS: u64 = 1_000_000;
 
