@@ -349,6 +349,38 @@ static void low_water_b(void) {
     meet();
 }
 
+/* What select leaves of a set's last word, and a time that can't be written, of which by number alone nothing is said. */
+static void leaves_a(void) {
+    static const struct timespec t = {0, 1000000};
+    static const struct timeval tv = {0, 1000};
+    enum { BEHIND = 62 };
+    int fd = conn();
+    struct pollfd p = {fd, POLLIN, 0};
+    fd_set set;
+    R(syscall(SYS_ppoll, &p, 1, &t, NULL, 8));
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    R(syscall(SYS_pselect6, fd + 1, &set, NULL, NULL, &t, NULL));
+    FD_SET(fd, &set);
+    R(syscall(SYS_select, fd + 1, &set, NULL, NULL, &tv));
+    say("%ld %ld", t.tv_nsec, tv.tv_usec);
+    meet();
+    for (int i = 0; i < 2; i++) {
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        FD_SET(BEHIND, &set);
+        R(select(fd + 1, i ? NULL : &set, i ? &set : NULL, NULL, NULL));
+        say("%d %d", FD_ISSET(fd, &set), FD_ISSET(BEHIND, &set));
+    }
+    meet();
+}
+static void leaves_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "fives", 5);
+    meet();
+}
+
 const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select", select_a, select_b, 0},
                              {"room", room_a, room_b, 0},
@@ -361,4 +393,5 @@ const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"poll_handed", poll_handed, meet, COLD | SWITCHES},
                              {"select_handed", select_handed, meet, COLD | SWITCHES},
                              {"low_water_behind", low_water_a, low_water_b, 0},
+                             {"leaves", leaves_a, leaves_b, 0},
                              {0}};

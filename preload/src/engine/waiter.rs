@@ -4,6 +4,7 @@
 
 use super::{counted, inside, spin};
 use crate::link::cover;
+use crate::sys::scratch;
 use crate::transport::waiters::{self, Waiter};
 use std::cell::Cell;
 
@@ -55,6 +56,7 @@ pub fn thread_ends() {
         return; // a call to close it may be forbidden
     }
     inside::thread_ends();
+    scratch::thread_ends();
     counted::thread_ends();
     cover::thread_ends();
     spin::tell();

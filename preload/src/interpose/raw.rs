@@ -48,7 +48,7 @@ hooks! {
                 libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
                 // With a timeout that is nowhere the kernel says EFAULT, where libc's select would read it.
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_select if is_null_or_there(e as *const libc::timeval) => c_long::from(readiness::select(a as i32, b as *mut _, c as *mut _, d as *mut _, e as *mut _)),
+                libc::SYS_select if is_null_or_there(e as *const libc::timeval) => c_long::from(readiness::select_by_number(a as i32, [b as *mut _, c as *mut _, d as *mut _], e as *mut _)),
                 libc::SYS_ppoll => {
                     let r = readiness::ppoll_by_number(a as *mut _, b as u64, c as *mut _, d as *const _, e as usize);
                     r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)

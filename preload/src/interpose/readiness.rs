@@ -2,7 +2,7 @@
 //! fortified entries.
 
 use super::{cancel, direct, guard, hooks};
-use crate::sys::probe::{is_null_or_there, is_there};
+use crate::sys::probe::{can_be_written, is_null_or_there, is_there};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::engine::bufs::is_nowhere;
 use crate::sys::clock;
@@ -125,33 +125,8 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
-        let n = own::as_many(n);
-        if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
-            // SAFETY: the program's arguments.
-            return unsafe { real::select(n, r, w, e, timeout) };
-        }
-        // SAFETY: the program's sets hold `n` bits.
-        let sets = unsafe { [selects::Bits::new(r), selects::Bits::new(w), selects::Bits::new(e)] };
-        // SAFETY: the program's pointer, null or valid.
-        let given = unsafe { timeout.as_ref() };
-        let sound = given.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
-        let limit = given.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
-        if n <= 0 || !sound || !selects::concerns(n, &sets, limit != Some(0)) {
-            // SAFETY: the program's arguments.
-            return unsafe { real::select(n, r, w, e, timeout) };
-        }
-        cancel::point();
-        // SAFETY: no mask.
-        let (result, left) = timed(limit, || direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int);
-        if let Some(left) = left {
-            // Linux writes the time left.
-            // SAFETY: the program's pointer.
-            unsafe {
-                (*timeout).tv_sec = (left / 1_000_000_000) as i64;
-                (*timeout).tv_usec = (left % 1_000_000_000 / 1000) as i64;
-            }
-        }
-        result
+        // SAFETY: the program's arguments.
+        unsafe { select_and_tell(n, [r, w, e], timeout, |_| true, |n| real::select(n, r, w, e, timeout)) }
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
@@ -170,6 +145,58 @@ hooks! {
         cancel::point();
         // SAFETY: the program's pointers, null or valid.
         direct(|| unsafe { selects::select(n, &sets, nanos(timeout), mask) } as isize) as c_int
+    }
+}
+
+/// select(2), which writes the time left where it may; `kernel` is that of so many descriptors.
+///
+/// # Safety
+/// As for the function.
+unsafe fn select_and_tell(
+    n: c_int,
+    all: [*mut fd_set; 3],
+    timeout: *mut timeval,
+    may_write: impl Fn(*mut timeval) -> bool,
+    kernel: impl Fn(c_int) -> c_int,
+) -> c_int {
+    let n = own::as_many(n);
+    if !are_there(n, all) || !is_null_or_there(timeout) {
+        return kernel(n);
+    }
+    // SAFETY: the program's sets hold `n` bits.
+    let sets = unsafe { all.map(|p| selects::Bits::new(p)) };
+    // SAFETY: the program's pointer, null or valid.
+    let given = unsafe { timeout.as_ref() };
+    let sound = given.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+    let limit = given.map(|t| (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add((t.tv_usec as u64).saturating_mul(1000)));
+    if n <= 0 || !sound || !selects::concerns(n, &sets, limit != Some(0)) {
+        return kernel(n);
+    }
+    cancel::point();
+    // SAFETY: no mask.
+    let (result, left) = timed(limit, || direct(|| unsafe { selects::select(n, &sets, limit, std::ptr::null()) } as isize) as c_int);
+    if let Some(left) = left.filter(|_| may_write(timeout)) {
+        // Linux writes the time left.
+        // SAFETY: the program's pointer.
+        unsafe {
+            (*timeout).tv_sec = (left / 1_000_000_000) as i64;
+            (*timeout).tv_usec = (left % 1_000_000_000 / 1000) as i64;
+        }
+    }
+    result
+}
+
+/// select(2) by its number: a time in memory that can't be written stays as it is, as the kernel leaves it.
+///
+/// # Safety
+/// As for the system call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn select_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int {
+    // SAFETY: by the contract.
+    unsafe {
+        let [r, w, e] = sets.map(|p| p as libc::c_long);
+        let kernel = |n: c_int| real::syscall(libc::SYS_select, n.into(), r, w, e, timeout as libc::c_long, 0) as c_int;
+        select_and_tell(n, sets, timeout, can_be_written, kernel)
     }
 }
 
@@ -230,7 +257,7 @@ unsafe fn with_time_left(timeout: *mut timespec, wait: impl FnOnce(Option<u64>) 
     // SAFETY: by the contract.
     let limit = unsafe { nanos(timeout) };
     let (r, left) = timed(limit, || wait(limit));
-    if let Some(left) = left {
+    if let Some(left) = left.filter(|_| can_be_written(timeout)) {
         // SAFETY: by the contract.
         unsafe { *timeout = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 } };
     }

@@ -8,18 +8,18 @@ use crate::control::wake;
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{budget, ear, kernel, linked, room, signals, spin, waiter};
+use crate::engine::{budget, ear, kernel, linked, room, signals, spin, threads, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
-use crate::sys::{Errno, clock, fd as desc, mem, thread};
+use crate::sys::{Errno, clock, fd as desc, scratch, thread};
 use crate::table::{self, Entry};
 use crate::transport::idle;
 use crate::transport::waiters::Waiter;
 use libc::{pollfd, sigset_t, timespec};
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
-/// Descriptors that fit on the stack; more come into a private mapping.
+/// Descriptors that fit on the stack; more come into a mapping of the thread's.
 const SMALL: usize = 64;
 
 /// A sleep where poll takes no descriptors.
@@ -141,7 +141,7 @@ fn members(fds: &mut [pollfd]) -> (i32, bool) {
     let now = clock::ticks();
     let mut n = 0;
     let mut others = false;
-    let mut together = fds.len() == 1 || fds.len() > SMALL;
+    let mut together = fds.len() == 1;
     for i in 0..fds.len() {
         let p = fds[i];
         let mut revents = 0;
@@ -173,20 +173,21 @@ fn members(fds: &mut [pollfd]) -> (i32, bool) {
 /// to tell need none for a time.
 #[cold]
 fn look_together(fds: &[pollfd]) {
-    let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; SMALL];
-    for (c, p) in copy.iter_mut().zip(fds) {
-        if table::sock(p.fd).is_some_and(|s| level::is_served(s) && kernel::shows_its_end(s)) {
-            *c = pollfd { fd: p.fd, events: kernel::END, revents: 0 };
+    with_copy(fds.len(), |copy| {
+        for (c, p) in copy.iter_mut().zip(fds) {
+            if table::sock(p.fd).is_some_and(|s| level::is_served(s) && kernel::shows_its_end(s)) {
+                *c = pollfd { fd: p.fd, events: kernel::END, revents: 0 };
+            }
         }
-    }
-    if desc::poll(&mut copy[..fds.len()], 0).is_err() {
-        return;
-    }
-    for c in copy.iter().filter(|c| c.fd >= 0 && c.revents == 0) {
-        if let Some(s) = table::sock(c.fd) {
-            kernel::looked_now(s);
+        if desc::poll(copy, 0).is_err() {
+            return;
         }
-    }
+        for c in copy.iter().filter(|c| c.fd >= 0 && c.revents == 0) {
+            if let Some(s) = table::sock(c.fd) {
+                kernel::looked_now(s);
+            }
+        }
+    });
 }
 
 fn kernel_part(fds: &mut [pollfd]) -> i32 {
@@ -208,17 +209,14 @@ fn kernel_part(fds: &mut [pollfd]) -> i32 {
     n
 }
 
-/// Runs `f` with an array of `n` entries.
+/// Runs `f` with an array of `n` entries without a descriptor; not without memory.
 fn with_copy(n: usize, f: impl FnOnce(&mut [pollfd])) {
-    let mut small = [pollfd { fd: -1, events: 0, revents: 0 }; SMALL];
+    const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
     if n <= SMALL {
-        return f(&mut small[..n]);
+        return f(&mut [NONE; SMALL][..n]);
     }
-    let bytes = n * size_of::<pollfd>();
-    let Ok(p) = mem::map_private(bytes) else { return };
-    // SAFETY: a fresh private mapping of `n` entries; zero bytes are valid.
-    f(unsafe { std::slice::from_raw_parts_mut(p.cast(), n) });
-    mem::unmap(p, bytes);
+    threads::at_exit();
+    let _ = scratch::with(n, NONE, f);
 }
 
 /// How a sleep ended: what ppoll returned and left in errno, the time that it was given, and the one the program has left.

@@ -6,13 +6,13 @@
 use super::level;
 use crate::engine::counted;
 use crate::family::{self, sock::Sock};
-use crate::sys::{Res, mem};
+use crate::sys::{Res, scratch};
 use crate::table;
 use libc::pollfd;
 
 /// How far apart entries of one descriptor are recognised as such; beyond that they only cost doorbells.
 const NEAR: usize = 16;
-/// So many fit on the stack; more come into a private mapping.
+/// So many fit on the stack; more come into a mapping of the thread's.
 const SMALL: usize = 64;
 
 /// One of them, or none.
@@ -40,13 +40,7 @@ pub fn counted<T>(fds: &mut [pollfd], f: impl FnOnce(&mut [pollfd], &[Reader]) -
         let n = fds.len();
         return Ok(count_in_and_out(fds, &mut small[..n], f));
     }
-    let bytes = fds.len() * size_of::<Reader>();
-    let p = mem::map_private(bytes)?;
-    // SAFETY: a fresh private mapping of as many; zero bytes are NONE.
-    let readers = unsafe { std::slice::from_raw_parts_mut(p.cast(), fds.len()) };
-    let result = count_in_and_out(fds, readers, f);
-    mem::unmap(p, bytes);
-    Ok(result)
+    scratch::with(fds.len(), NONE, |readers| count_in_and_out(fds, readers, f))
 }
 
 fn count_in_and_out<T>(fds: &mut [pollfd], readers: &mut [Reader], f: impl FnOnce(&mut [pollfd], &[Reader]) -> T) -> T {

@@ -5,7 +5,7 @@ use super::{level, poll};
 use crate::engine::handlers::Since;
 use crate::family::sock::flag;
 use crate::real;
-use crate::sys::mem;
+use crate::sys::scratch;
 use crate::table::{self, Entry};
 use libc::{pollfd, sigset_t};
 use std::sync::atomic::Ordering::*;
@@ -42,6 +42,14 @@ impl Bits {
         // SAFETY: by the contract of `new`.
         let word = unsafe { &mut *self.0.add(fd / 64) };
         if on { *word |= 1 << (fd % 64) } else { *word &= !(1 << (fd % 64)) }
+    }
+
+    /// The kernel writes whole words.
+    fn clear_behind(&self, n: usize) {
+        if !self.0.is_null() && !n.is_multiple_of(64) {
+            // SAFETY: by the contract of `new`; the kernel would write this word as well.
+            unsafe { *self.0.add(n / 64) &= !(u64::MAX << (n % 64)) };
+        }
     }
 }
 
@@ -92,17 +100,12 @@ pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *cons
         // SAFETY: by the contract.
         return unsafe { with_array(n, &mut small[..count], sets, timeout, mask) };
     }
-    let bytes = count * size_of::<pollfd>();
-    let Ok(p) = mem::map_private(bytes) else {
-        crate::sys::set_errno(crate::sys::Errno(libc::ENOMEM));
-        return -1;
-    };
-    // SAFETY: a fresh private mapping of `count` entries; zero bytes are valid.
-    let fds: &mut [pollfd] = unsafe { std::slice::from_raw_parts_mut(p.cast(), count) };
     // SAFETY: by the contract.
-    let result = unsafe { with_array(n, fds, sets, timeout, mask) };
-    mem::unmap(p, bytes);
-    result
+    let served = scratch::with(count, small[0], |fds| unsafe { with_array(n, fds, sets, timeout, mask) });
+    served.unwrap_or_else(|_| {
+        crate::sys::set_errno(crate::sys::Errno(libc::ENOMEM));
+        -1
+    })
 }
 
 /// # Safety
@@ -136,7 +139,7 @@ unsafe fn with_array(
     let mut looked = put_back(fds, sets);
     // SAFETY: by the contract.
     let r = unsafe { poll::poll_in_turns(fds, left, mask, since, &mut looked) };
-    finish(fds, sets, r, looked)
+    finish(n, fds, sets, r, looked)
 }
 
 /// What the program asked, where the kernel has put its answer; true: it has.
@@ -153,7 +156,7 @@ fn put_back(fds: &[pollfd], sets: &[Bits; 3]) -> bool {
 
 /// Turns revents into bits, as the kernel does (fs/select.c: POLLIN_SET and its like): a descriptor that was closed while
 /// the call waited is ready, one that was never there an error.
-fn finish(fds: &[pollfd], sets: &[Bits; 3], r: i32, were_open: bool) -> i32 {
+fn finish(n: usize, fds: &[pollfd], sets: &[Bits; 3], r: i32, were_open: bool) -> i32 {
     if r < 0 {
         return r;
     }
@@ -176,5 +179,6 @@ fn finish(fds: &[pollfd], sets: &[Bits; 3], r: i32, were_open: bool) -> i32 {
             }
         }
     }
+    sets.iter().for_each(|b| b.clear_behind(n));
     total
 }

@@ -25,6 +25,7 @@ pub mod probe;
 pub mod proc;
 pub mod processor;
 pub mod rights;
+pub mod scratch;
 pub mod spare;
 pub mod start;
 pub mod tcp_table;

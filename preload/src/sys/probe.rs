@@ -27,6 +27,15 @@ pub fn is_null_or_there<T>(p: *const T) -> bool {
     p.is_null() || is_there(p, 1)
 }
 
+/// Whether the value at `p`, which is there and is about to be written, can be. It may hold anything afterwards.
+pub fn can_be_written<T>(p: *mut T) -> bool {
+    const BLOCK: usize = 0;
+    const MASK: usize = 8;
+    let ends = [p as usize, p as usize + size_of::<T>().max(MASK) - MASK];
+    // SAFETY: the kernel writes the mask of signals, eight bytes at each end, if it can; it changes none.
+    !SILENT.load(Relaxed) && ends.iter().all(|at| unsafe { call(Sysno::rt_sigprocmask, [BLOCK, 0, *at, MASK, 0, 0]) }.is_ok())
+}
+
 /// The kernel may not be asked any more.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
@@ -94,6 +103,15 @@ mod tests {
         })
         .join()
         .expect("nothing is found");
+    }
+
+    #[test]
+    fn what_can_only_be_read_is_there_and_not_to_be_written() {
+        static FOR_EVER: [u64; 2] = [3, 4];
+        let (p, mut mine) = (std::hint::black_box(&raw const FOR_EVER), [3u64, 4]);
+        assert!(is_there(p, 1) && !can_be_written(p.cast_mut()));
+        assert_eq!(FOR_EVER, [3, 4]);
+        assert!(can_be_written(&raw mut mine));
     }
 
     #[test]
