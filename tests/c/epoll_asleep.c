@@ -42,26 +42,30 @@ enum { SETS, CALLS, BACK };
 /* Two connections; the one that comes second gets data, and then the first. */
 static void handed(int by) {
     int fd[2] = {conn(), conn()}, other;
+    char b;
     pthread_t t = sleeps_in_it(serves, &other);
     if (by == SETS) {
         int before = MUST(epoll_create1(EPOLL_CLOEXEC));
         for (int i = 0; i < 2; i++)
             MUST(ctl(before, ADD, fd[i], EPOLLIN, i));
+        meet();
         meet_settled();
         look(before, 1000);
+        for (int i = 0; i < 2; i++)
+            R(recv(fd[i], &b, 1, MSG_DONTWAIT));
         look(before, 20);
         for (int i = 0; i < 2; i++)
             MUST(ctl(before, DEL, fd[i], 0, 0));
-    } else {
-        meet_settled();
     }
-    char b;
-    for (int i = 0; i < 2; i++) {
-        if (by == BACK) { /* it was a member for a moment */
+    if (by == BACK) { /* members for a moment, and then read by calls that sleep */
+        for (int i = 0; i < 2; i++)
             MUST(ctl(ep, ADD, fd[i], EPOLLIN, fd[i]));
+        for (int i = 0; i < 2; i++)
             MUST(ctl(ep, DEL, fd[i], 0, 0));
-        }
-        R(recv(fd[i], &b, 1, 0));
+        meet();
+        for (int i = 0; i < 2; i++)
+            R(recv(fd[i], &b, 1, 0));
+        meet_settled();
     }
     for (int i = 0; i < 2; i++)
         MUST(ctl(ep, ADD, fd[i], EPOLLIN, fd[i]));
@@ -77,19 +81,26 @@ static void handed(int by) {
 static void handed_by_set_a(void) { handed(SETS); }
 static void handed_by_calls_a(void) { handed(CALLS); }
 static void handed_back_a(void) { handed(BACK); }
-static void handed_b(void) {
+static void to(int by) {
     int fd[2] = {conn(), conn()};
-    put(fd[0], "x", 1);
-    put(fd[1], "x", 1);
-    meet_settled();
+    if (by != CALLS) {
+        meet();
+        settle();
+        put(fd[0], "x", 1);
+        put(fd[1], "x", 1);
+        meet_settled();
+    }
     meet();
     put(fd[1], "y", 1);
     meet();
     put(fd[0], "y", 1);
     meet();
 }
+static void to_set_b(void) { to(SETS); }
+static void to_calls_b(void) { to(CALLS); }
+static void back_b(void) { to(BACK); }
 
-/* The thread has slept since the connection was new; what it hears of room is all that the sending thread goes by. */
+/* The thread has slept since the connection was new, and nothing arrives at it (the sender is who connects); what it hears of room is all that the sending thread goes by. */
 enum { ROUNDS = 8 };
 static char buf[64 * KIB];
 static void *hears_edges(void *unused) {
@@ -102,7 +113,7 @@ static void *hears_edges(void *unused) {
         }
     }
 }
-static void room_a(void) {
+static void full_b(void) {
     int fd = conn_cold();
     nonblocking(fd, 1);
     ep = MUST(epoll_create1(EPOLL_CLOEXEC));
@@ -127,7 +138,7 @@ static void room_a(void) {
     meet();
     pthread_join(t, NULL);
 }
-static void room_b(void) {
+static void reads_a(void) {
     int fd = conn_cold();
     for (int i = 0; i < ROUNDS; i++) {
         meet();
@@ -140,8 +151,8 @@ static void room_b(void) {
     }
 }
 
-const struct test tests[] = {{"handed_by_set", handed_by_set_a, handed_b, 0},
-                             {"handed_by_calls", handed_by_calls_a, handed_b, 0},
-                             {"handed_back", handed_back_a, handed_b, 0},
-                             {"room", room_a, room_b, COLD | SWITCHES},
+const struct test tests[] = {{"handed_by_set", handed_by_set_a, to_set_b, 0},
+                             {"handed_by_calls", handed_by_calls_a, to_calls_b, 0},
+                             {"handed_back", handed_back_a, back_b, 0},
+                             {"room", reads_a, full_b, COLD | SWITCHES},
                              {0}};

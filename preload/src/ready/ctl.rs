@@ -9,9 +9,10 @@ use super::{level, sleep};
 use crate::table::members::{Inner, Member};
 use crate::table::set::{Set, is_new_epoll, make};
 use crate::config;
-use crate::engine::{debt, kernel, room};
+use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
-use crate::family::sock::{flag, role};
+use crate::family::sock::{Sock, flag, role};
+use crate::sys::thread::full_fence;
 use crate::sys::{Errno, Res, fd as desc};
 use crate::table::{self, Entry};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
@@ -63,15 +64,29 @@ pub fn ctl(
         _ => real(),
     };
     set.ours.store(inner.ours, Release);
-    if r == 0
-        && op != EPOLL_CTL_DEL
-        && set.sleepers.load(Relaxed) > 0
-        && let Some(w) = set.waiter()
-    {
+    if r == 0 && op != EPOLL_CTL_DEL && set.sleepers.load(Relaxed) > 0 && needs_look(set, inner, fd) {
         // A thread that sleeps in this set must look at what changed.
-        w.ring();
+        set.ring();
     }
     r
+}
+
+/// Whether who sleeps in the set would not hear of a member with new interest: it is the library's, and has something now, or what comes
+/// for it wakes nobody there.
+fn needs_look(set: &Set, inner: &Inner, fd: i32) -> bool {
+    let Some(mb) = inner.by_fd.one(fd as u64).map(|m| inner.member(m)).filter(|mb| mb.ours) else { return false };
+    let Some(s) = table::sock(fd) else { return true };
+    if mb.asks_for_room() || !is_armed(set, s) {
+        return true;
+    }
+    full_fence(); // as in `Waiter::fall_asleep`: what comes from here on rings
+    level::usual(s, false) != Some(0)
+}
+
+/// Whether what arrives for it wakes the set: by the waiter's name, or by the byte.
+fn is_armed(set: &Set, s: &Sock) -> bool {
+    let word = s.rx.dir().map_or(0, |d| d.bell.load(Relaxed));
+    matches!(word, bell::ARMED | bell::EACH) || set.waiter().is_some_and(|w| w.word() == word)
 }
 
 /// The first member of an epoll descriptor: asks the kernel first (it may be no epoll descriptor).
@@ -235,7 +250,11 @@ fn modify(
             return -1;
         }
         renew(set, inner, epfd, m, e);
-        inner.heat(m);
+        if needs_look(set, inner, fd) {
+            inner.heat(m);
+        } else {
+            inner.heat_armed(m);
+        }
         set.ours.store(inner.ours, Relaxed);
         return 0;
     }

@@ -52,10 +52,8 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
             {
                 w.sleep_on();
             }
-            if set.alone.load(Relaxed) > 0
-                && let Some(w) = set.waiter()
-            {
-                w.ring(); // `sleep::call_who_is_alone`
+            if set.alone.load(Relaxed) > 0 {
+                set.ring(); // `sleep::call_who_is_alone`
             }
             continue;
         }

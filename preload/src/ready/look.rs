@@ -56,9 +56,11 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         if let Some(e) = event_of(mb, is_quick) {
             out[n] = e;
             n += 1;
-            if mb.lingers {
+            let (lingers, is_level) = (mb.lingers, mb.events & (ET | ONESHOT) == 0);
+            if lingers {
                 inner.kernel_look = 0;
             }
+            inner.left |= is_level;
             continue;
         }
         mb.idle += 1;
@@ -77,6 +79,7 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         }
     }
     inner.turn = i;
+    inner.cut |= left > 0;
     if n > 0 && set.untidy.load(Relaxed) == 0 {
         set.untidy.store(1, Relaxed);
     }
@@ -85,6 +88,20 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         turn_cold(set, inner, *m);
     }
     n
+}
+
+/// Whether a hot member has something for another thread, as far as cursors show it.
+pub fn is_any_due(inner: &Inner) -> bool {
+    (0..inner.hot_len).map(|i| inner.member(inner.hot(i))).any(|mb| {
+        let Some(s) = table::sock(mb.fd).filter(|_| mb.ours && !mb.ghost && !mb.spent) else { return false };
+        match mb.events & ET != 0 && !mb.fresh {
+            true => {
+                let has_come = s.rx.dir().is_some_and(|d| d.head.load(Acquire) != mb.seen_in);
+                has_come || mb.asks_for_room() && s.tx.looked.load(Relaxed) != mb.seen_full
+            }
+            false => mb.asks_for_room() || !has_no_data(s),
+        }
+    })
 }
 
 /// What the program gets of a member now.

@@ -8,7 +8,7 @@ use super::ctl::{leave_full, register};
 use super::early::timespec_of;
 use super::level;
 use super::keep::{BELL, CHANNEL, keep};
-use super::look::{Depth, look, turn_cold};
+use super::look::{Depth, is_any_due, look, turn_cold};
 use super::wait::{Call, pass, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -102,7 +102,7 @@ pub unsafe fn sleep(
     let tidies = waiter.is_some() && set.untidy.load(Relaxed) != 0 && !(0..=TIDY_MS).contains(&ms);
     let ms = if tidies { TIDY_MS } else { ms };
     let exact = left.filter(|_| call.is_exact && !short && !tidies && ms > 0);
-    let since = clock::ticks();
+    let (since, rung) = (clock::ticks(), set.rung.load(Relaxed));
     let buried = set.buried.load(Acquire); // pairs with the Release in `Set::bury`
     let (k, e) = if ms != 0 && since_call.has_one_run() {
         (-1, Errno(libc::EINTR)) // while it polled
@@ -121,6 +121,9 @@ pub unsafe fn sleep(
             return if k == 0 && deadline.is_some() { Slept::Over } else { Slept::Failed };
         }
         time_wake(set, since);
+    }
+    let is_rung_by_us = set.rung.load(Relaxed) != rung;
+    if waiter.is_some() && !is_rung_by_us {
         budget::slept(&set.spin, since);
     }
     if k < 0 {
@@ -143,6 +146,10 @@ pub unsafe fn sleep(
     let n = keep(epfd, set, l.inner, out, 0, k as usize, buried);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
+    if waiter.is_some() && is_rung_by_us {
+        // By a ring of this process that was for nothing: no peer came, as if it had slept for long.
+        budget::slept(&set.spin, if n == 0 { 0 } else { since });
+    }
     match n {
         0 if deadline.is_some_and(|d| d == 0 || clock::now_ns() >= d) => Slept::Over,
         0 => Slept::Again,
@@ -207,6 +214,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Prepared {
     let inner = &mut *l.inner;
     inner.unnamed = false;
     let heats = inner.heats;
+    inner.prepared = heats;
     let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
     let mut i = 0;
     while i < inner.hot_len {
@@ -339,20 +347,31 @@ fn count_of(set: &'static Set, waiter: Option<Waiter>) -> &'static AtomicU32 {
 /// called, and calls the next (`keep`). Called with the set locked.
 pub fn call_who_is_alone(epfd: i32, set: &'static Set, inner: &mut Inner) {
     if set.alone.load(Relaxed) > 0
-        && let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w))
+        && set.waiter_or_take().is_some_and(|w| is_registered(epfd, inner, w))
     {
-        w.ring();
+        set.ring();
     }
 }
 
-/// Level-triggered events are told to every thread that waits: the next one looks for itself, as in
-/// the kernel, where the event stays in the ready list.
+/// The calling thread has events of the set, and goes. Those that sleep in it look for themselves where there is more for them, or where
+/// events are level-triggered, which are told to every thread that waits, as in the kernel, where such an event stays in the ready
+/// list; or where a member became hot since they lay down, so that what comes for it would not wake them.
 #[inline]
-pub fn wake_next(set: &Set) {
-    if set.sleepers.load(Relaxed) > 0
-        && let Some(w) = set.waiter()
-    {
-        w.ring();
+pub fn wake_next(set: &'static Set) {
+    if set.sleepers.load(Relaxed) > 0 {
+        wake_if_due(set);
+    }
+}
+
+#[cold]
+fn wake_if_due(set: &'static Set) {
+    let marker = Marker::new();
+    let is_due = |inner: &mut Inner| {
+        let (left, cut) = (std::mem::take(&mut inner.left), std::mem::take(&mut inner.cut));
+        left || inner.heats != inner.prepared || cut && is_any_due(inner)
+    };
+    if set.lock(&marker).map_or(true, |l| is_due(l.inner)) {
+        set.ring();
     }
 }
 

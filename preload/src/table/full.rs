@@ -56,10 +56,7 @@ fn tell_sets(s: &Sock) -> bool {
             if is_kernels(set) {
                 is_unheard = true;
             } else if inner.member(m).events & ET != 0 {
-                match set.waiter() {
-                    Some(w) if is_asleep => w.ring(),
-                    _ => arm_again(set, inner, m),
-                }
+                if is_asleep { set.ring() } else { arm_again(set, inner, m) }
             }
         });
     }

@@ -133,6 +133,12 @@ pub struct Inner {
     pub unnamed: bool,
     /// How often a member was put into the hot list, or was in it and something came of it: what was prepared for a sleep before that is not.
     pub heats: u64,
+    /// What `heats` was at the last of these preparations.
+    pub prepared: u64,
+    /// A look told what is to be told to others as well.
+    pub left: bool,
+    /// One ended where the program's array was full.
+    pub cut: bool,
     /// The last look at the kernel left no room for the hot ones, whose turn comes first at the next.
     pub kernel_filled: bool,
     /// Tick from which the kernel is to be looked at again.
@@ -182,6 +188,9 @@ impl Inner {
             channel: -1,
             unnamed: false,
             heats: self.heats,
+            prepared: self.prepared,
+            left: false,
+            cut: false,
             kernel_filled: false,
             kernel_look: 0,
             kernel_took: 0,
@@ -350,8 +359,13 @@ impl Inner {
 
     /// Puts a member into the hot list.
     pub fn heat(&mut self, m: u32) {
-        let at = self.hot_len;
         self.heats += 1;
+        self.heat_armed(m);
+    }
+
+    /// As [`Self::heat`] one whose arrivals wake the set as it is.
+    pub fn heat_armed(&mut self, m: u32) {
+        let at = self.hot_len;
         let mb = self.member_mut(m);
         mb.idle = 0;
         mb.last = 0;

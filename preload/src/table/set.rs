@@ -46,6 +46,8 @@ pub struct Set {
     pub buried: AtomicU64,
     /// A number under which it was last named, or was once.
     pub named: AtomicI32,
+    /// How often threads of this process have rung it.
+    pub rung: AtomicU32,
     next: AtomicPtr<Set>,
     inner: UnsafeCell<Inner>,
 }
@@ -275,6 +277,14 @@ impl Set {
     /// The waiter, if it has one.
     pub fn waiter(&self) -> Option<Waiter> {
         Waiter::of_word(self.waiter.load(Relaxed)).filter(|w| w.is_ours())
+    }
+
+    /// Rings who sleeps in it, by the waiter if it has one.
+    pub fn ring(&self) {
+        if let Some(w) = self.waiter() {
+            self.rung.fetch_add(1, Relaxed); // before it wakes
+            w.ring();
+        }
     }
 
     /// The waiter, taken at the first call.
