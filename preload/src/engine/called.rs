@@ -8,7 +8,7 @@
 
 use super::{follow, switch};
 use crate::family::sock::Sock;
-use crate::sys::{clock, fd};
+use crate::sys::{clock, fd, proc};
 use crate::transport::region::ctl;
 use std::sync::atomic::Ordering::*;
 
@@ -52,7 +52,8 @@ pub fn keeps_full(s: &Sock) -> bool {
 
 /// The ring is full, and who waits for room hears of room in TCP alone: the peer asks in a moment for all to go there. True: it has.
 pub fn await_request(s: &Sock) -> bool {
-    if !keeps_full(s) {
+    // Another user's could hold every call so.
+    if !keeps_full(s) || s.peer_uid.load(Relaxed) != proc::euid() {
         return false;
     }
     let until = clock::now_ns() + MOMENT_NS;

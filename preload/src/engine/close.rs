@@ -111,7 +111,14 @@ pub fn before_close(s: &Sock, sock: i32) {
             reset_on_close(sock);
         }
     } else {
+        // What was taken up for a program that reads it where it lies (`here`).
+        if is_taken(s) && !s.is_aside() && !is_over(s, sock) {
+            marks |= fin::RESET;
+        }
         dir.fin.fetch_or(marks, Release);
+        if marks & fin::RESET != 0 {
+            reset_on_close(sock);
+        }
     }
 }
 

@@ -389,6 +389,7 @@ pub fn reset(s: &Sock, sock: i32) {
 /// queue, and then an orderly end. The kernel's own reset empties the queue and leaves an error, also behind a FIN of the peer's.
 #[cold]
 pub fn reset_at_once(s: &Sock, sock: i32) {
+    found(s, OURS); // before the kernel's wakes somebody
     // Before the peer's kernel shows it. Release: pairs with the Acquire in `is_reset_for_bell`.
     if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
         dir.fin.fetch_or(fin::RESET, Release);

@@ -4,8 +4,8 @@
 //! `Half::gate` of the receiving direction says how far that is, with [`HERE`].
 
 use super::bufs::Bufs;
-use super::peek;
 use super::rx::Step;
+use super::{peek, rouse};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::Errno;
@@ -21,10 +21,12 @@ const HERE: u32 = 1 << 31;
 /// From now on it is read here. No request for its return stands, and the sender can't take one any more.
 pub fn begin(s: &Sock) {
     let marker = Marker::new();
-    let Ok(_held) = s.rx.lock.take(&marker) else { return };
+    let Ok(held) = s.rx.lock.take(&marker) else { return };
     if s.rx.gate.load(Relaxed) == 1 {
         s.rx.gate.store(HERE, Relaxed);
-        changes::note(s); // it is readable
+        changes::note(s);
+        drop(held);
+        rouse::all(); // it is readable, and who waits for it saw nothing
     }
 }
 

@@ -145,7 +145,7 @@ fn is_cut(s: &Sock, sock: i32, n: usize) -> bool {
     // Without our own FIN, the kernel's socket is closed both ways by a reset alone.
     let was_reset = shows & libc::POLLERR != 0
         || shows & libc::POLLHUP != 0 && !s.has(flag::SHUT_WR)
-        || matches!(s.rx.end.load(Relaxed), end::RST | end::FIN_RST | end::ABORTED);
+        || matches!(s.rx.end.load(Relaxed), end::RST | end::FIN_RST | end::ABORTED | end::OURS);
     let is_over = was_reset || n >= SURE && shows & libc::POLLRDHUP != 0;
     // The rest may have come before the end did, and behind the first look.
     is_over && peeked(sock, &mut [0; PROOF as usize]) == Ok(n)

@@ -47,13 +47,11 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
         }
         if e.u64 == BELL || ear::is_heard(e.u64, set.waiter()) {
             // Taken by this thread; those that sleep need a ring of their own for what comes next.
-            if set.sleepers.load(Relaxed) > 0
+            inner.heard = true;
+            if set.is_slept_in()
                 && let Some(w) = set.waiter()
             {
                 w.sleep_on();
-            }
-            if set.alone.load(Relaxed) > 0 {
-                set.ring(); // `sleep::call_who_is_alone`
             }
             continue;
         }

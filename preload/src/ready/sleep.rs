@@ -146,6 +146,7 @@ pub unsafe fn sleep(
     let n = keep(epfd, set, l.inner, out, 0, k as usize, buried);
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
+    l.inner.heard = false;
     if waiter.is_some() && is_rung_by_us {
         // By a ring of this process that was for nothing: no peer came, as if it had slept for long.
         budget::slept(&set.spin, if n == 0 { 0 } else { since });
@@ -332,7 +333,8 @@ fn get_up(set: &'static Set, waiter: Option<Waiter>, at: usize, closed: u32) -> 
         return false;
     }
     match waiter {
-        Some(w) if slept > 1 => w.sleep_on(),
+        // Those that sleep without the waiter are called by its eventfd all the same: it is in the kernel's set.
+        Some(w) if slept > 1 || set.alone.load(Relaxed) > 0 => w.sleep_on(),
         Some(w) => w.wake_up(),
         None => {}
     }
@@ -343,12 +345,13 @@ fn count_of(set: &'static Set, waiter: Option<Waiter>) -> &'static AtomicU32 {
     if waiter.is_some() { &set.sleepers } else { &set.alone }
 }
 
-/// A member has come to memory: threads that sleep in the kernel alone, since before, are to lie down with the waiter. One is
-/// called, and calls the next (`keep`). Called with the set locked.
+/// A member has come to memory: one of the threads that sleep in the kernel alone, since before, is to lie down with the waiter. The
+/// others sleep on, and the waiter's word says so. Called with the set locked.
 pub fn call_who_is_alone(epfd: i32, set: &'static Set, inner: &mut Inner) {
     if set.alone.load(Relaxed) > 0
-        && set.waiter_or_take().is_some_and(|w| is_registered(epfd, inner, w))
+        && let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w))
     {
+        w.sleep_on();
         set.ring();
     }
 }
@@ -358,7 +361,7 @@ pub fn call_who_is_alone(epfd: i32, set: &'static Set, inner: &mut Inner) {
 /// list; or where a member became hot since they lay down, so that what comes for it would not wake them.
 #[inline]
 pub fn wake_next(set: &'static Set) {
-    if set.sleepers.load(Relaxed) > 0 {
+    if set.is_slept_in() {
         wake_if_due(set);
     }
 }

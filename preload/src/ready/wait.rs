@@ -189,14 +189,19 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     // In turn, as in the kernel's ready list: members on TCP that stay ready would fill the program's array each time.
     let kernel_first = is_due && !std::mem::take(&mut inner.kernel_filled);
     let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
+    // Who was rung looks at all: a quick look skips what cursors don't show.
+    let depth = if std::mem::take(&mut inner.heard) { Depth::Whole } else { depth };
     n += look(set, inner, &mut out[n..], depth);
     if !kernel_first && (is_due || inner.kernel_look == 0) && n < out.len() {
         let (found, heats) = (n, inner.heats);
         n = look_at_kernel(epfd, set, inner, out, n);
-        // What its doorbell has made hot is told now: the doorbell is gone.
-        if found == 0 && inner.heats != heats {
+        let heard = std::mem::take(&mut inner.heard);
+        // What its doorbell has made hot, or its ring was for, is told now: the call is gone.
+        if found == 0 && (heard || inner.heats != heats) {
             n += look(set, inner, &mut out[n..], Depth::Whole);
         }
+        // Or by who sleeps.
+        inner.left |= heard && (found > 0 || n == out.len());
     }
     n
 }

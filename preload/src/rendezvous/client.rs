@@ -8,6 +8,7 @@ use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
+use crate::transport::budget;
 use crate::transport::channel::{Read, read};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, RegionHeader, setup};
@@ -194,6 +195,9 @@ fn memory(s: &Sock) -> Res<(*mut RegionHeader, i32)> {
 fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     if porter::are_all_away() {
         return Err(Reason::NoResources);
+    }
+    if !budget::admits(uid == proc::euid()) {
+        return Err(Reason::NoResources); // before anything is made for it
     }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let sock = net::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::NoResources)?;

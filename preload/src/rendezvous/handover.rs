@@ -174,6 +174,10 @@ pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
         switch::pin(s, sock, why);
         return false;
     }
+    // The peer sends again what lies in the annex, from its beginning on.
+    if here::again(s, dir).is_none() {
+        return false;
+    }
     process::count(Counter::Handovers, 1);
     if !follow::freeze(s, dir, ctl::RETURN | ctl::PINNED) {
         return false;
@@ -221,10 +225,11 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     if crossed || (!s.is_linked() && has_ended(s) && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
 }
 
-/// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on.
+/// The peer did not come, and this process goes on: what lies in the ring, or was taken up, is read from there, and the peer moves
+/// when it goes on.
 pub fn read_on(s: &'static Sock, sock: i32) {
-    late(s, sock);
-    if let Some(dir) = s.rx.dir() {
-        follow::take_back_request(s, dir);
+    told_late(s, sock, true);
+    if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) {
+        here::begin(s);
     }
 }

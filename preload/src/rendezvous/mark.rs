@@ -42,18 +42,18 @@ pub enum Shown {
 
 /// Who knows whether a verbs device is usable. Asked before each mark, and only where the programs are
 /// installed: the first call may load what it needs, later ones must be cheap.
-pub fn set_provider(is_usable: fn() -> bool) {
+pub fn set_provider(is_usable: fn(bool) -> bool) {
     PROVIDER.store(is_usable as *mut (), Release); // pairs with the Acquire in `has_provider`
 }
 
-fn has_provider() -> bool {
+fn has_provider(connects: bool) -> bool {
     let p = PROVIDER.load(Acquire);
     if p.is_null() {
         return false;
     }
     // SAFETY: `set_provider` alone stores, and stores functions of this type.
-    let is_usable = unsafe { std::mem::transmute::<*mut (), fn() -> bool>(p) };
-    is_usable()
+    let is_usable = unsafe { std::mem::transmute::<*mut (), fn(bool) -> bool>(p) };
+    is_usable(connects)
 }
 
 /// Before connect(2): marks the socket if the connection may go through RDMA.
@@ -73,7 +73,7 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
         return;
     };
     let is_first = s.role.load(Relaxed) == 0 && may_mark(s) && !s.has(flag::FORKED);
-    if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider() || is_local(&peer)
+    if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider(true) || is_local(&peer)
     {
         return;
     }
@@ -117,7 +117,7 @@ fn mark_listener(s: &Sock, sock: i32) {
     if !is_first || local.is_loopback() || !may_leave_later(sock) {
         return;
     }
-    if !are_present(sock) || !has_provider() {
+    if !are_present(sock) || !has_provider(false) {
         return;
     }
     if control::decide_listener(&local).is_ok() {

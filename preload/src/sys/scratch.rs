@@ -5,7 +5,7 @@
 //! jump or cancelled, leaves its mapping behind.
 
 use super::{Res, mem};
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// So many are used at a time by one call.
 const KEPT: usize = 4;
@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 
 thread_local! {
     /// Address, and the number of pages below it: one word, since a handler of the program's may come here at any moment. 0: none.
-    static SCRATCH: [Cell<usize>; KEPT] = const { [const { Cell::new(0) }; KEPT] };
+    static SCRATCH: [AtomicUsize; KEPT] = const { [const { AtomicUsize::new(0) }; KEPT] };
 }
 
 /// Runs `f` with an array of `n` entries, which are all `fill` at first.
@@ -33,16 +33,23 @@ pub fn with<T: Copy, R>(n: usize, fill: T, f: impl FnOnce(&mut [T]) -> R) -> Res
 
 fn take(bytes: usize) -> Res<(usize, usize)> {
     let bytes = bytes.max(1).next_multiple_of(PAGE);
-    let found = SCRATCH.with(|all| all.iter().find(|k| k.get() % PAGE * PAGE >= bytes).map(Cell::take));
-    match found {
-        Some(kept) if kept != 0 => Ok((kept & !(PAGE - 1), kept % PAGE * PAGE)),
-        _ => Ok((mem::map_private(bytes)? as usize, bytes)),
+    let size = |kept: usize| kept % PAGE * PAGE;
+    let found = SCRATCH.with(|all| {
+        let long = all.iter().find(|k| size(k.load(Relaxed)) >= bytes)?;
+        // A handler may have put another one there since.
+        Some(long.swap(0, Relaxed)).filter(|kept| *kept != 0)
+    });
+    match found.map(|kept| (kept & !(PAGE - 1), size(kept))) {
+        Some((at, long)) if long >= bytes => return Ok((at, long)),
+        Some((at, long)) => mem::unmap(at as *mut u8, long),
+        None => {}
     }
+    Ok((mem::map_private(bytes)? as usize, bytes))
 }
 
 fn keep(at: usize, bytes: usize) {
-    let free = |all: &[Cell<usize>; KEPT]| all.iter().find(|k| k.get() == 0).map(|k| k.set(at | (bytes / PAGE)));
-    if bytes / PAGE >= PAGE || SCRATCH.with(free).is_none() {
+    let put = |k: &AtomicUsize| k.compare_exchange(0, at | (bytes / PAGE), Relaxed, Relaxed).is_ok();
+    if bytes / PAGE >= PAGE || !SCRATCH.with(|all| all.iter().any(put)) {
         mem::unmap(at as *mut u8, bytes);
     }
 }
@@ -50,7 +57,7 @@ fn keep(at: usize, bytes: usize) {
 /// The calling thread ends.
 pub fn thread_ends() {
     SCRATCH.with(|all| {
-        for kept in all.iter().map(Cell::take).filter(|kept| *kept != 0) {
+        for kept in all.iter().map(|k| k.swap(0, Relaxed)).filter(|kept| *kept != 0) {
             mem::unmap((kept & !(PAGE - 1)) as *mut u8, kept % PAGE * PAGE);
         }
     });

@@ -2,10 +2,11 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::sending::{answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
+use super::sending::{ASKED, answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
+use crate::engine::handlers::Since;
 use crate::engine::{begin, debt, end, follow, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
@@ -29,6 +30,8 @@ pub fn send_file(
     let mut fd = fd;
     let mut offset = offset;
     let mut done = 0isize;
+    let mut asked = 0;
+    let since = Since::now();
     loop {
         if visit.is_some() {
             fd = wait::descriptor_now(s, fd);
@@ -59,7 +62,8 @@ pub fn send_file(
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0), &mut limit(s)) {
             return if done > 0 { done } else { to_c(Err(e)) };
         }
-        if follow::is_asked(s) {
+        if asked < ASKED && follow::is_asked(s) {
+            asked += 1;
             switch::attend(s, fd); // to memory, if it can be done now
             if s.tx_in_memory() {
                 continue;
@@ -74,7 +78,9 @@ pub fn send_file(
         // In between the peer may ask for something.
         let part = tx::most(s, left);
         if let Some(n) = tx::through_kernel(s, fd, || real(fd, part)) {
-            if n == part as isize && part < left {
+            // A handler that has run between two of them ends a call that waits.
+            let goes_on = n == part as isize && part < left;
+            if goes_on && (is_nonblocking(s, 0) || !since.has_one_run()) {
                 done += n;
                 continue;
             }

@@ -137,6 +137,8 @@ pub struct Inner {
     pub prepared: u64,
     /// A look told what is to be told to others as well.
     pub left: bool,
+    /// A look has taken a ring of the set's waiter, and not looked at the members since.
+    pub heard: bool,
     /// One ended where the program's array was full.
     pub cut: bool,
     /// The last look at the kernel left no room for the hot ones, whose turn comes first at the next.
@@ -190,6 +192,7 @@ impl Inner {
             heats: self.heats,
             prepared: self.prepared,
             left: false,
+            heard: false,
             cut: false,
             kernel_filled: false,
             kernel_look: 0,

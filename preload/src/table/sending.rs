@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const TCP_ONLY: i32 = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
 /// Wishes of the peer's that one call follows without sending anything: a peer can wish faster than they are followed.
-const ASKED: u32 = 16;
+pub(super) const ASKED: u32 = 16;
 
 /// Turns a result into a C result.
 #[inline]
@@ -135,6 +135,7 @@ unsafe fn send_anyhow(
     let number = fd;
     let mut fd = fd;
     let mut asked = 0;
+    let mut interrupted = false;
     loop {
         if visit.is_some() {
             fd = wait::descriptor_now(s, fd);
@@ -171,10 +172,14 @@ unsafe fn send_anyhow(
             if end::has_died(s, fd) {
                 return source.done as isize; // the next call is told
             }
-            match a_part(fd, s, bufs, source.done, flags, &mut timer) {
+            interrupted |= timer.is_interrupted();
+            match a_part(fd, s, bufs, source.done, flags, &mut timer, interrupted) {
                 Ok(Part::GoesOn(n)) => source.done += n,
                 Ok(Part::Ends(n)) => return sent(fd, s, (source.done + n) as isize, iov),
                 Err(e) => {
+                    if e.0 == libc::EAGAIN {
+                        note_full(s, source.done as isize, bufs.len());
+                    }
                     keep(s, fd, e);
                     return source.done as isize;
                 }
@@ -203,10 +208,13 @@ unsafe fn send_anyhow(
         kernel::before_payload(s, fd);
         // The program's number is another file by now, or the peer may ask for something in between, or a part of the limit is over.
         if fd != number || flags & TCP_ONLY == 0 && (tx::most(s, len) < len || timer.has_begun()) {
-            match a_part(fd, s, bufs, 0, flags, &mut timer) {
+            match a_part(fd, s, bufs, 0, flags, &mut timer, false) {
                 Ok(Part::GoesOn(n)) => source.done = n,
                 Ok(Part::Ends(n)) => return sent(fd, s, n as isize, iov),
                 Err(e) => {
+                    if e.0 == libc::EAGAIN {
+                        note_full(s, 0, bufs.len());
+                    }
                     if e.0 == libc::EPIPE {
                         end::pipe_signal(flags);
                     }
@@ -310,14 +318,24 @@ enum Part {
 }
 
 /// Of a call that goes on through TCP, behind the first `done` bytes: what the kernel takes of a part of the rest. What the call
-/// waits for is one limit's, which the kernel would begin anew for each part.
-fn a_part(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32, timer: &mut wait::Timer) -> Res<Part> {
+/// waits for is one limit's, which the kernel would begin anew for each part. `interrupted`: a handler has run between two of them,
+/// so that the call ends where it would wait.
+fn a_part(
+    fd: i32,
+    s: &Sock,
+    bufs: Bufs,
+    done: usize,
+    flags: i32,
+    timer: &mut wait::Timer,
+    interrupted: bool,
+) -> Res<Part> {
     let left = bufs.len() - done;
     let is_timed = timer.has_limit() && !is_nonblocking(s, flags);
-    let now = if is_timed { libc::MSG_DONTWAIT } else { 0 };
+    let now = if is_timed || interrupted { libc::MSG_DONTWAIT } else { 0 };
     match tx::rest_through_kernel(s, fd, bufs, done, flags | now) {
-        Ok((n, is_in_memory)) if n < left && (is_in_memory || is_timed || n == tx::PART) => Ok(Part::GoesOn(n)),
+        Ok((n, is_in_memory)) if n < left && (is_in_memory || is_timed && !interrupted || n == tx::PART) => Ok(Part::GoesOn(n)),
         Ok((n, _)) => Ok(Part::Ends(n)),
+        Err(Errno(libc::EAGAIN)) if interrupted => Ok(Part::Ends(0)),
         Err(Errno(libc::EAGAIN)) if is_timed => wait::for_kernel_room(s, fd, timer).map(|()| Part::GoesOn(0)),
         Err(e) => Err(e),
     }

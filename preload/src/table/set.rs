@@ -279,6 +279,12 @@ impl Set {
         Waiter::of_word(self.waiter.load(Relaxed)).filter(|w| w.is_ours())
     }
 
+    /// Whether a thread sleeps in it, with its waiter or without.
+    #[inline]
+    pub fn is_slept_in(&self) -> bool {
+        self.sleepers.load(Relaxed) > 0 || self.alone.load(Relaxed) > 0
+    }
+
     /// Rings who sleeps in it, by the waiter if it has one.
     pub fn ring(&self) {
         if let Some(w) = self.waiter() {

@@ -153,12 +153,18 @@ fn read_one(peer: &Peer) -> Heard {
 /// Whether the next message of a peer of another user can be taken: only with descriptors of the kinds that it should have,
 /// since any other could hold who closes it.
 fn weighed(peer: &Peer) -> Verdict {
-    match rights::peek_without_fds(peer.channel(), &mut [0; MAX_MESSAGE]) {
-        // Beyond the budget it waits in the channel, as where there is no room at all: its sender does not take it for taken.
-        Ok((_, true)) if control::is_restricted() || !budget::admits(false) => Verdict::Unknown,
+    let mut raw = [0; MAX_MESSAGE];
+    match rights::peek_without_fds(peer.channel(), &mut raw) {
+        // Beyond the budget it waits in the channel, as where there is no room at all: its sender does not take it for taken. What else
+        // comes is not kept open.
+        Ok((n, true)) if control::is_restricted() || is_bell(&raw[..n]) && !budget::admits(false) => Verdict::Unknown,
         Ok((_, true)) => porter::weigh(peer.channel(), fits),
         _ => Verdict::Good, // nothing comes with it, or nothing is there
     }
+}
+
+fn is_bell(raw: &[u8]) -> bool {
+    matches!(Message::parse(raw), Ok((Message::Bell(_), _)))
 }
 
 /// Runs in a porter. Nothing here asks anybody but the kernel, which a file system or who holds a socket's lock could delay.

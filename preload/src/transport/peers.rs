@@ -306,6 +306,11 @@ impl Peer {
     /// Closes the channel of a peer that nothing uses. False: somebody does by now.
     pub(super) fn dismiss(&self) -> bool {
         let may = self.is_idle() && self.start_reading();
+        let waits = || sys::fd::poll_now(self.channel(), libc::POLLIN) & (libc::POLLIN | libc::POLLHUP) == libc::POLLIN;
+        if may && waits() {
+            self.stop_reading(); // an offer that nobody has looked at yet
+            return false;
+        }
         if may {
             self.lost(); // stays marked as being read, as in `bury`
         }

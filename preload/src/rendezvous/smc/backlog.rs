@@ -34,6 +34,8 @@ const QUIET: Time = Time::from_millis(800);
 const PROPOSAL: Time = Time::from_millis(10);
 /// The same of all that are taken at once: accept() waits meanwhile, and the links of the process.
 const PROPOSALS: Time = Time::from_millis(200);
+/// When to look again while a fork is under way.
+const SOON: Time = Time::from_millis(10);
 /// Most connections that are kept.
 const MOST: usize = 64;
 
@@ -107,16 +109,17 @@ pub fn leave(listener: &Sock, new: i32) -> Option<[u64; 2]> {
         return None;
     }
     let kept = kept_by(new)?;
-    let (taken, clc) = if kept.taken.load(Relaxed) >= 0 {
-        let (taken, ours, clc) = kept.give_up()?;
-        fd::close(ours);
-        (taken, clc)
-    } else {
+    if kept.taken.load(Relaxed) < 0 {
         // One that nobody has any more ends at once. Or it is none by now, but somebody else's with the same number.
-        let had = desk::ask(kept.key.load(Relaxed));
+        let had = desk::ask([&kept.key, &kept.to].map(|word| word.load(Relaxed)));
         kept.give_up();
-        had?
-    };
+        let (taken, clc) = had?;
+        return give(taken, new).then_some([clc & u64::from(u32::MAX), clc >> 32]);
+    }
+    // A child that is forked between the two would have a copy of which it knows nothing.
+    let _entered = gate::enter_soon();
+    let (taken, ours, clc) = kept.give_up()?;
+    fd::close(ours);
     give(taken, new).then_some([clc & u64::from(u32::MAX), clc >> 32])
 }
 
@@ -154,17 +157,24 @@ impl Kept {
 }
 
 /// A child has accepted the stand-in with this key: the connection, and bytes of CLC. With the one of our own nothing is to be done any more.
-pub(super) fn take_out(key: u64) -> Option<(i32, u64)> {
-    let kept = KEPT.iter().find(|k| k.key.load(Acquire) == key && k.taken.load(Relaxed) >= 0)?;
+pub(super) fn take_out([key, to]: [u64; 2]) -> Option<(i32, u64)> {
+    let is_it = |k: &&Kept| k.key.load(Acquire) == key && k.to.load(Relaxed) == to && k.taken.load(Relaxed) >= 0;
+    let kept = KEPT.iter().find(is_it)?;
     let (taken, ours, clc) = kept.give_up()?;
     fd::close(ours);
     Some((taken, clc))
 }
 
-/// A stand-in has ended: the listener is closed and the kernel has reset it with its queue, or a program without the library has
-/// accepted it. Its client gets what it would have got.
-pub(super) fn stand_in_ended(ours: i32) {
-    for kept in KEPT.iter().filter(|k| k.key.load(Acquire) != 0 && k.ours.load(Relaxed) == ours) {
+/// A stand-in has ended, under whichever number: the listener is closed and the kernel has reset it with its queue, or a program without
+/// the library has accepted it. Its client gets what it would have got.
+pub(super) fn a_stand_in_ended() {
+    let entered = gate::try_enter();
+    for kept in KEPT.iter().filter(|k| k.key.load(Acquire) != 0 && k.ours.load(Relaxed) >= 0) {
+        let ours = kept.ours.load(Relaxed);
+        if entered.is_none() {
+            service::watch_stand_in(ours, libc::EPOLL_CTL_MOD); // when the fork is over
+            continue;
+        }
         let has_ended = fd::poll_now(ours, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         if has_ended && let Some((taken, ours, _)) = kept.give_up() {
             close::reset_on_close(taken);
@@ -243,8 +253,9 @@ impl Listener {
             accepted if due.end.0 <= now => due.end.1.wrapping_sub(accepted),
             _ => 0,
         };
-        if late as i32 > 0 && self.s.holders.load(Relaxed) == 1 {
-            self.take_some(late.min(self.waiting()));
+        if late as i32 > 0 && !self.take_some(late.min(self.waiting())) {
+            self.due = Some(Due { at: now + SOON, ..due });
+            return false;
         }
         if self.waiting() == 0 {
             self.due = None;
@@ -264,9 +275,13 @@ impl Listener {
         net::get_opt::<[u32; 8]>(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO).map_or(0, |info| info[UNACKED])
     }
 
-    fn take_some(&self, late: u32) {
+    /// False: not now.
+    fn take_some(&self, late: u32) -> bool {
         // A child would have what has been taken and not been noted yet.
-        let Some(_entered) = gate::try_enter().filter(|_| desk::open(COUNT.load(Relaxed) > 0)) else { return };
+        let Some(_entered) = gate::try_enter() else { return false };
+        if self.s.holders.load(Relaxed) != 1 || !desk::open(COUNT.load(Relaxed) > 0) {
+            return true;
+        }
         TAKING.store(1, SeqCst); // pairs with `enter`
         let until = now() + PROPOSALS;
         for _ in 0..late {
@@ -277,6 +292,7 @@ impl Listener {
             }
         }
         TAKING.store(0, SeqCst);
+        true
     }
 
     fn take_one(&self, until: Time) -> bool {
@@ -291,7 +307,7 @@ impl Listener {
             fd::close(old.ours.swap(ours, Relaxed));
             old.to.store(to, Relaxed);
             old.key.store(own, Release);
-            service::watch_stand_in(ours);
+            service::watch_stand_in(ours, libc::EPOLL_CTL_ADD);
             return true;
         }
         let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else {
@@ -309,7 +325,7 @@ impl Listener {
         free.to.store(to, Relaxed);
         COUNT.fetch_add(1, Relaxed);
         free.key.store(own, Release);
-        service::watch_stand_in(ours);
+        service::watch_stand_in(ours, libc::EPOLL_CTL_ADD);
         true
     }
 

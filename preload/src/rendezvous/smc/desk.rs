@@ -4,10 +4,10 @@
 //! from ending when the one that serves it closes. So the child asks for it by a pair of Unix sockets that was made before the fork: the number of the
 //! stand-in, with a socket for the answer. The parent's service thread answers with the connection. A parent that has ended had it last.
 
-use super::backlog;
+use super::{backlog, gate};
 use crate::engine::close::reset_on_close;
 use crate::log;
-use crate::sys::{fd, pair, rights};
+use crate::sys::{fd, net, pair, rights};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
 /// How long a child waits for the answer.
@@ -39,10 +39,17 @@ pub(super) fn descriptor() -> i32 {
 
 /// Answers a child.
 pub(super) fn answer() {
-    let (mut number, mut fds) = ([0; 8], [-1; rights::MAX_FDS]);
-    let Ok((n, got)) = rights::recv_with_fds(descriptor(), &mut number, &mut fds) else { return };
-    if n == number.len() && got == 1
-        && let Some((taken, clc)) = backlog::take_out(u64::from_ne_bytes(number))
+    // A child that is forked in between would have a copy of which it knows nothing. The message waits.
+    let Some(_entered) = gate::try_enter() else { return };
+    let (mut numbers, mut fds) = ([0; 16], [-1; rights::MAX_FDS]);
+    let Ok((n, got)) = rights::recv_with_fds(descriptor(), &mut numbers, &mut fds) else {
+        // Where there is no descriptor for the answer's way: with the message goes what it carries, and who asks hears of that.
+        let _ = net::recv_slice(descriptor(), &mut numbers, libc::MSG_DONTWAIT);
+        return;
+    };
+    let words = [&numbers[..8], &numbers[8..]].map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
+    if n == numbers.len() && got == 1
+        && let Some((taken, clc)) = backlog::take_out(words)
     {
         if rights::send_with_fds(fds[0], &clc.to_ne_bytes(), &[taken]).is_err() {
             log::warn!(target: "smcr::link", "a connection that waited for accept() is lost: who has accepted it has gone");
@@ -53,12 +60,15 @@ pub(super) fn answer() {
     fds[..got].iter().for_each(|one| fd::close(*one));
 }
 
-/// In a child: the connection for which the stand-in with this number stands, and bytes of CLC. None: nobody has it any more.
-pub(super) fn ask(number: u64) -> Option<(i32, u64)> {
+/// In a child: the connection for which the stand-in with these names stands, and bytes of CLC. None: nobody has it any more.
+pub(super) fn ask(names: [u64; 2]) -> Option<(i32, u64)> {
     let [own, other] = pair::messages().ok()?;
     let there = THERE.load(Relaxed);
     let _ = fd::poll(&mut [libc::pollfd { fd: there, events: libc::POLLOUT, revents: 0 }], PATIENCE_MS);
-    let sent = rights::send_with_fds(there, &number.to_ne_bytes(), &[other]);
+    let mut message = [0; 16];
+    message[..8].copy_from_slice(&names[0].to_ne_bytes());
+    message[8..].copy_from_slice(&names[1].to_ne_bytes());
+    let sent = rights::send_with_fds(there, &message, &[other]);
     fd::close(other);
     let mut answer = None;
     if sent.is_ok() {
@@ -106,13 +116,13 @@ mod tests {
     #[test]
     fn who_asks_for_what_nobody_keeps_gets_an_answer_at_once() {
         assert!(open(false) && open(true));
-        let asks = std::thread::spawn(|| ask(17));
+        let asks = std::thread::spawn(|| ask([17, 18]));
         let mut fds = [libc::pollfd { fd: descriptor(), events: libc::POLLIN, revents: 0 }];
         assert_eq!(fd::poll(&mut fds, 10_000), Ok(1));
         answer();
         assert_eq!(asks.join().unwrap(), None);
         forget_in_child(true);
         assert!(!open(true), "a child has its parent's");
-        assert_eq!(ask(17), None, "which has gone");
+        assert_eq!(ask([17, 18]), None, "which has gone");
     }
 }

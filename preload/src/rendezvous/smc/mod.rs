@@ -23,7 +23,7 @@ use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
 use crate::link::lock;
 use crate::sys::{fd, net};
-use crate::verbs::{fit, load};
+use crate::verbs::{fit, load, port};
 use crate::{config, control, log};
 use shake::Shake;
 use smcr_proto::handshake::Peer;
@@ -37,9 +37,10 @@ pub use farewell::{at_exit, leave_to_relatives};
 pub use gate::{after_fork, before_fork};
 pub use service::{descriptors, inherit, moved, owns, watch_listener};
 
-/// Whether RDMA can be used at all: asked before anything is marked.
-pub fn is_usable() -> bool {
-    fit::is_fit() && load::functions().is_some()
+/// Whether RDMA can be used at all: asked before anything is marked. A listener is marked once, and for good: its device may have an address
+/// a moment later, and it costs a handshake only where a client shows the option too.
+pub fn is_usable(connects: bool) -> bool {
+    (if connects { fit::is_fit() } else { port::any() }) && load::functions().is_some()
 }
 
 /// A marked connection is about to be used, or was just established.

@@ -326,8 +326,8 @@ fn hear(listener: i32, op: i32) {
 }
 
 /// Asks to hear of the end of a connection of our own that stands in a queue: under its number, as a listener.
-pub(super) fn watch_stand_in(ours: i32) {
-    listen(ours, libc::EPOLLRDHUP, LISTENER | ours as u64, libc::EPOLL_CTL_ADD);
+pub(super) fn watch_stand_in(ours: i32, op: i32) {
+    listen(ours, libc::EPOLLRDHUP, LISTENER | ours as u64, op);
 }
 
 /// Once.
@@ -346,8 +346,10 @@ fn tcp_events(listeners: &mut [Listener]) {
     }
     for e in events[..n.min(32)].iter().filter(|e| e.u64 & CHILD == LISTENER) {
         let number = (e.u64 & !LISTENER) as i32;
-        listeners.iter_mut().filter(|l| l.fd == number).for_each(Listener::heard);
-        backlog::stand_in_ended(number);
+        match listeners.iter_mut().find(|l| l.fd == number) {
+            Some(listener) => listener.heard(),
+            None => backlog::a_stand_in_ended(), // which may have moved since
+        }
     }
     lock::with(|all| {
         for e in events[..n.min(32)].iter().filter(|e| e.u64 & LISTENER == 0) {
