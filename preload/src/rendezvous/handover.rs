@@ -225,11 +225,11 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
     if crossed || (!s.is_linked() && has_ended(s) && follow::take_back_request(s, dir)) { Back::Left } else { Back::NotYet }
 }
 
-/// The peer did not come, and this process goes on: what lies in the ring, or was taken up, is read from there, and the peer moves
-/// when it goes on.
-pub fn read_on(s: &'static Sock, sock: i32) {
-    told_late(s, sock, true);
-    if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) {
+/// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on. So is what was taken up, if the
+/// library `stays` with the connection.
+pub fn read_on(s: &'static Sock, sock: i32, stays: bool) {
+    told_late(s, sock, stays);
+    if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) && stays {
         here::begin(s);
     }
 }

@@ -36,8 +36,8 @@ pub fn each(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, &'static 
     }
 }
 
-/// Waits for those that were asked, until `end`. What does not come is read on from its ring.
-pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64) {
+/// Waits for those that were asked, until `end`. What does not come is read on from its ring; `stays`: as for [`rendezvous::read_on`].
+pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64, stays: bool) {
     loop {
         let is_over = clock::now_ns() >= end;
         let mut waits = false;
@@ -45,7 +45,7 @@ pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64) {
             if rendezvous::follow_back(s, fd) == Back::NotYet {
                 waits = true;
                 if is_over {
-                    rendezvous::read_on(s, fd);
+                    rendezvous::read_on(s, fd, stays);
                 }
             }
         });

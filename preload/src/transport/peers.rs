@@ -47,7 +47,7 @@ pub struct Peer {
     reading: AtomicU32,
     /// Offers of it for connections of other users (`rendezvous::owner`).
     doubts: AtomicU32,
-    /// The tick at which the channel was made.
+    /// The tick at which the channel was made, or last served a connection.
     since: AtomicU64,
     /// 1 while the slot itself holds a reference (the peer connected to us).
     base: AtomicU32,
@@ -253,7 +253,10 @@ impl Peer {
         };
         match self.refs.fetch_update(AcqRel, Relaxed, less) {
             Ok(1) => self.empty(),
-            Ok(2) => self.bury(),
+            Ok(2) => {
+                self.since.store(clock::ticks(), Relaxed); // idle from here on, if that was the last connection
+                self.bury();
+            }
             _ => {}
         }
     }
@@ -293,7 +296,7 @@ impl Peer {
         self.refs.load(Relaxed) == 1 && self.base.load(Relaxed) == 1
     }
 
-    /// When its channel was made.
+    /// When its channel was made, or last served a connection.
     pub(super) fn since(&self) -> u64 {
         self.since.load(Relaxed)
     }
