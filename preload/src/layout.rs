@@ -105,6 +105,15 @@ pub mod fin {
     pub const LEFT: u32 = 16;
     /// The same: both directions had ended in order when it closed, and what it has left unread resets nothing.
     pub const OVER: u32 = 32;
+
+    /// What a close adds towards a link: `over` where both directions had ended.
+    pub fn of_unread(is_unread: bool, over: bool) -> u32 {
+        match over {
+            true => OVER,
+            false if is_unread => RESET,
+            false => 0,
+        }
+    }
 }
 
 /// Bits of [`Dir::size`] above the size.

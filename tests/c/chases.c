@@ -173,7 +173,7 @@ static void edges_a(void) {
     all(fd);
 }
 
-/* The sender has done with it for now and makes no call, so nothing comes again; the program stays. */
+/* The sender has sent all and makes no call, so nothing comes again; the program stays. */
 static int still(void) {
     int fd = ahead();
     R(setsockopt(fd, IPPROTO_TCP, TCP_ULP, "none", 4));

@@ -76,23 +76,30 @@ static void in_progress(void) {
     int n = poll(&p, 1, 0);
     say("now %d %s, SO_ERROR %d", n, poll_text(p.revents), so_error(the_fd));
 }
-/* How it came about in the end, and its use. */
-static void use(struct waiting *w) {
+/* How it came about in the end. */
+static void becomes_writable(void) {
     struct pollfd p = {the_fd, POLLOUT, 0};
-    tell('w');
-    if (w)
-        say_answer(w);
     int n = poll(&p, 1, 20000);
     say("writable %d, %s, SO_ERROR %d", n, poll_text(p.revents), so_error(the_fd));
-    R(connect(the_fd, (void *)&to, sizeof to));
-    R(connect(the_fd, (void *)&to, sizeof to));
-    nonblocking(the_fd, 0);
+}
+/* And its use. */
+static void use_it_up(void) {
     warm(the_fd);
     echo(the_fd, "slow", 1);
     R(close(the_fd));
     if (hear() != 'd')
         die("no answer");
     close(first);
+}
+static void use(struct waiting *w) {
+    tell('w');
+    if (w)
+        say_answer(w);
+    becomes_writable();
+    R(connect(the_fd, (void *)&to, sizeof to));
+    R(connect(the_fd, (void *)&to, sizeof to));
+    nonblocking(the_fd, 0);
+    use_it_up();
 }
 static void signalled(struct waiting *w, int times) {
     for (int i = 0; i < times; i++) {
@@ -134,16 +141,9 @@ static void interrupted_b(void) {
 }
 /* As POSIX tells it: whoever was interrupted does not call connect again, but waits until it is writable. */
 static void use_polled(void) {
-    struct pollfd p = {the_fd, POLLOUT, 0};
     tell('w');
-    int n = poll(&p, 1, 20000);
-    say("writable %d, %s, SO_ERROR %d", n, poll_text(p.revents), so_error(the_fd));
-    warm(the_fd);
-    echo(the_fd, "slow", 1);
-    R(close(the_fd));
-    if (hear() != 'd')
-        die("no answer");
-    close(first);
+    becomes_writable();
+    use_it_up();
 }
 static void polled_b(void) {
     struct waiting w;

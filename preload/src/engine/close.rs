@@ -92,11 +92,13 @@ pub fn before_close(s: &Sock, sock: i32) {
         std::hint::spin_loop();
     }
     let in_memory = s.rx_in_memory();
+    // On TCP: what was taken up for a program that reads it where it lies (`here`).
+    let is_unread = if in_memory { leaves_unread(s, back) } else { is_taken(s) };
+    // What a program that was started with it may have read is not known.
+    if is_unread && !s.is_aside() && !is_over(s, sock) {
+        marks |= fin::RESET;
+    }
     if in_memory {
-        // What a program that was started with it may have read is not known.
-        if leaves_unread(s, back) && !s.is_aside() && !is_over(s, sock) {
-            marks |= fin::RESET;
-        }
         // Set before the doorbells go: a last one may come after them, and then the reset that the
         // kernel makes of it is known not to be one.
         dir.fin.fetch_or(marks, Release);
@@ -107,18 +109,11 @@ pub fn before_close(s: &Sock, sock: i32) {
             bell::silence(s, back);
             bell::drain(s, back, sock);
         }
-        if marks & fin::RESET != 0 {
-            reset_on_close(sock);
-        }
     } else {
-        // What was taken up for a program that reads it where it lies (`here`).
-        if is_taken(s) && !s.is_aside() && !is_over(s, sock) {
-            marks |= fin::RESET;
-        }
         dir.fin.fetch_or(marks, Release);
-        if marks & fin::RESET != 0 {
-            reset_on_close(sock);
-        }
+    }
+    if marks & fin::RESET != 0 {
+        reset_on_close(sock);
     }
 }
 
@@ -175,11 +170,7 @@ fn is_over(s: &Sock, sock: i32) -> bool {
 /// What the peer of a link is to see of what lies unread at a close. Where both have shut down TCP has ended by then, and resets nothing.
 pub(super) fn on_unread(s: &Sock, back: &Dir) -> u32 {
     let is_unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
-    match s.has(flag::SHUT_WR) && back.fin.load(Acquire) & (fin::WRITE | fin::RESET) == fin::WRITE {
-        true => fin::OVER,
-        false if is_unread => fin::RESET,
-        false => 0,
-    }
+    fin::of_unread(is_unread, s.has(flag::SHUT_WR) && back.fin.load(Acquire) & (fin::WRITE | fin::RESET) == fin::WRITE)
 }
 
 /// Whether something was taken up to come again (`take_up`), and has not.

@@ -369,14 +369,10 @@ pub fn broken(s: &Sock, sock: i32) -> Errno {
 /// Resets a connection that can't go on.
 #[cold]
 pub fn reset(s: &Sock, sock: i32) {
-    found(s, OURS);
+    mark_reset(s);
     s.set(flag::PINNED | flag::SHUT_WR);
     s.clear(flag::OWES);
     s.set_state(State::Pinned);
-    // Behind a FIN of the peer's the kernel has no reset but for a close with something unread: what follows shows an end alone.
-    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
-        dir.fin.fetch_or(fin::RESET, Release);
-    }
     // Whoever asks where to send must find an answer: the kernel's socket, which says EPIPE.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     s.tx_medium.store(medium::TCP, SeqCst);
@@ -389,13 +385,18 @@ pub fn reset(s: &Sock, sock: i32) {
 /// queue, and then an orderly end. The kernel's own reset empties the queue and leaves an error, also behind a FIN of the peer's.
 #[cold]
 pub fn reset_at_once(s: &Sock, sock: i32) {
-    found(s, OURS); // before the kernel's wakes somebody
-    // Before the peer's kernel shows it. Release: pairs with the Acquire in `is_reset_for_bell`.
-    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
-        dir.fin.fetch_or(fin::RESET, Release);
-    }
+    mark_reset(s); // before the kernel's wakes somebody here, and shows at the peer's
     let _ = net::disconnect(sock);
     reset(s, sock);
+}
+
+/// Here, and for the peer: behind a FIN of its own the kernel has no reset but for a close with something unread, and what follows shows an
+/// end alone.
+fn mark_reset(s: &Sock) {
+    found(s, OURS);
+    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
+        dir.fin.fetch_or(fin::RESET, Release); // pairs with the Acquire in `is_reset_for_bell`
+    }
 }
 
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.

@@ -18,7 +18,8 @@ pub mod process;
 pub mod sock;
 pub mod values;
 
-use crate::sys::{self, Errno, Res, clock, mem};
+use crate::sys::clock::Seldom;
+use crate::sys::{self, Errno, Res, mem};
 use smcr_proto::page::{self, header};
 use sock::Sock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -202,15 +203,10 @@ pub fn take_sock() -> Res<&'static Sock> {
         }
     }
     // Processes that died did not give back what they held. Where there are none, the next sockets don't ask again at once.
-    static IN_VAIN: AtomicU64 = AtomicU64::new(0);
-    let now = clock::now_ns();
-    if now < IN_VAIN.load(Relaxed) {
-        return Err(Errno(libc::ENFILE));
-    }
-    if process::reap_dead(base) {
+    static REAPED: Seldom = Seldom::untried();
+    if REAPED.unless_in_vain(|| process::reap_dead(base)) {
         return take_sock();
     }
-    IN_VAIN.store(now + 1_000_000_000, Relaxed);
     Err(Errno(libc::ENFILE))
 }
 

@@ -52,7 +52,10 @@ pub fn register(base: *mut u8) {
     (0..FEW.min(high)).for_each(|n| {
         reap_if_gone(base, (turn + n) % high);
     });
-    let Some(i) = take_record(base, pid).or_else(|| reap_dead(base).then(|| take_record(base, pid)).flatten()) else {
+    let Some(i) = take_record(base, pid).or_else(|| {
+        reap_dead(base);
+        take_record(base, pid)
+    }) else {
         return unregister();
     };
     used(base, i);

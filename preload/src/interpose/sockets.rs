@@ -4,7 +4,7 @@
 use super::{guarded, hooks};
 use crate::engine::{self, close, switch};
 use crate::family::sock::flag;
-use crate::rendezvous::smc::backlog;
+use crate::rendezvous::smc::{backlog, declined};
 use crate::sys::net::Addr;
 use crate::sys::probe::is_there;
 use crate::table::{full, life, options};
@@ -212,7 +212,7 @@ unsafe fn accept_with(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags
     }
     accepted(fd, new, flags);
     if let (Some(clc), Some(s)) = (kept, table::sock(new)) {
-        backlog::was_declined(s, clc);
+        declined::was_declined(s, clc);
     }
     crate::sys::set_errno(e);
     new

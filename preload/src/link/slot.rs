@@ -193,12 +193,7 @@ impl Slot {
         let unread = back.head.load(Acquire) != back.tail.load(Acquire);
         let out = self.tx_dir();
         let said = out.fin.load(Acquire);
-        // As `linked::before_close` has it.
-        let of_unread = match said & back.fin.load(Acquire) & fin::WRITE != 0 {
-            true => fin::OVER,
-            false if unread => fin::RESET,
-            false => 0,
-        };
+        let of_unread = fin::of_unread(unread, said & back.fin.load(Acquire) & fin::WRITE != 0);
         if said & fin::CLOSED == 0 {
             out.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::LEFT | of_unread, Release);
         }

@@ -241,9 +241,7 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
             return Some(-1);
         }
     };
-    const MOST: usize = 8;
-    let dirs = fds.iter().take(MOST).filter_map(|p| table::sock(p.fd).filter(|s| level::is_served(s))?.rx.dir());
-    let _ = dirs.into_iter().any(|dir| bell::time_wake(dir, slept.since));
+    time_wake(fds, slept.since);
     budget::slept(&SPIN, slept.since);
     match slept.result {
         -1 => {
@@ -255,6 +253,13 @@ unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t
         _ if slept.given == Some(0) => Some(scan(fds, false).0),
         _ => None,
     }
+}
+
+/// Notes how long the wake took, if it came from one of the first descriptors.
+fn time_wake(fds: &[pollfd], since: u64) {
+    const MOST: usize = 8;
+    let mut dirs = fds.iter().take(MOST).filter_map(|p| table::sock(p.fd).filter(|s| level::is_served(s))?.rx.dir());
+    dirs.any(|dir| bell::time_wake(dir, since));
 }
 
 /// None: it was not slept, something has come.

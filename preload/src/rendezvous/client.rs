@@ -8,7 +8,6 @@ use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
-use crate::transport::budget;
 use crate::transport::channel::{Read, read};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, RegionHeader, setup};
@@ -196,7 +195,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     if porter::are_all_away() {
         return Err(Reason::NoResources);
     }
-    if !budget::admits(uid == proc::euid()) {
+    if !peers::admits(uid, proc::euid()) {
         return Err(Reason::NoResources); // before anything is made for it
     }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -216,8 +215,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
             return Err(Reason::UidMismatch);
         }
     };
-    let slot = if peers::admits(who, proc::euid()) { peers::add(sock, name, who, proc::euid()) } else { None };
-    slot.ok_or_else(|| {
+    peers::add(sock, name, who, proc::euid()).ok_or_else(|| {
         porter::let_go(&[sock]);
         Reason::NoResources
     })

@@ -110,7 +110,7 @@ fn accept_some() -> bool {
             porter::let_go(&[channel]);
             continue;
         };
-        if !peers::admits(who, own.uid) || peers::add(channel, 0, who, own.uid).is_none() {
+        if !peers::admits(who.uid, own.uid) || peers::add(channel, 0, who, own.uid).is_none() {
             porter::let_go(&[channel]);
         }
     }

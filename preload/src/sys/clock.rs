@@ -108,6 +108,27 @@ pub fn mix(state: &AtomicU64) -> u64 {
     x
 }
 
+/// Something dear that is tried no more than once in a second after it was in vain.
+pub struct Seldom(AtomicU64);
+
+impl Seldom {
+    /// It was not yet.
+    pub const fn untried() -> Seldom {
+        Seldom(AtomicU64::new(0))
+    }
+
+    /// Tries, if it is time; false: in vain, or not tried.
+    pub fn unless_in_vain(&self, attempt: impl FnOnce() -> bool) -> bool {
+        const REST_NS: u64 = 1_000_000_000;
+        let now = now_ns();
+        let done = now >= self.0.load(Relaxed) && attempt();
+        if !done {
+            let _ = self.0.fetch_update(Relaxed, Relaxed, |until| (until <= now).then_some(now + REST_NS));
+        }
+        done
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -131,13 +131,13 @@ pub fn find(name: u64) -> Option<u32> {
 }
 
 /// Whether a process is of our own user; `own_uid` as for [`add`].
-fn is_own(who: libc::ucred, own_uid: u32) -> bool {
-    who.uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only()
+fn is_own(uid: u32, own_uid: u32) -> bool {
+    uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only()
 }
 
-/// Whether a process may have a channel to this one: there are descriptors for it.
-pub fn admits(who: libc::ucred, own_uid: u32) -> bool {
-    budget::admits(is_own(who, own_uid))
+/// Whether a process of this user may have a channel to this one: there are descriptors for it.
+pub fn admits(uid: u32, own_uid: u32) -> bool {
+    budget::admits(is_own(uid, own_uid))
 }
 
 /// Takes a slot for a new channel, with one reference. `own_uid`: ours, as the peer sees it on the channel, so that both
@@ -151,7 +151,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
         p.pid.store(who.pid as u32, Relaxed);
         p.uid.store(who.uid, Relaxed);
         p.since.store(clock::ticks(), Relaxed);
-        p.kinship.store(if is_own(who, own_uid) { KIN } else { STRANGER }, Relaxed);
+        p.kinship.store(if is_own(who.uid, own_uid) { KIN } else { STRANGER }, Relaxed);
         for t in p.told.iter().chain(&p.taken) {
             t.store(0, Relaxed);
         }

@@ -8,8 +8,9 @@
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
-use crate::sys::{self, Errno, Res, clock, mem, proc};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
+use crate::sys::clock::Seldom;
+use crate::sys::{self, Errno, Res, mem, proc};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 /// Sleep words in the page.
 pub const SLOTS: usize = 128;
@@ -214,25 +215,13 @@ pub fn take() -> Res<Waiter> {
     }
     page()?;
     match take_free() {
-        Err(Errno(libc::EAGAIN)) if reap_now_and_then() => take_free(),
+        Err(Errno(libc::EAGAIN)) if REAPED.unless_in_vain(reap) => take_free(),
         taken => taken,
     }
 }
 
-/// [`reap`], unless that was in vain within the last second: who finds no slot asks at each of its sleeps.
-#[cold]
-fn reap_now_and_then() -> bool {
-    static IN_VAIN: AtomicU64 = AtomicU64::new(0);
-    let now = clock::now_ns();
-    if now < IN_VAIN.load(Relaxed) {
-        return false;
-    }
-    let any = reap();
-    if !any {
-        IN_VAIN.store(now + 1_000_000_000, Relaxed);
-    }
-    any
-}
+/// Who finds no slot asks at each of its sleeps.
+static REAPED: Seldom = Seldom::untried();
 
 /// Slots of processes of the family that are gone are free again. True: there are some.
 #[cold]

@@ -61,8 +61,8 @@ impl Domain {
         let receives = RECEIVES.min(device.max_receives as usize);
         let mut init = SrqInitAttr {
             srq_context: std::ptr::null_mut(),
-            max_wr: receives as u32,
-            max_sge: 2,
+            max_wr: 0,
+            max_sge: 0,
             srq_limit: 0,
         };
         let mut pieces = 2;

@@ -12,17 +12,13 @@
 //! is looked at when something has come, and then after [`QUIET`]: a busy server costs one look in that time, an idle one
 //! none.
 
-use super::{desk, gate, service};
+use super::{declined, desk, gate, service};
 use crate::engine::close;
 use crate::family::sock::{Sock, flag};
 use crate::link::lock::now;
 use crate::log;
 use crate::sys::{Errno, Sysno, fd, net};
-use smcr_proto::handshake::{LEVEL, Peer, VERDICT, Verdict};
-use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
-use smcr_proto::smc::diagnosis::Diagnosis;
-use smcr_proto::smc::handshake::server::Server;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// How long a connection may wait for accept(). A look that just misses it comes again after the same time, and 6 s are
@@ -30,10 +26,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 const PATIENCE: Time = Time::from_millis(2400);
 /// How long where the program accepts none meanwhile: longer than a handshake takes it that makes a link.
 const QUIET: Time = Time::from_millis(800);
-/// How long a client's Proposal is waited for at most: it is on its way since the handshake, [`QUIET`] ago.
-const PROPOSAL: Time = Time::from_millis(10);
-/// The same of all that are taken at once: accept() waits meanwhile, and the links of the process.
-const PROPOSALS: Time = Time::from_millis(200);
 /// When to look again while a fork is under way.
 const SOON: Time = Time::from_millis(10);
 /// Most connections that are kept.
@@ -113,14 +105,13 @@ pub fn leave(listener: &Sock, new: i32) -> Option<[u64; 2]> {
         // One that nobody has any more ends at once. Or it is none by now, but somebody else's with the same number.
         let had = desk::ask([&kept.key, &kept.to].map(|word| word.load(Relaxed)));
         kept.give_up();
-        let (taken, clc) = had?;
-        return give(taken, new).then_some([clc & u64::from(u32::MAX), clc >> 32]);
+        return give(had?, new);
     }
     // A child that is forked between the two would have a copy of which it knows nothing.
     let _entered = gate::enter_soon();
     let (taken, ours, clc) = kept.give_up()?;
     fd::close(ours);
-    give(taken, new).then_some([clc & u64::from(u32::MAX), clc >> 32])
+    give((taken, clc), new)
 }
 
 /// The kept connection for which this one of ours, as it was accepted, stands.
@@ -129,8 +120,8 @@ fn kept_by(sock: i32) -> Option<&'static Kept> {
     KEPT.iter().find(|k| k.key.load(Acquire) == from && k.to.load(Relaxed) == to)
 }
 
-/// Gives a connection the number of its stand-in; it is closed in any case.
-fn give(taken: i32, new: i32) -> bool {
+/// Gives a connection the number of its stand-in, and says what of CLC it has received and sent; it is closed in any case.
+fn give((taken, clc): (i32, u64), new: i32) -> Option<[u64; 2]> {
     // The new number's flags are as accept4 was told.
     let flags = fd::fcntl(new, libc::F_GETFD, 0).unwrap_or(0);
     let status = fd::status_flags(new).unwrap_or(0);
@@ -140,7 +131,7 @@ fn give(taken: i32, new: i32) -> bool {
         let _ = fd::fcntl(new, libc::F_SETFL, status as usize);
     }
     fd::close(taken);
-    given
+    given.then_some([clc & u64::from(u32::MAX), clc >> 32])
 }
 
 impl Kept {
@@ -283,7 +274,7 @@ impl Listener {
             return true;
         }
         TAKING.store(1, SeqCst); // pairs with `enter`
-        let until = now() + PROPOSALS;
+        let until = now() + declined::PROPOSALS;
         for _ in 0..late {
             // A blocking accept() must find something, and nobody else may take it.
             let ready = fd::poll_now(self.fd, libc::POLLIN) & libc::POLLIN != 0;
@@ -317,7 +308,7 @@ impl Listener {
             fd::close(ours);
             return false;
         };
-        let clc = decline(taken, until);
+        let clc = declined::decline(taken, until);
         log::info!(target: "smcr::link", declined = clc.is_some(), "a connection waits for accept() for long");
         free.taken.store(fd::park(taken), Relaxed);
         free.ours.store(ours, Relaxed);
@@ -359,58 +350,6 @@ impl Listener {
     }
 }
 
-/// Declines where the client is a kernel; bytes of CLC received, and sent (upper half). None: nothing to be declined.
-fn decline(sock: i32, until: Time) -> Option<u64> {
-    let verdict = Verdict(net::get_opt(sock, LEVEL, VERDICT).unwrap_or(0));
-    (verdict.peer() == Some(Peer::Smc)).then(|| answer(sock, until))
-}
-
-/// Says no to a Proposal, if that comes in time; else it is left to who accepts the connection.
-fn answer(sock: i32, until: Time) -> u64 {
-    let (id, host) = super::shake::names();
-    let mut machine = Server::new(now(), id, Err(Diagnosis::MEMORY), host);
-    let (mut received, mut sent) = (0u64, 0u64);
-    while machine.outcome().is_none() {
-        if let Some(frame) = machine.poll_transmit() {
-            sent += net::send_slice(sock, &frame, libc::MSG_DONTWAIT).unwrap_or(0) as u64;
-            continue;
-        }
-        let mut buf = [0u8; 1024];
-        let want = machine.want().min(buf.len());
-        if want == 0 {
-            break;
-        }
-        match net::recv_slice(sock, &mut buf[..want], libc::MSG_DONTWAIT) {
-            Ok(n) if n > 0 => {
-                received += n as u64;
-                machine.handle_bytes(&buf[..n]);
-            }
-            Err(Errno(libc::EAGAIN)) => {
-                let mut fds = [libc::pollfd { fd: sock, events: libc::POLLIN, revents: 0 }];
-                // One that has come in part can't be left to anybody any more.
-                let most = if received > 0 { PROPOSALS } else { PROPOSAL };
-                let patience = until.saturating_sub(now()).min(most);
-                if fd::poll(&mut fds, (patience.as_micros() / 1000) as i32).unwrap_or(0) == 0 {
-                    machine.handle_eof();
-                }
-            }
-            _ => machine.handle_eof(),
-        }
-    }
-    received | sent << 32
-}
-
-/// A connection that was declined in the queue has been accepted.
-pub fn was_declined(s: &Sock, clc: [u64; 2]) {
-    if clc[1] > 0 {
-        s.rx.kernel.store(clc[0], Relaxed);
-        s.tx.kernel.store(clc[1], Relaxed);
-        s.set(flag::NOBODY);
-        s.clear(flag::UNASKED);
-        s.note(Reason::SmcDeclined);
-    }
-}
-
 /// Address and port as one number; IPv4 alone.
 fn key(addr: &net::Addr) -> Option<u64> {
     let a = (*addr).folded();
@@ -420,34 +359,4 @@ fn key(addr: &net::Addr) -> Option<u64> {
 
 fn number(ip: [u8; 4], port: u16) -> u64 {
     1 << 63 | u64::from(u32::from_be_bytes(ip)) << 16 | u64::from(port)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use smcr_proto::smc::handshake::client::Client;
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
-    use std::os::unix::net::UnixStream;
-
-    fn pair() -> (UnixStream, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        (ours, theirs)
-    }
-
-    #[test]
-    fn those_that_say_nothing_are_not_waited_for_one_by_one() {
-        let began = now();
-        let silent: Vec<_> = (0..MOST).map(|_| pair()).collect();
-        let said: Vec<u64> = silent.iter().map(|(ours, _)| answer(ours.as_raw_fd(), began + PROPOSALS)).collect();
-        assert!(said.iter().all(|clc| *clc == 0));
-        assert!(now().saturating_sub(began) < Time::from_secs(5));
-
-        let (ours, mut theirs) = pair();
-        let (id, host) = super::super::shake::names();
-        let mut client = Client::refusing(id, Diagnosis::MEMORY, host);
-        theirs.write_all(&client.poll_transmit().unwrap()).unwrap();
-        assert_ne!(answer(ours.as_raw_fd(), began), 0, "what is there is answered");
-    }
 }

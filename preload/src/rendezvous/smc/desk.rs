@@ -41,15 +41,14 @@ pub(super) fn descriptor() -> i32 {
 pub(super) fn answer() {
     // A child that is forked in between would have a copy of which it knows nothing. The message waits.
     let Some(_entered) = gate::try_enter() else { return };
-    let (mut numbers, mut fds) = ([0; 16], [-1; rights::MAX_FDS]);
-    let Ok((n, got)) = rights::recv_with_fds(descriptor(), &mut numbers, &mut fds) else {
+    let (mut names, mut fds) = ([[0; 8]; 2], [-1; rights::MAX_FDS]);
+    let Ok((n, got)) = rights::recv_with_fds(descriptor(), names.as_flattened_mut(), &mut fds) else {
         // Where there is no descriptor for the answer's way: with the message goes what it carries, and who asks hears of that.
-        let _ = net::recv_slice(descriptor(), &mut numbers, libc::MSG_DONTWAIT);
+        let _ = net::recv_slice(descriptor(), names.as_flattened_mut(), libc::MSG_DONTWAIT);
         return;
     };
-    let words = [&numbers[..8], &numbers[8..]].map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
-    if n == numbers.len() && got == 1
-        && let Some((taken, clc)) = backlog::take_out(words)
+    if n == names.as_flattened().len() && got == 1
+        && let Some((taken, clc)) = backlog::take_out(names.map(u64::from_ne_bytes))
     {
         if rights::send_with_fds(fds[0], &clc.to_ne_bytes(), &[taken]).is_err() {
             log::warn!(target: "smcr::link", "a connection that waited for accept() is lost: who has accepted it has gone");
@@ -65,10 +64,7 @@ pub(super) fn ask(names: [u64; 2]) -> Option<(i32, u64)> {
     let [own, other] = pair::messages().ok()?;
     let there = THERE.load(Relaxed);
     let _ = fd::poll(&mut [libc::pollfd { fd: there, events: libc::POLLOUT, revents: 0 }], PATIENCE_MS);
-    let mut message = [0; 16];
-    message[..8].copy_from_slice(&names[0].to_ne_bytes());
-    message[8..].copy_from_slice(&names[1].to_ne_bytes());
-    let sent = rights::send_with_fds(there, &message, &[other]);
+    let sent = rights::send_with_fds(there, names.map(u64::to_ne_bytes).as_flattened(), &[other]);
     fd::close(other);
     let mut answer = None;
     if sent.is_ok() {

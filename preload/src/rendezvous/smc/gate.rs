@@ -49,14 +49,9 @@ pub(super) fn enter() -> Entered {
 
 /// The same for what is short, and would do without where the fork is this thread's own.
 pub(super) fn enter_soon() -> Option<Entered> {
-    const TRIES: u32 = 20;
-    for _ in 0..TRIES {
-        if let Some(entered) = try_enter() {
-            return Some(entered);
-        }
-        let _ = fd::poll(&mut [], 1);
-    }
-    None
+    const SOON_MS: u32 = 20;
+    wait(SOON_MS, || GATE.load(Relaxed) >= FORK);
+    try_enter()
 }
 
 /// Before fork: the connections that the child will have get their memory first.

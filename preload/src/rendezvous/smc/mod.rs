@@ -7,6 +7,7 @@
 
 pub mod backlog;
 mod blocked;
+pub mod declined;
 mod desk;
 mod farewell;
 mod gate;
