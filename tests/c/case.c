@@ -286,6 +286,13 @@ long raw(long n, long a, long b, long c, long d, long e, long f) {
     return ret;
 }
 
+void wait_for_spill(int fd) {
+    int there = 0;
+    while (there < 1000) { /* by calls that the library does not see: a doorbell is one byte */
+        usleep(20000);
+        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
+    }
+}
 short raw_poll(int fd, short wanted, int ms) {
     struct pollfd p = {fd, wanted, 0};
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};

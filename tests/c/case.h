@@ -110,6 +110,7 @@ short events(int fd, short wanted, int ms);
 const char *poll_text(short ev);
 const char *epoll_text(uint32_t ev);
 long raw(long n, long a, long b, long c, long d, long e, long f); /* no libc in between */
+void wait_for_spill(int fd); /* until the ring is full, and the rest of what nobody reads is in TCP */
 short raw_poll(int fd, short wanted, int ms); /* as events, by the same way */
 long lo_bytes(void);
 int numbers_of(const char *kind); /* of this process, the library's among them: eventfd, eventpoll */

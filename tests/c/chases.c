@@ -27,17 +27,6 @@ static void executed(void) {
     exit(0);
 }
 
-/* Comes while its sender is held up: the ring is full, and the rest is in TCP (as in unread.c). */
-static int ahead(void) {
-    int fd = conn(), there = 0;
-    meet();
-    while (there < 1000) {
-        usleep(20000);
-        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
-    }
-    settle();
-    return fd;
-}
 static void goes(char **env) {
     int fd = ahead();
     MUST(dup2(fd, AT));

@@ -116,13 +116,10 @@ static void send_timeout_b(void) {
 /* One limit for the whole of a send, of which the end goes through TCP to a slow reader: each part of that would wait for less. */
 static void timed_whole_a(void) {
     static char some[700 * KIB];
-    int fd = conn(), there = 0;
+    int fd = conn();
     struct pollfd told = {3, POLLIN, 0}; /* the other end, as in unread.c */
     meet();
-    while (there < 1000) {
-        usleep(20000);
-        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
-    }
+    wait_for_spill(fd);
     while (poll(&told, 1, 150) == 0)
         get(fd, some, sizeof some);
     hear();

@@ -7,6 +7,15 @@
 
 extern char **environ;
 
+/* A connection whose sender has gone to TCP by itself, since nobody reads. */
+static inline int ahead(void) {
+    int fd = conn();
+    meet();
+    wait_for_spill(fd);
+    settle();
+    return fd;
+}
+
 /* The environment without the library, if it has it. */
 static inline char **without(void) {
     static char *e[500];

@@ -73,17 +73,6 @@ static void inherited(enum how how, int fd, const char *role) {
     wait_for(child);
 }
 
-/* Comes while nobody reads: the ring is full, and the rest is in TCP. */
-static int ahead(void) {
-    int fd = conn(), there = 0;
-    meet();
-    while (there < 1000) { /* by calls that the library does not see: a doorbell is one byte */
-        usleep(20000);
-        MUST(raw(SYS_ioctl, fd, FIONREAD, (long)&there, 0, 0, 0));
-    }
-    settle();
-    return fd;
-}
 static void some_with_a(void) { go_on(ahead(), "some", environ); }
 static void some_without_a(void) { go_on(ahead(), "some", without()); }
 static void some_inherited_a(void) { inherited(FORK, ahead(), "some"); }
