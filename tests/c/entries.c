@@ -1,5 +1,5 @@
 /* Owns: the less usual entries of calls that move bytes or wait: those of fortified programs, the numbers of syscall(2), the
- * flags of preadv2 and pwritev2, fork and clone by number. */
+ * flags of preadv2 and pwritev2, fork and clone by number, and the second names of libc. */
 #include "case.h"
 #include <sys/resource.h>
 
@@ -248,10 +248,77 @@ static void forks_a(void) {
     over(fd);
 }
 
+/* ---- the other names that glibc gives to some calls ---- */
+
+ssize_t __read(int, void *, size_t), __write(int, const void *, size_t), __send(int, const void *, size_t, int);
+int __close(int), __dup2(int, int), __fcntl(int, int, ...), __poll(struct pollfd *, nfds_t, int);
+int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *), __sigaction(int, const struct sigaction *, struct sigaction *);
+int __clone(int (*)(void *), void *, int, void *, ...);
+pid_t __fork(void), __vfork(void);
+FILE *_IO_fdopen(int, const char *);
+int _IO_fclose(FILE *);
+
+static volatile int signals;
+static void counted(int sig) {
+    signals += sig == SIGUSR1;
+}
+static int cloned(void *fd) {
+    echo(*(int *)fd, "clone", 2);
+    _exit(2);
+}
+static void names_a(void) {
+    static char stack[64 * KIB];
+    int fd = conn();
+    struct pollfd p = {fd, POLLIN, 0};
+    struct sigaction act = {.sa_handler = counted};
+    fd_set r;
+    R(__write(fd, "0123", 4));
+    R(__poll(&p, 1, 5000));
+    await(fd, 4);
+    R(__read(fd, buf, 64));
+    R(__send(fd, "456789", 6, MSG_NOSIGNAL));
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    R(__select(fd + 1, &r, NULL, NULL, &(struct timeval){5, 0}));
+    await(fd, 6);
+    R(__read(fd, buf + 4, 60));
+    say("'%.10s'", buf);
+    R(__fcntl(fd, F_SETFL, __fcntl(fd, F_GETFL) | O_NONBLOCK));
+    R(__read(fd, buf, 64));
+    R(__fcntl(fd, F_SETFL, 0));
+    R(__dup2(fd, 77));
+    R(__close(fd));
+    R(__read(fd, buf, 1));
+    fd = 77;
+    pid_t child = MUST(__fork());
+    if (child == 0) {
+        echo(fd, "fork", 1);
+        _exit(1);
+    }
+    wait_for(child);
+    wait_for(MUST(__clone(cloned, stack + sizeof stack - 16, SIGCHLD, &fd)));
+    child = __vfork();
+    if (child == 0)
+        _exit(3);
+    wait_for(child);
+    echo(fd, "parent", 0);
+    R(__sigaction(SIGUSR1, &act, NULL));
+    raise(SIGUSR1);
+    say("signals %d", signals);
+    FILE *f = _IO_fdopen(fd, "r+");
+    R(fprintf(f, "%s %d", "stdio", 1) + fflush(f));
+    say("%zu '%.7s'", fread(buf, 1, 7, f), buf);
+    shutdown(fd, SHUT_WR);
+    say("%zu %d", fread(buf, 1, 7, f), feof(f));
+    R(_IO_fclose(f));
+    meet();
+}
+
 const struct test tests[] = {{"fortified", fortified_a, fortified_b, 0},
                              {"flags", flags_a, echo_b, 0},
                              {"nowait", nowait_a, nowait_b, 0},
                              {"waits_by_number", waits_a, echo_b, 0},
                              {"bytes_by_number", bytes_a, bytes_b, 0},
                              {"forks_by_number", forks_a, echo_b, 0},
+                             {"second_names", names_a, echo_b, 0},
                              {0}};

@@ -168,8 +168,8 @@ class Guests:
     def __enter__(self):
         os.makedirs(self.out, exist_ok=True)
         # The files of this run: a build meanwhile changes nothing.
-        for file in self.library:
-            shutil.copy2(file, self.out)
+        for name, file in self.library.items():
+            shutil.copy2(file, os.path.join(self.out, name))
         for attempt in range(ATTEMPTS):
             try:
                 self._boot_both()

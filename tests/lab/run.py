@@ -70,19 +70,16 @@ def boot(out=None, bench=False, faults=False, apps=False, **more):
     """Guests with the files of this build."""
     if apps:
         subprocess.run([f"{HERE}/../deps.sh", "apps"], check=True, stdout=sys.stderr)
-    files = [built("SMCR_LIB", "libsmcr.so"), built("SMCR_CTL", "smcrctl")]
+    files = {name: built(variable, name) for variable, name in [("SMCR_LIB", "libsmcr.so"), ("SMCR_CTL", "smcrctl")]}
     kernel, cache = subprocess.run([f"{HERE}/prepare.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
-    shim = os.path.join(cache, "smcrun.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, f"{HERE}/smcrun.c", "-ldl"], check=True)
-    files += [shim, os.path.join(cache, "echo_many")]
-    subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/../c/echo_many.c", "-lpthread"], check=True)
-    files.append(os.path.join(cache, "blind"))
-    subprocess.run(["cc", "-O1", "-o", files[-1], f"{HERE}/blind.c"], check=True)
-    if faults:
-        files.append(faulty(cache))
+    compiled = [("smcrun.so", "smcrun.c", "-O1 -shared -fPIC", "-ldl"), ("echo_many", "../c/echo_many.c", "-O1", "-lpthread"), ("blind", "blind.c", "-O1", "")]
     if bench:
-        files.append(os.path.join(cache, "bench"))
-        subprocess.run(["cc", "-O2", "-o", files[-1], f"{HERE}/bench.c", "-lpthread"], check=True)
+        compiled.append(("bench", "bench.c", "-O2", "-lpthread"))
+    for name, source, options, libraries in compiled:
+        files[name] = os.path.join(cache, name)
+        subprocess.run(["cc", *options.split(), "-o", files[name], f"{HERE}/{source}", *libraries.split()], check=True)
+    if faults:
+        files["libsmcr-faults.so"] = faulty(cache)
     return Guests(kernel, cache, files, out, **more)
 
 

@@ -21,6 +21,7 @@ mod process;
 mod raw;
 mod readiness;
 mod rights;
+mod second_names;
 mod sockets;
 mod splices;
 mod stdio;
