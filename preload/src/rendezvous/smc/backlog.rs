@@ -37,15 +37,24 @@ struct Kept {
     key: AtomicU64,
     /// Those it leads to. Another user may have the former as well, towards another listener.
     to: AtomicU64,
-    /// -1: both are the parent's.
+    /// -1: both are of a process that this one was forked from.
     ours: AtomicI32,
     taken: AtomicI32,
+    /// Which one is asked ([`desk`]).
+    elder: AtomicU32,
     /// Bytes of CLC received and sent.
     clc: AtomicU64,
 }
 
 static KEPT: [Kept; MOST] = [const {
-    Kept { key: AtomicU64::new(0), to: AtomicU64::new(0), ours: AtomicI32::new(-1), taken: AtomicI32::new(-1), clc: AtomicU64::new(0) }
+    Kept {
+        key: AtomicU64::new(0),
+        to: AtomicU64::new(0),
+        ours: AtomicI32::new(-1),
+        taken: AtomicI32::new(-1),
+        elder: AtomicU32::new(0),
+        clc: AtomicU64::new(0),
+    }
 }; MOST];
 /// Connections that are kept.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -103,9 +112,7 @@ pub fn leave(listener: &Sock, new: i32) -> Option<[u64; 2]> {
     let kept = kept_by(new)?;
     if kept.taken.load(Relaxed) < 0 {
         // One that nobody has any more ends at once. Or it is none by now, but somebody else's with the same number.
-        let had = desk::ask([&kept.key, &kept.to].map(|word| word.load(Relaxed)));
-        kept.give_up();
-        return give(had?, new);
+        return give(kept.ask()?, new);
     }
     // A child that is forked between the two would have a copy of which it knows nothing.
     let _entered = gate::enter_soon();
@@ -135,6 +142,13 @@ fn give((taken, clc): (i32, u64), new: i32) -> Option<[u64; 2]> {
 }
 
 impl Kept {
+    /// Asks who keeps it for the connection, and bytes of CLC. Nothing is known of it here afterwards.
+    fn ask(&self) -> Option<(i32, u64)> {
+        let had = desk::ask(self.elder.load(Relaxed) as usize, [&self.key, &self.to].map(|word| word.load(Relaxed)));
+        self.give_up();
+        had
+    }
+
     /// What is kept, which is the caller's now: the connection, the one of our own, bytes of CLC. None: it is another's.
     fn give_up(&self) -> Option<(i32, i32, u64)> {
         let key = self.key.load(Acquire);
@@ -175,6 +189,12 @@ pub(super) fn a_stand_in_ended() {
     }
 }
 
+/// Whether something is still to be asked of this elder.
+fn is_asked(elder: usize) -> bool {
+    let is_its = |k: &Kept| k.taken.load(Relaxed) < 0 && k.elder.load(Relaxed) as usize == elder;
+    KEPT.iter().any(|k| k.key.load(Acquire) != 0 && is_its(k))
+}
+
 /// Descriptors that are kept here.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     for k in KEPT.iter().filter(|k| k.key.load(Acquire) != 0) {
@@ -193,11 +213,12 @@ pub fn moved(old: i32, new: i32) -> bool {
 
 /// A forked child watches nothing; the parent keeps what is kept. It is asked for that where the child accepts a stand-in.
 pub fn forget_in_child() {
-    for k in KEPT.iter().filter(|k| k.key.load(Relaxed) != 0) {
-        let own = [&k.ours, &k.taken].map(|place| place.swap(-1, Relaxed));
-        own.into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
+    let all = || KEPT.iter().filter(|k| k.key.load(Relaxed) != 0);
+    let elder = desk::forget_in_child(all().any(|k| k.taken.load(Relaxed) >= 0));
+    for k in all().filter(|k| k.taken.load(Relaxed) >= 0) {
+        [&k.ours, &k.taken].map(|place| place.swap(-1, Relaxed)).into_iter().filter(|fd| *fd >= 0).for_each(fd::close);
+        k.elder.store(elder.map_or(u32::MAX, |elder| elder as u32), Relaxed);
     }
-    desk::forget_in_child(COUNT.load(Relaxed) > 0);
     for word in [&WATCHED, &TAKING] {
         word.store(0, Relaxed);
     }
@@ -270,7 +291,7 @@ impl Listener {
     fn take_some(&self, late: u32) -> bool {
         // A child would have what has been taken and not been noted yet.
         let Some(_entered) = gate::try_enter() else { return false };
-        if self.s.holders.load(Relaxed) != 1 || !desk::open(COUNT.load(Relaxed) > 0) {
+        if self.s.holders.load(Relaxed) != 1 || !desk::open(is_asked) {
             return true;
         }
         TAKING.store(1, SeqCst); // pairs with `enter`
@@ -292,15 +313,28 @@ impl Listener {
             fd::close(ours);
             return false;
         };
-        if let Some(old) = kept_by(taken) {
-            // One of our own, which has waited as long: a new one in its place.
-            fd::close(taken);
-            fd::close(old.ours.swap(ours, Relaxed));
-            old.to.store(to, Relaxed);
-            old.key.store(own, Release);
-            service::watch_stand_in(ours, libc::EPOLL_CTL_ADD);
-            return true;
-        }
+        let (taken, clc) = match kept_by(taken) {
+            None => (taken, None),
+            Some(old) if old.taken.load(Relaxed) < 0 => {
+                // A relative's, which is asked for what it stands for: that is kept here from now on.
+                let had = old.ask();
+                fd::close(taken);
+                let Some((taken, clc)) = had else {
+                    fd::close(ours); // as for who accepts it
+                    return true;
+                };
+                (taken, Some(clc))
+            }
+            Some(old) => {
+                // One of our own, which has waited as long: a new one in its place.
+                fd::close(taken);
+                fd::close(old.ours.swap(ours, Relaxed));
+                old.to.store(to, Relaxed);
+                old.key.store(own, Release);
+                service::watch_stand_in(ours, libc::EPOLL_CTL_ADD);
+                return true;
+            }
+        };
         let Some(free) = KEPT.iter().find(|k| k.key.load(Relaxed) == 0) else {
             // The one in its place says nothing.
             close::reset_on_close(taken);
@@ -308,7 +342,7 @@ impl Listener {
             fd::close(ours);
             return false;
         };
-        let clc = declined::decline(taken, until);
+        let clc = clc.or_else(|| declined::decline(taken, until));
         log::info!(target: "smcr::link", declined = clc.is_some(), "a connection waits for accept() for long");
         free.taken.store(fd::park(taken), Relaxed);
         free.ours.store(ours, Relaxed);

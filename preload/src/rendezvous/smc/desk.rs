@@ -3,6 +3,7 @@
 //! A stand-in may be accepted by a child, which has the listener and not the connection: a copy of that in each child would keep it
 //! from ending when the one that serves it closes. So the child asks for it by a pair of Unix sockets that was made before the fork: the number of the
 //! stand-in, with a socket for the answer. The parent's service thread answers with the connection. A parent that has ended had it last.
+//! A child that keeps something itself has a pair of its own for that, and its children have both.
 
 use super::{backlog, gate};
 use crate::engine::close::reset_on_close;
@@ -16,16 +17,15 @@ const PATIENCE_MS: i32 = 2000;
 /// Where this process hears its children; and where they ask.
 static HERE: AtomicI32 = AtomicI32::new(-1);
 static THERE: AtomicI32 = AtomicI32::new(-1);
+/// Where those that it was forked from are asked: as many of them as kept something.
+static ELDERS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
 
-/// There is one from here on. False: it can't be made, or this process is a child whose parent `keeps` something still.
-pub(super) fn open(keeps: bool) -> bool {
+/// There is one from here on, if it can be made. Elders that are not `asked` for anything any more are left.
+pub(super) fn open(asked: impl Fn(usize) -> bool) -> bool {
+    ELDERS.iter().enumerate().filter(|(i, _)| !asked(*i)).for_each(|(_, elder)| close(elder));
     if HERE.load(Relaxed) >= 0 {
         return true;
     }
-    if THERE.load(Relaxed) >= 0 && keeps {
-        return false;
-    }
-    close(&THERE);
     let Ok([here, there]) = pair::messages() else { return false };
     HERE.store(fd::park(here), Release);
     THERE.store(fd::park(there), Release);
@@ -60,9 +60,9 @@ pub(super) fn answer() {
 }
 
 /// In a child: the connection for which the stand-in with these names stands, and bytes of CLC. None: nobody has it any more.
-pub(super) fn ask(names: [u64; 2]) -> Option<(i32, u64)> {
+pub(super) fn ask(elder: usize, names: [u64; 2]) -> Option<(i32, u64)> {
+    let there = ELDERS.get(elder).map(|elder| elder.load(Relaxed)).filter(|there| *there >= 0)?;
     let [own, other] = pair::messages().ok()?;
-    let there = THERE.load(Relaxed);
     let _ = fd::poll(&mut [libc::pollfd { fd: there, events: libc::POLLOUT, revents: 0 }], PATIENCE_MS);
     let sent = rights::send_with_fds(there, names.map(u64::to_ne_bytes).as_flattened(), &[other]);
     fd::close(other);
@@ -82,20 +82,27 @@ pub(super) fn ask(names: [u64; 2]) -> Option<(i32, u64)> {
 
 /// The library's descriptors here.
 pub(super) fn descriptors(add: &mut impl FnMut(i32)) {
-    [&HERE, &THERE].map(|place| place.load(Relaxed)).into_iter().filter(|fd| *fd >= 0).for_each(add);
+    places().map(|place| place.load(Relaxed)).filter(|fd| *fd >= 0).for_each(add);
 }
 
 /// One of them has another number now; false if it is none of these.
 pub(super) fn moved(old: i32, new: i32) -> bool {
-    [&HERE, &THERE].iter().any(|place| place.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
+    places().any(|place| place.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
 }
 
-/// A forked child asks, where its parent `keeps` something, and answers nobody.
-pub(super) fn forget_in_child(keeps: bool) {
+fn places() -> impl Iterator<Item = &'static AtomicI32> {
+    [&HERE, &THERE].into_iter().chain(&ELDERS)
+}
+
+/// A forked child asks, where its parent `keeps` something itself, and answers nobody. Some: the parent is this elder.
+pub(super) fn forget_in_child(keeps: bool) -> Option<usize> {
     close(&HERE);
-    if !keeps {
-        close(&THERE);
+    let free = ELDERS.iter().position(|elder| elder.load(Relaxed) < 0).filter(|_| keeps);
+    match free {
+        Some(elder) => ELDERS[elder].store(THERE.swap(-1, Relaxed), Relaxed),
+        None => close(&THERE),
     }
+    free
 }
 
 fn close(place: &AtomicI32) {
@@ -110,15 +117,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_what_nobody_keeps_gets_an_answer_at_once() {
-        assert!(open(false) && open(true));
-        let asks = std::thread::spawn(|| ask([17, 18]));
+    fn who_asks_for_what_nobody_keeps_gets_an_answer_at_once_and_a_child_has_its_own_beside() {
+        let all = |_: usize| true;
+        assert!(open(all) && open(all));
+        let parents = [&HERE, &THERE].map(|place| fd::another(place.load(Relaxed)).unwrap());
+        let elder = forget_in_child(true).unwrap();
+        // The parent goes on, in another thread.
+        let asks = std::thread::spawn(move || ask(elder, [17, 18]));
+        HERE.store(parents[0], Relaxed);
         let mut fds = [libc::pollfd { fd: descriptor(), events: libc::POLLIN, revents: 0 }];
         assert_eq!(fd::poll(&mut fds, 10_000), Ok(1));
         answer();
         assert_eq!(asks.join().unwrap(), None);
-        forget_in_child(true);
-        assert!(!open(true), "a child has its parent's");
-        assert_eq!(ask([17, 18]), None, "which has gone");
+
+        close(&HERE);
+        assert!(open(all) && descriptor() >= 0, "what it keeps itself its own children ask for");
+        assert_eq!(forget_in_child(true), Some(1), "and for what its parent keeps");
+        fd::close(parents[1]);
+        assert_eq!(ask(elder, [17, 18]), None, "which has gone");
+        assert_eq!(forget_in_child(false), None);
+        assert!(open(|elder| elder == 1) && ELDERS[0].load(Relaxed) < 0 && ELDERS[1].load(Relaxed) >= 0);
+        assert!(open(|_| false) && ELDERS[1].load(Relaxed) < 0);
     }
 }
