@@ -58,6 +58,8 @@ static void executed(void) {
         echo(10, "executed", 7);
         settle();
         say("rest %d", now_in(10));
+    } else if (!strcmp(role, "until the end")) {
+        R(read(10, buf, 1));
     } else if (!strcmp(role, "count")) {
         say("%d low ones, %d others", count_fds(0, 999), count_fds(1000, 1 << 30));
     }
@@ -195,6 +197,38 @@ static void both_fork(void) {
     meet();
 }
 
+/* A child has it by two numbers and becomes another program, which has neither: this one has it alone, and so in memory. */
+static void closed_twice_a(void) {
+    int fd = conn_cold(), over[2], begun[2];
+    MUST(pipe(over));
+    MUST(pipe2(begun, O_CLOEXEC));
+    MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(fcntl(fd, F_DUPFD_CLOEXEC, 50));
+        MUST(dup2(over[0], 10));
+        close(over[1]);
+        exec_self("until the end", environ);
+    }
+    close(over[0]);
+    close(begun[1]);
+    MUST(read(begun[0], buf, 1)); /* until it is that program */
+    meet();
+    warm(fd);
+    echo(fd, "beside", 2);
+    close(over[1]);
+    wait_for(child);
+    close(fd);
+    meet();
+}
+static void closed_twice_b(void) {
+    int fd = conn_cold();
+    meet();
+    warm(fd);
+    echo_until_end(fd);
+    meet();
+}
+
 /* ---- a peer that is stopped ---- */
 
 /* Bytes of the peer lie unread when it is stopped and the connection goes to a program without the library: that does not
@@ -268,6 +302,7 @@ const struct test tests[] = {{"to_stranger", to_stranger_a, connection_b, 0},
                              {"listener_as_0_with", from_0_with_a, listener_b, COLD | SWITCHES},
                              {"listener_as_0_without", from_0_without_a, listener_b, COLD},
                              {"both_fork", both_fork, both_fork, 0},
+                             {"closed_twice", closed_twice_a, closed_twice_b, 0},
                              {"stopped_peer", stopped_a, stopped_b, 0},
                              {"descriptors", table_a, table_b, 0},
                              {"executed", executed, executed, COLD},

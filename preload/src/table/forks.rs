@@ -3,7 +3,7 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, connections, passing, range, set, take};
+use super::{Entry, child, connections, life, passing, range};
 use crate::engine::{close, linked, rouse};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::holders::{self, Census};
@@ -85,7 +85,11 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if is_own(s) {
                 rendezvous::hand_over(s, fd, Reason::Exec);
             }
-        } else if REFS[index].load(Relaxed) == 1 && !s.is_linked() && census.is_shared(s) {
+        } else if life::has_twins(s) && survives_by_another(s) {
+            // Whoever has it then has all of it.
+        } else if LEFT[index].load(Relaxed) != 0 {
+            // Another of its numbers was first.
+        } else if !s.is_linked() && census.is_shared(s) {
             // The kernel closes it: those that have it too need not share it any longer.
             LEFT[index].store(s.generation.load(Relaxed) | 1 << 31, Relaxed);
             holders::leave(s);
@@ -98,6 +102,10 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         }
     }
     leave_rests(has_library);
+}
+
+fn survives_by_another(s: &Sock) -> bool {
+    range(0, u32::MAX).any(|(fd, e)| matches!(e, Entry::Sock(t) if std::ptr::eq(s, t)) && passing::survives_exec(fd))
 }
 
 /// What can't be sent again is left to the next program in memory, or lost.
@@ -133,9 +141,7 @@ pub fn exec_failed() {
             holders::rejoin(s);
         } else {
             // The others have closed it meanwhile, and the record is somebody else's.
-            set::forget_fd(fd, || None, false);
-            take(fd);
-            REFS[index].store(0, Relaxed);
+            child::forget(s);
         }
     }
     rouse::all(); // who slept through it looks, and says anew whom to wake
