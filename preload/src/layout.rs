@@ -203,6 +203,8 @@ pub mod setup {
     pub const COMMITTED: u32 = 4;
     /// No connection of two: what one program has left to the next (`rendezvous::rest`).
     pub const REST: u32 = 5;
+    /// The same of one with which the program that has left it goes on as well.
+    pub const COPY: u32 = 6;
 }
 
 const _: () = assert!(size_of::<Dir>() == 512);

@@ -93,6 +93,7 @@ const PROGRAMS: &[&str] = &[
     "passing",
     "execs",
     "inherited",
+    "beside",
     "unread",
     "chases",
     "stdio",

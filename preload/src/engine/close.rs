@@ -2,7 +2,7 @@
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
 use super::follow::Source;
-use super::{bell, debt, follow, inside, linked, proof, rouse, shadow, switch};
+use super::{bell, debt, follow, here, inside, linked, proof, rouse, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
@@ -93,7 +93,7 @@ pub fn before_close(s: &Sock, sock: i32) {
     }
     let in_memory = s.rx_in_memory();
     // On TCP: what was taken up for a program that reads it where it lies (`here`).
-    let is_unread = if in_memory { leaves_unread(s, back) } else { is_taken(s) };
+    let is_unread = if in_memory { leaves_unread(s, back) } else { here::is_taken(s) };
     // What a program that was started with it may have read is not known.
     if is_unread && !s.is_aside() && !is_over(s, sock) {
         marks |= fin::RESET;
@@ -133,7 +133,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
         fault::pass(Fault::EndMarked);
     }
     // The peer takes either for read, so the kernel tells.
-    if for_good && (is_rest_unread(s, back) || is_taken(s) && !s.is_aside()) {
+    if for_good && (is_rest_unread(s, back) || here::is_taken(s) && !s.is_aside()) {
         reset_on_close(sock);
     }
 }
@@ -159,7 +159,7 @@ fn is_rest_unread(s: &Sock, back: &Dir) -> bool {
 
 /// Whether the ring holds something that the program could still read.
 fn leaves_unread(s: &Sock, back: &Dir) -> bool {
-    back.head.load(Acquire) != s.rx.cursor.load(Relaxed) || is_taken(s)
+    back.head.load(Acquire) != s.rx.cursor.load(Relaxed) || here::is_taken(s)
 }
 
 /// Whether both ends have ended in order: what lies unread makes a reset of that no more.
@@ -171,11 +171,6 @@ fn is_over(s: &Sock, sock: i32) -> bool {
 pub(super) fn on_unread(s: &Sock, back: &Dir) -> u32 {
     let is_unread = back.head.load(Acquire) != s.rx.cursor.load(Relaxed) && !s.has(flag::SHUT_RD);
     fin::of_unread(is_unread, s.has(flag::SHUT_WR) && back.fin.load(Acquire) & (fin::WRITE | fin::RESET) == fin::WRITE)
-}
-
-/// Whether something was taken up to come again (`take_up`), and has not.
-fn is_taken(s: &Sock) -> bool {
-    s.rx.gate.load(Relaxed) != 0
 }
 
 /// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing

@@ -112,7 +112,7 @@ pub fn progress(s: &Sock, sock: i32) {
 /// there to send it.
 #[inline]
 fn is_frozen(s: &Sock) -> bool {
-    s.has(flag::FROZEN) && s.rx.end.load(Relaxed) == 0
+    s.has(flag::FROZEN) && s.rx.end.load(Relaxed) == 0 && !here::may_be_read(s)
 }
 
 /// From here on nobody of this family takes from the ring, and the peer is asked for what it holds (`wishes` are [`ctl`] bits).

@@ -1,22 +1,27 @@
 //! What was taken up to be sent again ([`super::take_up`]) for a program that goes on with the library, and was not: its sender makes
 //! no call. The program reads it from the annex, before all else.
 //!
-//! `Half::gate` of the receiving direction says how far that is, with [`HERE`].
+//! `Half::gate` of the receiving direction says how far that is, with [`HERE`]. A connection that is set aside for a program that may use
+//! it (`rendezvous::aside`) has two readers, and that program finds only what its peer sends again. So it is read here when this one reads,
+//! and not before ([`MAY`]).
 
 use super::bufs::Bufs;
 use super::rx::Step;
-use super::{peek, rouse};
+use super::{follow, peek, rouse};
 use crate::family::lock::Marker;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, flag};
 use crate::sys::Errno;
 use crate::transport::annex::{self, Annex};
 use crate::transport::changes;
 use crate::transport::region::Dir;
 use crate::transport::ring::Ring;
+use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 
 /// Bit of `Half::gate`; the others are the place in the annex.
 const HERE: u32 = 1 << 31;
+/// Another bit: the first who reads takes back what stands of a request, and reads here.
+const MAY: u32 = 1 << 30;
 
 /// From now on it is read here. No request for its return stands, and the sender can't take one any more.
 pub fn begin(s: &Sock) {
@@ -30,19 +35,58 @@ pub fn begin(s: &Sock) {
     }
 }
 
+/// It may be read here from now on, and so may what is frozen of the ring. The request for its return stands until somebody reads.
+pub fn allow(s: &Sock, dir: &Dir) {
+    let marker = Marker::new();
+    let Ok(held) = s.rx.lock.take(&marker) else { return };
+    let gate = s.rx.gate.load(Relaxed);
+    if gate == 1 || gate == 0 && s.has(flag::FROZEN) && dir.head.load(Acquire) != s.rx.cursor.load(Relaxed) {
+        s.rx.gate.store(gate | MAY, Relaxed);
+        changes::note(s);
+        drop(held);
+        rouse::all(); // as in `begin`
+    }
+}
+
+/// Somebody reads, with the receiving lock held.
+fn claim(s: &Sock, dir: &Dir) {
+    let gate = s.rx.gate.load(Relaxed) & !MAY;
+    let comes = !follow::take_back_request(s, dir); // it has just been taken: all of it comes again
+    s.rx.gate.store(if comes || gate == 0 { gate } else { HERE }, Relaxed);
+}
+
+/// Whether a ring that is frozen may be read all the same.
+pub fn may_be_read(s: &Sock) -> bool {
+    s.rx.gate.load(Relaxed) & MAY != 0
+}
+
 /// Whether something of it is left.
 #[inline]
 pub fn is_here(s: &Sock) -> bool {
-    s.rx.gate.load(Relaxed) & HERE != 0
+    s.rx.gate.load(Relaxed) & (HERE | MAY) != 0
 }
 
-/// How much.
+/// Whether something was taken up and has not come again, nor been read.
+pub fn is_taken(s: &Sock) -> bool {
+    s.rx.gate.load(Relaxed) & !MAY != 0
+}
+
+/// How much can be read here.
 pub fn left(s: &Sock, dir: &Dir) -> usize {
-    if is_here(s) { taken(dir).saturating_sub(place(s)) } else { 0 }
+    if is_here(s) { unread(s, dir).len() } else { 0 }
+}
+
+/// Where in the annex what was taken up lies.
+pub fn unread(s: &Sock, dir: &Dir) -> Range<usize> {
+    let (from, to) = (place(s), taken(dir));
+    if is_taken(s) { from.min(to)..to } else { 0..0 }
 }
 
 fn place(s: &Sock) -> usize {
-    (s.rx.gate.load(Relaxed) & !HERE) as usize
+    match s.rx.gate.load(Relaxed) {
+        gate if gate & HERE != 0 => (gate & !HERE) as usize,
+        _ => 0,
+    }
 }
 
 fn taken(dir: &Dir) -> usize {
@@ -52,6 +96,9 @@ fn taken(dir: &Dir) -> usize {
 /// Reads of it, with the receiving lock held. None: nothing is read here.
 #[cold]
 pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option<Step> {
+    if may_be_read(s) {
+        claim(s, dir);
+    }
     if !is_here(s) {
         return None;
     }
@@ -98,6 +145,10 @@ pub fn again(s: &Sock, dir: &Dir) -> Option<usize> {
     }
     let marker = Marker::new();
     let Ok(_held) = s.rx.lock.take(&marker) else { return None };
+    if may_be_read(s) {
+        s.rx.gate.fetch_and(!MAY, Relaxed);
+        return Some(taken(dir));
+    }
     let (from, n) = (place(s), left(s, dir));
     let mut annex = Annex::map(s.region_of_peers()?, dir).ok()?;
     annex.bytes().copy_within(from..from + n, 0);

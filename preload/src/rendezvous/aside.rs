@@ -5,11 +5,14 @@
 //! A program that uses one finds an ordinary connection. Where none has, which the kernel's byte counts tell, and all of
 //! them have ended, it moves to memory again. From a link there is no way but for good.
 //!
+//! Who started the program goes on with them, and natively it would have noticed nothing. So a peer that does not come in time, or has said its
+//! last word, costs it no byte: what lies here it reads here (`engine::here`).
+//!
 //! Called by `table` before a program is started, and by the steps of the rendezvous.
 
-use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, late, wait_for};
+use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, told_late, wait_for};
 use super::{SHARED_US, is_due};
-use crate::engine::{bell, count, follow, inside, kernel, shadow, switch, take_up};
+use crate::engine::{bell, count, follow, here, inside, kernel, shadow, switch, take_up};
 use crate::family::holders;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -54,18 +57,32 @@ pub fn set(
             break;
         }
     }
-    for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & (who | aside::LATE) == who) {
-        let mut back = wait_for(s, fd, until);
-        while back == Back::Left && s.rx_in_memory() && !has_ended(s) && clock::now_ns() < until {
-            ask(s, fd, until); // it was on its way to TCP by itself
-            back = wait_for(s, fd, until);
+    for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & who != 0) {
+        if !is_late(s) {
+            let mut back = wait_for(s, fd, until);
+            while back == Back::Left && s.rx_in_memory() && !has_ended(s) && clock::now_ns() < until {
+                ask(s, fd, until); // it was on its way to TCP by itself
+                back = wait_for(s, fd, until);
+            }
+            if back == Back::NotYet {
+                is_too_late(s, fd);
+            }
         }
-        if back == Back::NotYet {
-            s.aside.fetch_or(aside::LATE, Relaxed);
-            late(s, fd);
+        if let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) {
+            here::allow(s, dir);
         }
     }
     any
+}
+
+/// Whether its peer was waited for in vain: once is enough.
+fn is_late(s: &Sock) -> bool {
+    s.aside.load(Relaxed) & aside::LATE != 0
+}
+
+fn is_too_late(s: &Sock, sock: i32) {
+    s.aside.fetch_or(aside::LATE, Relaxed);
+    told_late(s, sock, true);
 }
 
 /// How far this end has come with it.
@@ -80,9 +97,10 @@ fn ask(s: &'static Sock, sock: i32, until: u64) {
         return;
     }
     let Some(dir) = s.region().and(s.rx.dir()) else { return };
-    if !take_up::take_up(s, sock, until) {
-        late(s, sock);
-        return;
+    if !take_up::take_up(s, sock, if is_late(s) { 0 } else { until }) {
+        // Behind a stretch of TCP it can't be asked for.
+        is_too_late(s, sock);
+        here::begin(s);
     }
     if s.rx_in_memory() || s.tx_in_memory() {
         process::count(Counter::Handovers, 1);

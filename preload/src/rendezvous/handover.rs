@@ -141,7 +141,7 @@ pub fn late(s: &Sock, sock: i32) {
 }
 
 /// As [`late`], or `stays` and reads it ([`go_home`]).
-fn told_late(s: &Sock, sock: i32, stays: bool) {
+pub fn told_late(s: &Sock, sock: i32, stays: bool) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");

@@ -10,10 +10,10 @@
 use super::handover::{has_ended, has_rest_of_link};
 use super::server;
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, bulk, end, linked, refill, shadow};
+use crate::engine::{bell, bulk, end, here, linked, refill, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
-use crate::family::sock::{Sock, flag, medium, role, step};
+use crate::family::sock::{Sock, aside, flag, medium, role, step};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
 use crate::transport::annex::{self, Annex};
@@ -36,16 +36,18 @@ static LEFT: AtomicU32 = AtomicU32::new(0);
 
 /// Whether anything may be to be left.
 pub fn is_there(s: &Sock) -> bool {
-    s.rx_in_memory() || s.rx.gate.load(Relaxed) != 0
+    s.rx_in_memory() || here::is_taken(s)
 }
 
-/// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers.
-pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES]) -> bool {
+/// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers; `goes_on`: who leaves it
+/// has it as well.
+pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
     if s.is_linked() && !linked::has_closed(s) || !has_ended(s) && !has_rest_of_link(s) {
         return false;
     }
     let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
-    let left = write(s, sock, names, FIRST - place as i32);
+    let setup = if goes_on { setup::COPY } else { setup::REST };
+    let left = write(s, sock, names, setup, FIRST - place as i32);
     match left {
         // In a vfork child they are the child's own, and the memory is not.
         Ok(true) if !process::is_vfork_child() => drop(LEFT.fetch_or(1 << place, Relaxed)),
@@ -61,12 +63,12 @@ pub fn lose(s: &Sock, sock: i32) {
     let comes = |d: &Dir| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
-    } else if s.rx.gate.load(Relaxed) != 0 && has_ended(s) && !s.rx.dir().is_some_and(comes) {
+    } else if here::is_taken(s) && has_ended(s) && !s.rx.dir().is_some_and(comes) {
         end::reset_at_once(s, sock);
     }
 }
 
-fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
+fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, place: i32) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
     let n = match follow::follow(s, sock, dir) {
@@ -75,9 +77,9 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         _ => return Ok(false),
     };
     let Some((ring, _)) = bulk::rx_ring(s, dir).filter(|(_, size)| n <= *size) else { return Ok(false) };
-    let taken = if s.rx.gate.load(Relaxed) != 0 { dir.annex.load(Relaxed).min(annex::LEN as u64) as usize } else { 0 };
+    let before = here::unread(s, dir);
     let behind = refill::behind_ring(s, dir);
-    let total = taken + n + behind.len();
+    let total = before.len() + n + behind.len();
     if total == 0 {
         return Ok(false);
     }
@@ -85,7 +87,7 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         return Err(Errno(libc::EFBIG));
     }
     let mut annex = None;
-    if taken != 0 || !behind.is_empty() {
+    if !before.is_empty() || !behind.is_empty() {
         annex = s.region().map(|r| Annex::map(r, dir)).transpose()?;
     }
     let cookie = net::cookie(sock)?;
@@ -94,7 +96,7 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         // SAFETY: a fresh mapping; all fields are atomics.
         let rest = unsafe { &*p };
         rest.magic.store(MAGIC, Relaxed);
-        rest.server.store(setup::REST, Relaxed);
+        rest.server.store(setup, Relaxed);
         rest.nonce[0].store(cookie, Relaxed);
         rest.nonce[1].store(names.iter().fold(0, |all, name| all << 16 | u64::from(*name)), Relaxed);
         rest.dirs.iter().for_each(|d| d.size.store(RING_MAX as u32, Relaxed));
@@ -102,10 +104,10 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], place: i32) -> Res<bool> {
         rest.dirs[way].at_ring(BACK).store(total as u64, Relaxed);
         rest.dirs[way].switch.store(BACK, Relaxed);
         let put = refill::put(rest, way, total, |out| {
-            let (first, out) = out.split_at_mut(taken);
+            let (first, out) = out.split_at_mut(before.len());
             let (second, third) = out.split_at_mut(n);
             if let Some(annex) = &mut annex {
-                first.copy_from_slice(&annex.bytes()[..taken]);
+                first.copy_from_slice(&annex.bytes()[before]);
                 third.copy_from_slice(&annex.bytes()[behind]);
             }
             // SAFETY: room for as many bytes, which the ring holds.
@@ -156,7 +158,7 @@ fn open(file: i32) -> Res<Rest> {
     let region = region::adopt(file)?;
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*region };
-    if r.server.load(Relaxed) != setup::REST {
+    if !matches!(r.server.load(Relaxed), setup::REST | setup::COPY) {
         region::drop_mapping(region);
         return Err(Errno(libc::EPROTO));
     }
@@ -188,6 +190,10 @@ impl Rest {
         s.rx.switches.store(BACK - 1, Relaxed);
         s.rx_switches.store(BACK - 1, Relaxed);
         s.set(flag::CAREFUL | flag::PINNED);
+        // SAFETY: as in `open`.
+        if unsafe { (*self.region).server.load(Relaxed) } == setup::COPY {
+            s.aside.store(aside::RELATIVE, Relaxed); // what it leaves unread makes no reset
+        }
         server::attach(s, self.region, self.own);
         s.rx_medium.store(medium::SHM, Release);
     }

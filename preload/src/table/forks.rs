@@ -66,7 +66,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
     if process::is_vfork_child() {
         // The memory is the parent's, which goes on.
         let _ = passing::before_start(Some(proc::pid()));
-        return leave_rests(has_library);
+        return leave_rests(has_library, true);
     }
     // The links end with the exec.
     rendezvous::smc::leave_to_relatives();
@@ -101,20 +101,22 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             closes_unseen(s, fd, false, &mut census);
         }
     }
-    leave_rests(has_library);
+    leave_rests(has_library, false);
 }
 
 fn survives_by_another(s: &Sock) -> bool {
     range(0, u32::MAX).any(|(fd, e)| matches!(e, Entry::Sock(t) if std::ptr::eq(s, t)) && passing::survives_exec(fd))
 }
 
-/// What can't be sent again is left to the next program in memory, or lost.
-fn leave_rests(has_library: impl Fn() -> bool) {
+/// What can't be sent again is left to the next program in memory, or lost. This one may be another process, and `goes_on` itself.
+fn leave_rests(has_library: impl Fn() -> bool, goes_on: bool) {
     for (fd, s) in connections().filter(|(fd, s)| rest::is_there(s) && passing::survives_exec(*fd)) {
         let mut names = connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
         let names: [i32; NAMES] = std::array::from_fn(|_| names.next().unwrap_or(-1));
         let names_of = || names.map(|fd| u16::try_from(fd).unwrap_or(u16::MAX));
-        if names[0] == fd && !(has_library() && rest::leave(s, fd, names_of())) {
+        // Who goes on with it beside the next program reads it here (`aside`).
+        let goes_on = s.is_aside() && (goes_on || holders::is_shared(s));
+        if names[0] == fd && !(has_library() && rest::leave(s, fd, names_of(), goes_on)) && !goes_on {
             rest::lose(s, fd);
         }
     }
@@ -151,7 +153,7 @@ pub fn exec_failed() {
 pub fn before_spawn(has_library: impl Fn() -> bool) -> Option<Place> {
     unmark_listeners();
     let place = passing::before_start(None);
-    leave_rests(has_library);
+    leave_rests(has_library, true);
     place
 }
 
