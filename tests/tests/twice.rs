@@ -77,6 +77,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_odd",
     "epoll_words",
     "epoll_gone",
+    "epoll_execs",
     "polling",
     "rawwait",
     "rawblock",

@@ -306,12 +306,14 @@ fn environment() -> *const *const c_char {
 fn before_exec(envp: *const *const c_char) {
     // SAFETY: the environment that the program gives to exec.
     present(|| forks::before_exec(|| unsafe { config::is_in(envp) }));
+    present(leave::before_exec);
 }
 
 /// exec came back.
 fn failed(r: c_int) -> c_int {
     let e = crate::sys::errno();
-    present(forks::exec_failed);
+    present(leave::exec_failed);
+    present(forks::exec_failed); // which wakes who sleeps
     crate::sys::set_errno(e);
     r
 }

@@ -278,6 +278,19 @@ fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
     inner.bell_registered
 }
 
+/// What is the library's own is in the kernel's set again, if it was.
+pub fn rejoin(epfd: i32, set: &'static Set, inner: &mut Inner) {
+    let (was_registered, had_channel) = (inner.bell_registered, inner.channel >= 0);
+    inner.forget_waiter();
+    if let Some(w) = set.waiter().filter(|w| was_registered && is_registered(epfd, inner, *w)) {
+        ear::join(epfd, w, &mut inner.ears);
+    }
+    if had_channel {
+        set.channel.store(0, Relaxed);
+        register_channel(epfd, set, inner);
+    }
+}
+
 /// The kernel's set reports the channel of links.
 fn register_channel(epfd: i32, set: &Set, inner: &mut Inner) {
     let Some((channel, serial)) = linked::channel().filter(|(_, serial)| *serial != set.channel.load(Relaxed)) else { return };
