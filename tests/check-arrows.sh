@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The rules of the house that a compiler does not know: layering, linkage, SAFETY comments, calls that
-# would enter our own hooks, file length, paths of somebody's machine.
+# would enter our own hooks, file length, paths of somebody's machine, names in documents.
 #
 #   tests/check-arrows.sh [libsmcr.so]
 #
@@ -180,5 +180,62 @@ FNR == 1 { if (file != "" && lines > 450) printf "warning: %s has %d lines (450)
 { lines = FNR }
 END { if (lines > 450) printf "warning: %s has %d lines (450)\n", file, lines }' "${rust[@]}"
 
-((bad)) || echo 'arrows, packages, hooks, SAFETY, paths, linkage: clean'
+# --- 8. What documents name is there --------------------------------------------------------------
+# Links with their headings, paths of ours in backquotes, targets of the Makefile, and each part of a::b: a word of the
+# sources, or a file of them. CHANGELOG.md tells of what was.
+mapfile -t documents < <(drop_generated ./*.md {proto,preload,admin,bpf,docs,tests,fuzz}/**/*.md | grep -v '^\./CHANGELOG\.md$')
+mapfile -t sources < <(drop_generated {proto,preload,admin,tests,bpf,fuzz}/**/*.{rs,c,h,py,sh,toml,go})
+names() { # prints document, line, kind and name, with tabs between them
+    awk '
+    FNR == 1 { fenced = 0 }
+    /^```/ { fenced = !fenced }
+    {
+        rest = $0
+        while (match(rest, /\]\([^)]+\)/)) {
+            printf "%s\t%d\tlink\t%s\n", FILENAME, FNR, substr(rest, RSTART + 2, RLENGTH - 3)
+            rest = substr(rest, RSTART + RLENGTH)
+        }
+        rest = $0
+        while (match(rest, /`(proto|preload|admin|tests|bpf|docs|fuzz|\.ci)\/[A-Za-z0-9_.\/-]*`/)) {
+            printf "%s\t%d\tpath\t%s\n", FILENAME, FNR, substr(rest, RSTART + 1, RLENGTH - 2)
+            rest = substr(rest, RSTART + RLENGTH)
+        }
+        rest = $0
+        while (match(rest, /`make [a-z][a-z-]*/)) {
+            printf "%s\t%d\tmake\t%s\n", FILENAME, FNR, substr(rest, RSTART + 6, RLENGTH - 6)
+            rest = substr(rest, RSTART + RLENGTH)
+        }
+        rest = fenced ? "" : $0
+        while (match(rest, /[A-Za-z_][A-Za-z_0-9]*(::[a-zA-Z_0-9]+[*]?)+/)) {
+            printf "%s\t%d\tname\t%s\n", FILENAME, FNR, substr(rest, RSTART, RLENGTH)
+            rest = substr(rest, RSTART + RLENGTH)
+        }
+    }' "${documents[@]}"
+}
+has_heading() { # has_heading DOCUMENT ANCHOR: as GitHub makes anchors
+    awk -v want="$2" '
+    /^#+ / { sub(/^#+ /, ""); $0 = tolower($0); gsub(/[^a-z0-9 _-]/, ""); gsub(/ /, "-"); if ($0 == want) found = 1 }
+    END { exit !found }' "$1"
+}
+known=" $(cat "${sources[@]}" | grep -oE '[A-Za-z_][A-Za-z_0-9]*' | sort -u | tr '\n' ' ') $(printf '%s\n' "${sources[@]##*/}" | sed 's/\..*//' | tr '\n' ' ') "
+while IFS=$'\t' read -r document line kind name; do
+    case $kind in
+        link)
+            [[ $name == *://* || $name == mailto:* ]] && continue
+            target=${name%%#*}
+            [[ -n $target ]] && target=${document%/*}/$target || target=$document
+            if [[ ! -e $target ]]; then breach "$document:$line: no file $name"
+            elif [[ $name == *'#'* ]] && ! has_heading "$target" "${name#*#}"; then breach "$document:$line: no heading $name"; fi ;;
+        path) [[ -e $name || -e ${document%/*}/$name || $name == */ && -d $name ]] || breach "$document:$line: no file $name" ;;
+        make) grep -qsE "^$name:" Makefile "${document%/*}/Makefile" || breach "$document:$line: no target $name of make" ;;
+        name)
+            for part in ${name//::/ }; do
+                # FILE::TEST is none; decisions name what others have, too.
+                [[ $part =~ ^[A-Z]+$ || $document == docs/decisions/* ]] && continue
+                [[ $part == *'*' && $known == *" ${part%'*'}"* || $known == *" $part "* ]] || breach "$document:$line: nothing is called $part ($name)"
+            done ;;
+    esac
+done < <(names)
+
+((bad)) || echo 'arrows, packages, hooks, SAFETY, paths, linkage, documents: clean'
 exit "$bad"
