@@ -1,5 +1,5 @@
-//! What /proc says of processes, their descriptors and their TCP sockets. Used by `scan`,
-//! `explain` and `check`.
+//! What /proc says of processes, their descriptors and their TCP sockets. Used by `scan`, by whatever names a process, and by
+//! `bench` to look at itself.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

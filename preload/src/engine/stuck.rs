@@ -2,7 +2,7 @@
 //! goes on through TCP, whose buffers hold megabytes more.
 //!
 //! Programs rely on those: one that sends 1 MB before it reads the echo of it never waits for ever
-//! over TCP, as long as both directions' buffers take it. Called by `tx` and by every wait for room.
+//! over TCP, as long as both directions' buffers take it. Asked by `switch`, for a sender and for every wait for room.
 
 use crate::family::sock::Sock;
 use crate::sys::clock;

@@ -297,7 +297,7 @@ mod delete {
     pub const REASON: usize = 5;
 }
 
-/// Why a link is deleted; other values are kept as they came.
+/// Why a link is deleted; other values are kept as they came. Of the RFC's numbers those are named that somebody here gives or meets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkReason(pub u32);
 
@@ -312,12 +312,8 @@ impl LinkReason {
     pub const PROGRAM: LinkReason = LinkReason(0x0003_0000);
     /// The peer broke the protocol.
     pub const PROTOCOL_VIOLATION: LinkReason = LinkReason(0x0004_0000);
-    /// An asymmetric link is not needed any more.
-    pub const ASYMMETRIC: LinkReason = LinkReason(0x0005_0000);
     /// In a response: there is no such link.
     pub const UNKNOWN_LINK: LinkReason = LinkReason(0x0010_0000);
-    /// In a response: there is no such link group.
-    pub const UNKNOWN_GROUP: LinkReason = LinkReason(0x0020_0000);
 }
 
 /// Delete Link.

@@ -19,8 +19,6 @@ use super::list::List;
 
 /// Bytes of a message without extension.
 pub const LEN: usize = 44;
-/// Bytes that a receive buffer needs for any message of version 2 (Linux sends at most this much).
-pub const MAX_RECEIVE: usize = 8192;
 /// Most bytes of a message that is emitted.
 pub const MAX_EMIT: usize = 224;
 
