@@ -3,7 +3,7 @@
 //!
 //! The file is replaced as a whole, so that a reader never sees half of one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,9 @@ pub struct Baseline {
     /// Connections that ended on TCP, by the reason's number.
     #[serde(default)]
     ended: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// The families of the processes.
+    #[serde(default)]
+    families: BTreeMap<String, u64>,
 }
 
 impl Baseline {
@@ -45,6 +48,7 @@ impl Baseline {
                 .iter()
                 .map(|p| (key(p), p.ended.clone()))
                 .collect(),
+            families: processes.iter().map(|p| (key(p), p.family)).collect(),
         }
     }
 
@@ -90,33 +94,50 @@ impl Baseline {
         for (key, ended) in old.ended {
             self.ended.entry(key).or_insert(ended);
         }
+        for (key, family) in old.families {
+            self.families.entry(key).or_insert(family);
+        }
     }
 
-    /// Takes off what was there at the reset. Gauges stay as they are.
-    pub fn subtract(&self, processes: &mut [ProcessTotals]) {
+    /// Takes off what was there at the reset. Gauges stay as they are. `known`: every process that has a record.
+    pub fn subtract(&self, processes: &mut [ProcessTotals], known: &BTreeSet<(u32, u64)>) {
+        let known: BTreeSet<String> = known.iter().map(|(pid, start)| name(*pid, *start)).collect();
         for process in processes {
-            let Some(old) = self.processes.get(&key(process)) else {
-                continue;
-            };
-            for (i, (name, _)) in COUNTERS.iter().enumerate() {
-                let at = self.names.iter().position(|n| n == name);
-                let before = at.and_then(|at| old.get(at)).copied().unwrap_or(0);
-                if let Some(now) = process.counters.get_mut(i).filter(|_| !is_gauge(i)) {
-                    *now = now.saturating_sub(before);
-                }
-            }
-            for (code, before) in self.ended.get(&key(process)).into_iter().flatten() {
-                if let Some(now) = process.ended.get_mut(code) {
-                    *now = now.saturating_sub(*before);
-                }
+            self.take_off(process, &key(process));
+            if process.is_of_the_gone {
+                // What a process has counted that was there at the reset is here, once its record is given to another.
+                let family = process.family;
+                let gone = self.families.iter().filter(|(key, id)| **id == family && !known.contains(*key));
+                gone.for_each(|(key, _)| self.take_off(process, key));
             }
             process.ended.retain(|_, n| *n > 0);
+        }
+    }
+
+    /// Takes off what the process with this key had at the reset.
+    fn take_off(&self, from: &mut ProcessTotals, key: &str) {
+        let Some(old) = self.processes.get(key) else { return };
+        for (i, (name, _)) in COUNTERS.iter().enumerate() {
+            let at = self.names.iter().position(|n| n == name);
+            let before = at.and_then(|at| old.get(at)).copied().unwrap_or(0);
+            if let Some(now) = from.counters.get_mut(i).filter(|_| !is_gauge(i)) {
+                *now = now.saturating_sub(before);
+            }
+        }
+        for (code, before) in self.ended.get(key).into_iter().flatten() {
+            if let Some(now) = from.ended.get_mut(code) {
+                *now = now.saturating_sub(*before);
+            }
         }
     }
 }
 
 fn key(process: &ProcessTotals) -> String {
-    format!("{}:{}", process.own_pid, process.start)
+    name(process.own_pid, process.start)
+}
+
+fn name(pid: u32, start: u64) -> String {
+    format!("{pid}:{start}")
 }
 
 fn path(places: &Places) -> anyhow::Result<PathBuf> {
@@ -131,7 +152,7 @@ fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smcr_proto::page::Counter;
+    use smcr_proto::page::{self, Counter};
 
     fn process(pid: u32, sockets: u64, tracked: u64) -> ProcessTotals {
         let mut counters = [0; COUNTERS.len()];
@@ -139,7 +160,8 @@ mod tests {
         counters[Counter::Tracked as usize] = tracked;
         ProcessTotals {
             pid: Some(pid),
-            is_of_the_gone: false,
+            is_of_the_gone: pid == page::process::ENDED,
+            family: 1,
             own_pid: pid,
             start: 1,
             name: "x".into(),
@@ -151,11 +173,30 @@ mod tests {
         }
     }
 
+    fn known(processes: &[ProcessTotals]) -> BTreeSet<(u32, u64)> {
+        processes.iter().map(|p| (p.own_pid, p.start)).collect()
+    }
+
+    /// A child that ended since the reset, and whose record serves another: what it had at the reset is in the record of
+    /// the gone now.
+    #[test]
+    fn what_the_gone_had_at_the_reset_is_not_counted_anew() {
+        let baseline = Baseline::now(&[process(1, 10, 1), process(2, 1000, 1), process(3, 100, 1)]);
+        let mut other = process(page::process::ENDED, 50, 0);
+        other.family = 2;
+        let mut now = [process(1, 11, 1), process(3, 100, 1), process(page::process::ENDED, 1007, 0), other];
+        let known = known(&now);
+        baseline.subtract(&mut now, &known);
+        assert_eq!(now.each_ref().map(|p| p.counters[Counter::Sockets as usize]), [1, 0, 7, 50]);
+        assert_eq!(now[2].ended[&2], 7);
+    }
+
     #[test]
     fn only_counters_of_known_processes_are_reset() {
         let baseline = Baseline::now(&[process(1, 10, 3)]);
         let mut now = [process(1, 15, 2), process(2, 7, 1)];
-        baseline.subtract(&mut now);
+        let known = known(&now);
+        baseline.subtract(&mut now, &known);
         assert_eq!(now[0].counters[Counter::Sockets as usize], 5);
         assert_eq!(now[0].counters[Counter::Tracked as usize], 2);
         assert_eq!(now[1].counters[Counter::Sockets as usize], 7);
@@ -168,7 +209,8 @@ mod tests {
         let mut baseline = Baseline::now(&[process(2, 6, 0)]);
         baseline.keep_others(old);
         let mut now = [process(1, 15, 2), process(2, 7, 1)];
-        baseline.subtract(&mut now);
+        let known = known(&now);
+        baseline.subtract(&mut now, &known);
         assert_eq!(now[0].counters[Counter::Sockets as usize], 5);
         assert_eq!(now[1].counters[Counter::Sockets as usize], 1);
     }
@@ -181,7 +223,8 @@ mod tests {
             old.rotate_left(1);
         }
         let mut now = [process(1, 11, 0)];
-        baseline.subtract(&mut now);
+        let known = known(&now);
+        baseline.subtract(&mut now, &known);
         assert_eq!(now[0].counters[Counter::Sockets as usize], 1);
     }
 }

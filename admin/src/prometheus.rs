@@ -90,6 +90,7 @@ mod tests {
         let process = ProcessTotals {
             pid: Some(7),
             is_of_the_gone: false,
+            family: 1,
             own_pid: 7,
             start: 1,
             name: "a\"b\\c\n".into(),

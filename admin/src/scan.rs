@@ -37,6 +37,8 @@ const MOST_PAGES: usize = 2;
 /// A page and the living processes that have it open.
 pub struct FamilyView {
     pub page: Family,
+    /// The inode of the page: no other one has it while this machine runs.
+    pub id: u64,
     pub holders: Vec<Holder>,
     by_process: HashMap<u32, usize>,
     /// The holders of each socket, and its descriptor there.
@@ -140,7 +142,7 @@ impl Host {
             Some(at) => *at,
             None => match Family::read(file) {
                 Ok(page) => {
-                    self.families.push(FamilyView::new(page));
+                    self.families.push(FamilyView::new(page, id.1));
                     seen.insert(id, self.families.len() - 1);
                     self.families.len() - 1
                 }
@@ -231,8 +233,8 @@ fn open_page(pid: u32, fd: i32) -> Option<(File, (u64, u64))> {
 }
 
 impl FamilyView {
-    fn new(page: Family) -> FamilyView {
-        FamilyView { page, holders: Vec::new(), by_process: HashMap::new(), by_inode: HashMap::new() }
+    fn new(page: Family, id: u64) -> FamilyView {
+        FamilyView { page, id, holders: Vec::new(), by_process: HashMap::new(), by_inode: HashMap::new() }
     }
 
     /// Finds the living process of each process record, and who has which socket.

@@ -40,7 +40,7 @@ pub fn run(places: &Places, args: &StatsArgs) -> anyhow::Result<()> {
     if !args.absolute
         && let Some(baseline) = Baseline::load(places)?
     {
-        baseline.subtract(&mut processes);
+        baseline.subtract(&mut processes, &totals::known(&host));
         since = Some(baseline.taken);
     }
     let in_use = totals::in_use(&host, &args.who);
@@ -144,12 +144,10 @@ fn by_name(ended: &BTreeMap<u32, u64>) -> Map<String, Value> {
 
 /// Prints rates until the count is reached or somebody stops us.
 fn repeat(args: &StatsArgs, seconds: u32) -> anyhow::Result<()> {
-    let snapshot = || -> anyhow::Result<(Instant, Counters)> {
+    let snapshot = || -> anyhow::Result<_> {
         let host = Host::scan(&args.who)?;
-        Ok((
-            Instant::now(),
-            totals::sum(&totals::collect(&host, &args.who)),
-        ))
+        let processes = totals::collect(&host, &args.who);
+        Ok((Instant::now(), totals::by_family(&processes), totals::sum(&processes)))
     };
     let mut before = snapshot()?;
     let mut left = args.count;
@@ -157,13 +155,13 @@ fn repeat(args: &StatsArgs, seconds: u32) -> anyhow::Result<()> {
         sleep(Duration::from_secs(seconds.into()));
         let now = snapshot()?;
         let elapsed = (now.0 - before.0).as_secs_f64();
-        // A process that ended takes its counters with it: no rate then, rather than a wrong one.
-        let rate = |i: usize| now.1[i].saturating_sub(before.1[i]) as f64 / elapsed;
+        let gained = totals::gained(&before.1, &now.1);
+        let rate = |i: usize| gained[i] as f64 / elapsed;
         if args.json {
             let mut object = Map::new();
             for (i, (name, _)) in COUNTERS.iter().enumerate() {
                 let value = if is_gauge(i) {
-                    json!(now.1[i])
+                    json!(now.2[i])
                 } else {
                     json!(rate(i))
                 };
@@ -181,8 +179,8 @@ fn repeat(args: &StatsArgs, seconds: u32) -> anyhow::Result<()> {
                 } else {
                     out::rate(rate(i))
                 };
-                if args.detail || is_gauge(i) || now.1[i] != before.1[i] {
-                    table.row(vec![name.to_string(), per_second, now.1[i].to_string()]);
+                if args.detail || is_gauge(i) || rate(i) > 0.0 {
+                    table.row(vec![name.to_string(), per_second, now.2[i].to_string()]);
                 }
             }
             out::print(&(table.render() + "\n"))?;

@@ -1,6 +1,6 @@
 //! The command top: the busiest processes, drawn anew at every interval.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::IsTerminal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,9 +14,11 @@ use crate::scan::Host;
 use crate::totals::{self, Counters, ProcessTotals};
 
 type Key = (u32, u64);
+/// The families of processes, and their counters.
+type Counted = HashMap<Key, (u64, Counters)>;
 
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
-    let mut before: Option<(Instant, HashMap<Key, Counters>)> = None;
+    let mut before: Option<(Instant, Counted)> = None;
     let mut left = args.count;
     let mut wait = Duration::from_millis(300);
     while left != Some(0) {
@@ -29,7 +31,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
             left = left.map(|n| n - 1);
             wait = Duration::from_secs(args.interval.into());
         }
-        let counters = processes.iter().map(|p| ((p.own_pid, p.start), p.counters));
+        let counters = processes.iter().map(|p| (key(p), (p.family, p.counters)));
         before = Some((now, counters.collect()));
         if left != Some(0) {
             sleep(wait);
@@ -57,7 +59,7 @@ fn view(
     host: &Host,
     args: &TopArgs,
     processes: &[ProcessTotals],
-    old: &HashMap<Key, Counters>,
+    old: &Counted,
     seconds: f64,
 ) -> String {
     let mut connections: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -66,9 +68,10 @@ fn view(
         counts.0 += 1;
         counts.1 += u64::from(c.socket.is(State::Accelerated));
     }
+    let known = totals::known(host);
     let mut rows: Vec<Row> = processes
         .iter()
-        .map(|p| Row::new(p, old.get(&(p.own_pid, p.start)), seconds))
+        .map(|p| Row::new(p, before(p, old, &known), seconds))
         .collect();
     rows.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
     let mut table = Table::new(&[
@@ -100,9 +103,24 @@ fn view(
         .fold((0, 0), |(a, b), (x, y)| (a + x, b + y));
     format!(
         "smcrctl top: {} processes, {all} connections, {accelerated} accelerated\n\n{}",
-        processes.len(),
+        processes.iter().filter(|p| p.pid.is_some()).count(),
         table.render()
     )
+}
+
+fn key(p: &ProcessTotals) -> Key {
+    (p.own_pid, p.start)
+}
+
+/// What a process had counted at the last view. `known`: every process that has a record now.
+fn before(p: &ProcessTotals, old: &Counted, known: &BTreeSet<Key>) -> Option<Counters> {
+    let mut counters = old.get(&key(p))?.1;
+    if p.is_of_the_gone {
+        // What was counted by those whose records others have now is in this one.
+        let gone = old.iter().filter(|(key, (family, _))| *family == p.family && !known.contains(*key));
+        gone.for_each(|(_, (_, more))| totals::add(&mut counters, more));
+    }
+    Some(counters)
 }
 
 struct Row {
@@ -114,9 +132,9 @@ struct Row {
 
 impl Row {
     /// Rates since the last view; a process that is new shows none yet.
-    fn new(p: &ProcessTotals, old: Option<&Counters>, seconds: f64) -> Row {
-        let old = old.unwrap_or(&p.counters);
-        let pairs = p.counters.iter().zip(old);
+    fn new(p: &ProcessTotals, old: Option<Counters>, seconds: f64) -> Row {
+        let old = old.unwrap_or(p.counters);
+        let pairs = p.counters.iter().zip(&old);
         Row {
             pid: p.pid,
             name: out::clean(&p.name),
@@ -174,7 +192,39 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use super::fitted;
+    use std::collections::BTreeMap;
+
+    use smcr_proto::page::{COUNTERS, process};
+
+    use super::*;
+
+    /// A child that ended, and whose record serves another, makes no rate of all that it ever did.
+    #[test]
+    fn what_the_gone_had_done_is_no_rate() {
+        let process = |own_pid: u32, sockets: u64| {
+            let mut counters = [0; COUNTERS.len()];
+            counters[Counter::Sockets as usize] = sockets;
+            ProcessTotals {
+                pid: None,
+                is_of_the_gone: own_pid == process::ENDED,
+                family: 1,
+                uid: None,
+                own_pid,
+                start: 1,
+                name: "x".into(),
+                version: String::new(),
+                enabled: true,
+                counters,
+                ended: BTreeMap::new(),
+            }
+        };
+        let counted = [process(7, 1000), process(8, 50), process(process::ENDED, 5)];
+        let old: Counted = counted.iter().map(|p| (key(p), (p.family, p.counters))).collect();
+        let now = [process(8, 60), process(process::ENDED, 1009)];
+        let known = now.iter().map(key).collect();
+        let rates = now.each_ref().map(|p| Row::new(p, before(p, &old, &known), 2.0).rate(Counter::Sockets));
+        assert_eq!(rates, [5.0, 2.0]);
+    }
 
     #[test]
     fn a_view_is_cut_to_the_terminal() {

@@ -1,7 +1,7 @@
 //! Counters of processes and their sums, with what connections in use add to them. Used by stats,
 //! top and the Prometheus output.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use smcr_proto::page::{COUNTERS, Counter, SIZES, State};
@@ -21,6 +21,8 @@ pub struct ProcessTotals {
     pub pid: Option<u32>,
     /// Stands for all that ended in its family and whose records were given to others.
     pub is_of_the_gone: bool,
+    /// The page that shows it ([`FamilyView::id`](crate::scan::FamilyView)).
+    pub family: u64,
     pub uid: Option<u32>,
     /// As it sees itself: with the start time, this names a process for good.
     pub own_pid: u32,
@@ -67,6 +69,7 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
             found.push(ProcessTotals {
                 pid: holder.map(|h| h.pid),
                 is_of_the_gone: process.is_of_the_gone(),
+                family: family.id,
                 uid: holder.map(|h| h.uid),
                 own_pid: process.pid,
                 start: process.start,
@@ -80,6 +83,12 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
     }
     found.sort_by_key(|p| (p.pid, p.own_pid));
     found
+}
+
+/// The own number and the start of every process that has a record, whatever the options left out.
+pub fn known(host: &Host) -> BTreeSet<(u32, u64)> {
+    let records = host.families.iter().flat_map(|f| &f.page.processes);
+    records.map(|p| (p.pid, p.start)).collect()
 }
 
 /// What a gauge shows. Of what a process had that is gone, nothing is there any more; below zero is what a
@@ -116,11 +125,38 @@ fn add_live(counters: &mut Counters, socket: &Socket) {
 pub fn sum(processes: &[ProcessTotals]) -> Counters {
     let mut sum = [0u64; COUNTERS.len()];
     for process in processes {
-        for (to, from) in sum.iter_mut().zip(&process.counters) {
-            *to = to.wrapping_add(*from);
-        }
+        add(&mut sum, &process.counters);
     }
     sum
+}
+
+/// The sum over the processes of each family. What one has counted goes to another record of its family when it ends,
+/// and the sum stays.
+pub fn by_family(processes: &[ProcessTotals]) -> BTreeMap<u64, Counters> {
+    let mut families: BTreeMap<u64, Counters> = BTreeMap::new();
+    for process in processes {
+        add(families.entry(process.family).or_insert([0; COUNTERS.len()]), &process.counters);
+    }
+    families
+}
+
+/// What families have counted since. One that is gone took its counters with it: what it did last is not known, and takes
+/// nothing off what the others did.
+pub fn gained(before: &BTreeMap<u64, Counters>, now: &BTreeMap<u64, Counters>) -> Counters {
+    let mut sum = [0; COUNTERS.len()];
+    for (id, counters) in now {
+        let old = before.get(id).copied().unwrap_or([0; COUNTERS.len()]);
+        let more: Counters = std::array::from_fn(|i| counters[i].saturating_sub(old[i]));
+        add(&mut sum, &more);
+    }
+    sum
+}
+
+/// Adds counters to others.
+pub fn add(sum: &mut Counters, more: &Counters) {
+    for (to, from) in sum.iter_mut().zip(more) {
+        *to = to.wrapping_add(*from);
+    }
 }
 
 /// Connections that ended on TCP, by the reason's number, over processes.
@@ -223,6 +259,18 @@ pub fn transports(sum: &Counters, in_use: &InUse) -> [Transport; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_family_that_ended_takes_no_rate_off_the_others() {
+        let with = |n: u64| {
+            let mut counters = [0; COUNTERS.len()];
+            counters[Counter::MemTxBytes as usize] = n;
+            counters
+        };
+        let before = [(1, with(1000)), (2, with(500)), (4, with(9))].into();
+        let now = [(2, with(700)), (3, with(40)), (4, with(8))].into();
+        assert_eq!(gained(&before, &now), with(240));
+    }
 
     #[test]
     fn what_rdma_carried_is_no_shared_memory() {

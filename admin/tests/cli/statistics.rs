@@ -146,6 +146,12 @@ fn processes_that_have_ended() {
         assert_eq!(p["counters"]["memory"], 0, "{p}");
         assert_eq!(p["counters"]["sockets"], if p["pid"].is_null() { 10 } else { 1 }, "{p}");
     }
+    // The head of the view counts the living.
+    let call_all = |name: &[u8]| (0..3).for_each(|i| fake.put(fake.page.of_process(i, process::NAME), name));
+    call_all(b"topped\0");
+    let text = bed.ok(&["top", "-c", "1", "--program", "topped"]);
+    assert!(text.contains("smcrctl top: 1 processes"), "{text}");
+    call_all(b"sleep\0\0");
     let text = bed.ok(&["stats", "-a", "-d"]);
     for line in ["\nended (was pid 2147483632) sleep, ", "\nall that ended before, of sleep, "] {
         assert!(text.contains(line), "{line}: {text}");
