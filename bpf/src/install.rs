@@ -188,6 +188,15 @@ impl Pins {
     }
 
     fn state(&self) -> State {
+        self.state_where(probe)
+    }
+
+    /// The same; `here` asks what reaches this process.
+    fn state_where(&self, here: fn() -> Option<u16>) -> State {
+        // systemd gives the BPF file system to root alone.
+        if fs::symlink_metadata(&self.0).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            return if here().is_some() { State::Unreadable } else { State::Absent };
+        }
         let there = LINKS
             .iter()
             .filter(|(name, _)| self.0.join(name).exists())
@@ -393,4 +402,30 @@ fn probe() -> Option<u16> {
         result
     };
     (result == 0).then_some((answer >> 16) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn pins_behind_a_closed_door_are_known_by_what_they_do() {
+        // SAFETY: it asks and changes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            return; // only root can be shut out by what it may set
+        }
+        let dir = std::env::temp_dir().join(format!("smcr-bpf-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        let pins = Pins::at(dir.join("smcr"));
+        let states = std::thread::spawn(move || {
+            // SAFETY: the system call alone: of this thread, which ends, and not of the others.
+            unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+            [pins.state_where(|| Some(abi::ABI)), pins.state_where(|| None)]
+        });
+        let states = states.join().unwrap();
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(states, [State::Unreadable, State::Absent]);
+    }
 }

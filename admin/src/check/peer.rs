@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use smcr_proto::control::{self, Flow, Role};
+use smcr_proto::control::{self, Flow, Mode, Role};
 use smcr_proto::reason::Reason;
 
 use super::{Finding, Grade};
@@ -87,8 +87,14 @@ fn split(peer: &str) -> anyhow::Result<(String, Option<u16>)> {
         let Some((host, rest)) = rest.split_once(']') else {
             return Err(usage(format!("`{peer}`: write [ADDRESS]:PORT")));
         };
-        let given = rest.strip_prefix(':').map(port).transpose()?;
-        return Ok((host.to_string(), given));
+        let given = rest.strip_prefix(':');
+        if host.is_empty() || given.is_none() && !rest.is_empty() {
+            return Err(usage(format!("`{peer}`: write [ADDRESS]:PORT")));
+        }
+        return Ok((host.to_string(), given.map(port).transpose()?));
+    }
+    if peer.is_empty() || peer.starts_with(':') && !peer.starts_with("::") {
+        return Err(usage(format!("`{peer}`: write HOST or HOST:PORT")));
     }
     match peer.split_once(':') {
         // More than one colon: an IPv6 address without a port.
@@ -147,7 +153,13 @@ fn settings(places: &Places, local: SocketAddr, peer: SocketAddr) -> Finding {
         peer: peer.ip(),
         port: peer.port(),
     };
-    match control::decide(&policy, &flow) {
+    // The mode leaves out what there is towards this peer: the sentences are those of the reasons.
+    let of_mode = match (policy.mode, is_own(peer.ip())) {
+        (Mode::Rdma, true) => Err(Reason::Mode),
+        (Mode::Shm, false) => Err(Reason::PeerRemote),
+        _ => Ok(()),
+    };
+    match control::decide(&policy, &flow).and(of_mode) {
         Ok(()) => Finding::new(
             Grade::Good,
             "settings",
@@ -251,7 +263,9 @@ mod tests {
         assert_eq!(of("h:80"), ("h".into(), Some(80)));
         assert_eq!(of("::1"), ("::1".into(), None));
         assert_eq!(of("[::1]:80"), ("::1".into(), Some(80)));
-        assert!(split("h:70000").is_err() && split("[::1").is_err());
+        for wrong in ["h:70000", "[::1", "[::1]80", "[]:80", ":80", "", "h:"] {
+            assert!(split(wrong).is_err(), "{wrong}");
+        }
         assert!(is_own("127.0.0.1".parse().unwrap()));
         assert!(!is_own("192.0.2.1".parse().unwrap()));
     }

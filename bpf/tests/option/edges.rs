@@ -1,6 +1,7 @@
 //! The edges: what is refused, what is not answered, what comes and goes.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use smcr_bpf::abi::{ABI, LEVEL, MARK, VERDICT};
@@ -25,6 +26,12 @@ pub fn enabling(world: &World) {
     assert_eq!(status.state, State::Enabled);
     assert_eq!(status.cgroup.as_deref(), Some(cgroup.as_path()));
     assert_eq!(status.here, Some(ABI));
+    // As systemd mounts the file system: for root alone.
+    let door = |mode| std::fs::set_permissions(&world.pins, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    door(0o700);
+    let state = as_nobody(|| pins.status().state);
+    door(0o755);
+    assert_eq!(state, State::Unreadable);
 }
 
 pub fn cookies(_: &World) {
