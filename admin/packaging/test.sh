@@ -23,6 +23,8 @@ ip link set lo up
 cp "$package" "$root/smcr.deb"
 
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
+# Under set -e a command behind `!` fails nothing.
+not() { if inside "$@"; then echo "not expected: $*"; exit 1; fi; }
 step() { echo "ok  $1"; }
 files() { (cd "$root" && find usr etc var/lib/systemd -xdev \( -name '*smcr*' \) -print 2>/dev/null | sort); }
 before=$(files)
@@ -36,7 +38,8 @@ inside smcrctl check >"$work/check" || { echo "check finds this bad:"; cat "$wor
 grep -q 'ok .*library.*loads' "$work/check" || { cat "$work/check"; exit 1; }
 step "check finds and loads the library"
 inside test -e /etc/systemd/system/multi-user.target.wants/smcr.service
-step "the unit is enabled"
+inside test -e /etc/systemd/system/network-online.target.wants/smcr-network.service
+step "the units are enabled"
 inside smcrctl set port_range_list=6379 >/dev/null
 inside grep -q 6379 /etc/smcr/smcr.toml
 inside rm /run/smcr/control
@@ -54,8 +57,23 @@ grep -q ping "$work/bench"
 step "bench: $(tr -d ' \n' <"$work/bench" | cut -c1-200)"
 inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 step "installed once more"
+# With a systemd that only notes what it is asked: a policy against it, or a disabled unit, is respected.
+mkdir -p "$root/run/systemd/system"
+mv "$root/usr/bin/systemctl" "$work/systemctl" 2>/dev/null || true
+printf '%s\n' '#!/bin/sh' 'echo "$*" >>/run/asked' 'case $* in *is-enabled*) echo enabled ;; esac' >"$root/usr/bin/systemctl"
+printf '%s\n' '#!/bin/sh' 'exit 101' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/bin/systemctl" "$root/usr/sbin/policy-rc.d"
+inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+inside grep -q daemon-reload /run/asked
+not grep -q restart /run/asked
+rm "$root/usr/sbin/policy-rc.d"
+inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+inside grep -q 'restart.*smcr.service' /run/asked
+rm -r "$root/run/systemd" "$root/usr/bin/systemctl"
+[ ! -e "$work/systemctl" ] || mv "$work/systemctl" "$root/usr/bin/systemctl"
+step "its unit is restarted where policy allows it"
 inside dpkg -r smcr >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-! inside test -e /usr/bin/smcrctl
+not test -e /usr/bin/smcrctl
 inside test -e /etc/smcr/smcr.toml
 step "removed; the settings stay"
 inside dpkg -P smcr >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
