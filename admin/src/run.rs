@@ -26,7 +26,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             let library = library::find()?;
             let old = std::env::var_os("LD_PRELOAD");
             command.env("LD_PRELOAD", library::preload(&library, old.as_deref()));
-            command.envs(variables(profile, args.strict));
+            let own = variables(profile, args.strict).into_iter();
+            // A variable that the user has set is stronger than the profile's.
+            command.envs(own.filter(|(name, _)| *name == STRICT || std::env::var_os(name).is_none()));
         }
         Err(error) if args.or_plain => out::note(&format!("smcrctl: {error:#}; started without")),
         Err(error) => return Err(error),
@@ -44,15 +46,16 @@ fn refused(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The environment that stands for a profile. A variable that the user set is stronger.
+const STRICT: &str = "SMCR_STRICT";
+
+/// The environment that stands for a profile.
 pub fn variables(profile: Option<&Profile>, strict: bool) -> Vec<(&'static str, &'static str)> {
     let values = profile.map_or(&[][..], |p| p.values).iter();
     let mut variables: Vec<_> = values
         .filter_map(|(attribute, text)| Some((attribute.environment()?, *text)))
-        .filter(|(name, _)| std::env::var_os(name).is_none())
         .collect();
     if strict {
-        variables.push(("SMCR_STRICT", "1"));
+        variables.push((STRICT, "1"));
     }
     variables
 }

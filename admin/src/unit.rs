@@ -42,6 +42,7 @@ pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
         return Err(error);
     }
     warn_about_sandbox(args, &unit);
+    warn_about_place(args, &unit, &library);
     out::print(&format!(
         "wrote {}; it takes effect when {unit} is started next\n",
         path.display()
@@ -170,6 +171,22 @@ fn warn_about_sandbox(args: &UnitArgs, unit: &str) {
         ));
     }
 }
+
+/// The unit's own view of the files may be without the library.
+fn warn_about_place(args: &UnitArgs, unit: &str, library: &Path) {
+    let says = |name: &str| property(args, unit, name).is_some_and(|value| !["", "no", "read-only"].contains(&&*value));
+    let hidden = HIDDEN.iter().find(|(name, dirs)| dirs.iter().any(|dir| library.starts_with(dir)) && says(name));
+    if let Some((name, _)) = hidden {
+        out::note(&format!(
+            "note: {unit} cannot see {} ({name}=); put the library elsewhere, as the package does, or all its connections stay on TCP",
+            library.display()
+        ));
+    }
+}
+
+/// Settings of a unit that give it other directories in the place of these.
+const HIDDEN: [(&str, &[&str]); 2] =
+    [("ProtectHome", &["/home", "/root", "/run/user"]), ("PrivateTmp", &["/tmp", "/var/tmp"])];
 
 /// A property of the unit; none where systemd does not run or does not know it.
 fn property(args: &UnitArgs, unit: &str, property: &str) -> Option<String> {
