@@ -27,9 +27,9 @@ impl Owner {
     }
 
     /// What the options say; else the host for root and the user for everybody else.
-    pub fn chosen(scope: cli::Scope) -> anyhow::Result<Owner> {
+    pub fn chosen(whose: cli::Whose) -> anyhow::Result<Owner> {
         let root = geteuid().is_root();
-        match (scope.host, scope.user) {
+        match (whose.host, whose.user) {
             (true, _) if !root => Err(usage(
                 "only root may change the host's settings; leave out --host to change your own",
             )),
@@ -102,6 +102,12 @@ impl Places {
             None => Ok(home("XDG_STATE_HOME")?.join(".local/state/smcr")),
         }
     }
+}
+
+/// The XDG_RUNTIME_DIR of root that is another user's (`su`, `sudo -E`). The library takes no page of the other user from
+/// there, and one of root's would be in that user's way.
+pub fn anothers_runtime() -> Option<PathBuf> {
+    variable("XDG_RUNTIME_DIR").filter(|dir| geteuid().is_root() && !is_roots(dir))
 }
 
 /// The home directory, in which to look for what `instead` does not name.

@@ -5,7 +5,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use smcr_proto::control::{self, LEN, Page, PageError, ReadError};
 
 use crate::mapping::Mapping;
-use crate::paths::Owner;
+use crate::paths::{self, Owner};
 
 /// A page file of an owner.
 pub struct Store {
@@ -41,16 +41,23 @@ impl Store {
     /// Keeps other writers away. Makes the directory if it is not there.
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
+        self.make_dir(dir)
+            .and_then(|()| lock_file(&dir.join("control.lock")))
+            .map_err(|e| self.refused(e, "change"))
+    }
+
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        let is_new = !dir.exists();
         let mode = match self.owner {
             Owner::Host => 0o755,
             Owner::User => 0o700,
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(dir)
-            .and_then(|()| lock_file(&dir.join("control.lock")))
-            .map_err(|e| self.refused(e, "change"))
+        DirBuilder::new().recursive(true).mode(mode).create(dir)?;
+        if is_new && self.owner == Owner::Host {
+            // Whatever root's umask says: the processes of all users look for the page in here.
+            std::fs::set_permissions(dir, Permissions::from_mode(mode))?;
+        }
+        Ok(())
     }
 
     /// Changes the page, or makes it from `first` and then changes it; if `change` fails, nothing
@@ -90,8 +97,12 @@ impl Store {
             bail!("{} is not a file; remove it", self.path.display());
         }
         if meta.uid() != self.owner.uid() {
+            let mend = match self.owner {
+                Owner::User if paths::anothers_runtime().is_some() => "unset XDG_RUNTIME_DIR, which is another user's",
+                _ => "remove it",
+            };
             bail!(
-                "{} belongs to uid {} and not to uid {}; the library does not read it either; remove it",
+                "{} belongs to uid {} and not to uid {}; the library does not read it either; {mend}",
                 self.path.display(),
                 meta.uid(),
                 self.owner.uid()
@@ -222,13 +233,18 @@ pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
         name.push(".new");
         let new = PathBuf::from(name);
         let old = std::fs::symlink_metadata(path).ok().filter(|m| m.is_file());
-        let mode = old.map_or(0o644, |m| m.mode() & 0o7777);
         let _ = std::fs::remove_file(&new);
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(mode)
+            .mode(if old.is_some() { 0o600 } else { 0o644 })
             .open(&new)?;
+        if let Some(old) = old {
+            // Whose it is and who may read it stays, whatever the umask says; a group that is not ours is nobody's.
+            let is_same = fchown(&file, Some(old.uid()), Some(old.gid())).is_ok();
+            let kept = if is_same { 0o7777 } else { 0o7707 };
+            file.set_permissions(Permissions::from_mode(old.mode() & kept))?;
+        }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&new, path)

@@ -1,8 +1,9 @@
 //! smcrctl where there is no home, or another user's.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
+use predicates::prelude::PredicateBooleanExt;
 use predicates::str::contains;
 use smcr_proto::page::State;
 
@@ -86,4 +87,58 @@ fn root_keeps_nothing_in_a_users_home() {
     call(&["stats", "-p", &pid, "-r"], Some("state"));
     let kept = fs::metadata(bed.path("state/smcr/stats-baseline.json")).unwrap();
     assert_eq!(kept.uid(), 0);
+}
+
+/// What is the host's is for everybody to read, and what there is keeps its owner and mode, whatever root's umask says.
+#[test]
+fn a_strict_umask_hides_nothing() {
+    let bed = Bed::new();
+    let call = |args: &str| {
+        let root = bed.path("root");
+        let line = format!("umask 077; exec {} --root {} {args}", env!("CARGO_BIN_EXE_smcrctl"), root.display());
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line]).env("HOME", bed.path("home")).env("XDG_RUNTIME_DIR", bed.path("run"));
+        assert!(command.env_remove("XDG_CONFIG_HOME").output().unwrap().status.success(), "{args}");
+    };
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().mode() & 0o777;
+    write(&bed.config(), "spin_us = 1\n");
+    fs::set_permissions(bed.config(), fs::Permissions::from_mode(0o644)).unwrap();
+    call("set --user spin_us=2");
+    assert_eq!(mode(&bed.config()), 0o644);
+    assert_eq!(mode(&bed.path("run/smcr")), 0o700);
+    if !nix::unistd::geteuid().is_root() {
+        return; // the host's are root's
+    }
+    let of_host = bed.path("root/etc/smcr/smcr.toml");
+    write(&of_host, "spin_us = 1\n");
+    chown(&of_host, Some(0), Some(NOBODY)).unwrap();
+    fs::set_permissions(&of_host, fs::Permissions::from_mode(0o664)).unwrap();
+    call("disable --host");
+    assert_eq!(mode(&bed.path("root/run/smcr")), 0o755);
+    assert_eq!((mode(&of_host), fs::metadata(&of_host).unwrap().gid()), (0o664, NOBODY));
+}
+
+/// Root with a user's XDG_RUNTIME_DIR (su, sudo -E): that user's page stays, and root's gets in nobody's way.
+#[test]
+fn root_leaves_a_users_control_page_alone() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // only root may write into others' directories
+    }
+    let bed = Bed::new();
+    chown(bed.path("run"), Some(NOBODY), None).unwrap();
+    for args in [&["set", "--user", "spin_us=1"][..], &["disable", "--user"], &["config", "apply", "--user"]] {
+        let line = bed.fails(args, 1);
+        assert!(line.contains("which belongs to another user; unset it, or leave out --user"), "{line}");
+    }
+    assert!(!bed.path("run/smcr").exists() && !bed.config().exists());
+    write(&bed.page(), "theirs");
+    for of_user in [bed.path("run/smcr"), bed.page()] {
+        chown(of_user, Some(NOBODY), None).unwrap();
+    }
+    bed.smcrctl(&["get", "-n", "spin_us"])
+        .assert()
+        .success()
+        .stdout("50\n")
+        .stderr(contains("unset XDG_RUNTIME_DIR").and(contains("remove").not()));
+    bed.ok(&["disable"]);
 }
