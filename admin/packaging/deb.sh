@@ -22,6 +22,7 @@ put 755 "$release/smcrctl" usr/bin/smcrctl
 put 644 "$release/libsmcr.so" "usr/lib/$triplet/libsmcr.so"
 strip --strip-debug "$root/usr/bin/smcrctl" "$root/usr/lib/$triplet/libsmcr.so"
 put 644 $packaging/smcr.service usr/lib/systemd/system/smcr.service
+put 644 $packaging/smcr-network.service usr/lib/systemd/system/smcr-network.service
 put 644 $packaging/user/smcr.service usr/lib/systemd/user/smcr.service
 put 644 $packaging/smcr.toml usr/share/doc/smcr/examples/smcr.toml
 put 644 README.md usr/share/doc/smcr/README.md

@@ -1,30 +1,32 @@
 //! The configuration file: TOML that sets attributes, read into a layer and edited in place so
 //! that comments stay. Used by `settings`, `effective` and `config_command`.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
-use smcr_proto::control::{Attribute, Layer, Policy, Prefix, Profile, text};
+use anyhow::{Context, anyhow};
+use smcr_proto::control::{Attribute, Layer, Policy, Profile};
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+
+use crate::interfaces;
 
 /// The name of the array of tables that holds the rules.
 const RULE: &str = "rule";
 /// The words of a rule, in the order in which they are written.
 const RULE_WORDS: [&str; 6] = ["use", "program", "role", "uid", "addr", "port"];
 
-/// Reads a file; one that is not there sets nothing.
-pub fn load(path: &Path) -> anyhow::Result<Layer> {
+/// Reads a file; one that is not there sets nothing. `absent` hears of each interface that has no address now.
+pub fn load(path: &Path, mut absent: impl FnMut(String)) -> anyhow::Result<Layer> {
+    let named = |e: anyhow::Error| anyhow!("{}: {e}", path.display());
     match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
+        Ok(text) => parse(&text, |e| absent(named(e).to_string())).map_err(named),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Layer::default()),
         Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
-/// Reads the text of a file. The message of an error begins with the number of the line.
-pub fn parse(text: &str) -> anyhow::Result<Layer> {
+/// Reads the text of a file. The message of an error begins with the number of the line. An interface without an
+/// address is none, of which `absent` hears: at the start of a machine it has none yet, and all else in the file holds.
+pub fn parse(text: &str, mut absent: impl FnMut(anyhow::Error)) -> anyhow::Result<Layer> {
     let document = toml_edit::Document::parse(text)
         .map_err(|e| at(text, e.span(), &e.message().replace('\n', ", ")))?;
     let mut layer = Layer::default();
@@ -44,7 +46,11 @@ pub fn parse(text: &str) -> anyhow::Result<Layer> {
                 .filter(|a| *a != Attribute::Rules)
                 .ok_or_else(|| at(text, item.span(), &unknown_attribute(name)))?,
         };
-        let value = as_text(attribute, item).map_err(|e| at(text, item.span(), &e))?;
+        let mut value = as_text(attribute, item).map_err(|e| at(text, item.span(), &e))?;
+        if attribute == Attribute::IpAddrList {
+            let later = |e| absent(at(text, item.span(), &format!("{name}: {e}")));
+            value = interfaces::resolve_present(&value, later)?;
+        }
         set(&mut layer, attribute, &value)
             .map_err(|e| at(text, item.span(), &format!("{name}: {e:#}")))?;
     }
@@ -54,7 +60,7 @@ pub fn parse(text: &str) -> anyhow::Result<Layer> {
 /// Sets an attribute of a layer from its text; addresses may be names of interfaces.
 pub fn set(layer: &mut Layer, attribute: Attribute, text: &str) -> anyhow::Result<()> {
     let resolved = match attribute {
-        Attribute::IpAddrList => addresses_of_interfaces(text)?,
+        Attribute::IpAddrList => interfaces::resolve(text)?,
         _ => text.to_string(),
     };
     let mut values = Policy::default();
@@ -76,54 +82,6 @@ pub fn unknown_profile(name: &str) -> String {
         .map(|p| p.name)
         .collect();
     format!("no profile `{name}`; there are {}", known.join(", "))
-}
-
-/// Replaces names of interfaces by the interfaces' addresses.
-fn addresses_of_interfaces(text: &str) -> anyhow::Result<String> {
-    let is_name = |item: &str| {
-        let word = item.trim();
-        !word.is_empty()
-            && word != "all"
-            && text::prefix(word).is_err()
-            && !word.contains(['/', ':'])
-            && word.parse::<IpAddr>().is_err()
-    };
-    if !text.split(',').any(is_name) {
-        return Ok(text.to_string());
-    }
-    let mut known: Vec<(String, IpAddr)> = Vec::new();
-    for entry in nix::ifaddrs::getifaddrs().context("cannot list the network interfaces")? {
-        let Some(address) = entry.address else {
-            continue;
-        };
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-        let v6 = address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
-        if let Some(ip) = v4.or(v6) {
-            known.push((entry.interface_name, ip));
-        }
-    }
-    let mut items = Vec::new();
-    for item in text.split(',').map(str::trim) {
-        if !is_name(item) {
-            items.push(item.to_string());
-            continue;
-        }
-        let own: BTreeSet<_> = known
-            .iter()
-            .filter(|(n, _)| n == item)
-            .map(|(_, a)| a)
-            .collect();
-        if own.is_empty() {
-            let names: BTreeSet<_> = known.iter().map(|(n, _)| n.as_str()).collect();
-            let names: Vec<_> = names.into_iter().collect();
-            bail!(
-                "`{item}` is neither an address, such as 10.0.0.0/8, nor an interface with one ({})",
-                names.join(", ")
-            );
-        }
-        items.extend(own.iter().map(|a| Prefix::host(**a).to_string()));
-    }
-    Ok(items.join(","))
 }
 
 /// An error in one line, whatever the file made the message repeat.
@@ -309,6 +267,10 @@ impl std::fmt::Display for Editor {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> anyhow::Result<Layer> {
+        super::parse(text, |e| panic!("{e}"))
+    }
+
     #[test]
     fn reads_every_form() {
         let layer = parse(
@@ -402,16 +364,5 @@ mod tests {
         let mut editor = Editor::new("").unwrap();
         editor.set(Attribute::UserEids, "0123");
         assert_eq!(editor.to_string(), "user_eids = \"0123\"\n");
-    }
-
-    #[test]
-    fn interfaces_have_addresses() {
-        assert!(
-            addresses_of_interfaces("10.0.0.0/8, lo")
-                .unwrap()
-                .contains("127.0.0.1")
-        );
-        let error = addresses_of_interfaces("nosuch0").unwrap_err().to_string();
-        assert!(error.starts_with("`nosuch0` is neither"), "{error}");
     }
 }

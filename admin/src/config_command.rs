@@ -1,9 +1,9 @@
 //! The commands get and config: what holds, where it comes from, and mistakes in files.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use smcr_proto::control::{Attribute, Policy};
 
-use crate::cli::{Config, GetArgs, Scope};
+use crate::cli::{Config, GetArgs, Whose};
 use crate::effective::Effective;
 use crate::fail::Silent;
 use crate::out::{self, Table};
@@ -37,7 +37,7 @@ pub fn config(places: &Places, command: &Config) -> anyhow::Result<()> {
     match command {
         Config::Show { origin, json } => show(places, *origin, *json),
         Config::Check { file } => check(places, file.as_deref()),
-        Config::Apply { scope } => apply(places, *scope),
+        Config::Apply { whose } => apply(places, *whose),
     }
 }
 
@@ -73,7 +73,9 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
     if let Some(file) = file {
         // An absent file is right as a place that sets nothing, but not when it is named.
         std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
-        config::load(file)?;
+        if let Some(absent) = absent(file)? {
+            bail!("{absent}");
+        }
         return out::print(&format!("{}: correct\n", file.display()));
     }
     let mut mistakes = Vec::new();
@@ -88,7 +90,8 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
             }
         };
         let there = path.exists();
-        match config::load(&path) {
+        match absent(&path) {
+            Ok(Some(absent)) => mistakes.push(absent),
             Ok(_) if there => text += &format!("{}: correct\n", path.display()),
             Ok(_) => text += &format!("{}: not there\n", path.display()),
             Err(error) => mistakes.push(format!("{error:#}")),
@@ -120,8 +123,17 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
     Err(Silent.into())
 }
 
-fn apply(places: &Places, scope: Scope) -> anyhow::Result<()> {
-    let settings = Settings::open(places, scope)?;
+/// The first interface in a file that has no address; an error if something else is wrong with it.
+fn absent(file: &std::path::Path) -> anyhow::Result<Option<String>> {
+    let mut first = None;
+    config::load(file, |line| {
+        first.get_or_insert(line);
+    })?;
+    Ok(first)
+}
+
+fn apply(places: &Places, whose: Whose) -> anyhow::Result<()> {
+    let settings = Settings::open(places, whose)?;
     settings.load_file()?;
     settings.pin(places)
 }

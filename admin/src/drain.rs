@@ -50,7 +50,7 @@ pub fn run(places: &Places, args: &DrainArgs) -> anyhow::Result<()> {
     if asked.is_empty() && unseen == 0 {
         return out::print("no such connections are in memory; nothing to move\n");
     }
-    Settings::open(places, args.scope)?.drain(target)?;
+    Settings::open(places, args.whose)?.drain(target)?;
     rouse(&host, asked.iter().copied());
     let had = asked.len();
     if args.no_wait {

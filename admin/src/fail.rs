@@ -87,7 +87,8 @@ pub fn command_line(error: &clap::Error) -> String {
 /// The command that was called, if there is such a one, and a blank.
 fn called() -> String {
     let known = Cli::command();
-    let mut words = std::env::args().skip(1);
+    // What is no text is no command.
+    let mut words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
     let command = words.find(|word| known.find_subcommand(word).is_some());
     command.map_or(String::new(), |word| word + " ")
 }

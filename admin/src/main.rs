@@ -2,7 +2,7 @@
 //!
 //! Reads the command line (`cli`), calls the module of the command, and turns an error into one
 //! line and an exit status (`fail`). From the outside in:
-//! - settings: `settings`, `ports`, `config_command` over `effective`, `config`, `store`, `mapping`;
+//! - settings: `settings`, `ports`, `config_command` over `effective`, `config`, `interfaces`, `store`, `mapping`;
 //! - observation: `sock`, `stats`, `top`, `explain`, `drain`, `linkgroup` over `totals`, `baseline`,
 //!   `scan`, `family`, `procfs`;
 //! - programs and machine: `run`, `unit`, `check`, `bench`, `device` over `program`, `library`, `inherited`;
@@ -29,6 +29,7 @@ mod family;
 mod generate;
 mod handshake;
 mod inherited;
+mod interfaces;
 mod library;
 mod linkgroup;
 mod mapping;

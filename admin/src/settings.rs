@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
-use smcr_proto::control::list::Rules as RuleList;
-use smcr_proto::control::{Attribute, Drains, Layer, Page, Policy, Profile};
+use smcr_proto::control::list::{Ports, Rules as RuleList};
+use smcr_proto::control::{Attribute, Drains, Layer, Mode, Page, Policy, Profile};
 
-use crate::cli::{PortRange, Rules, Scope, SetArgs, Ueid, UnsetArgs};
+use crate::cli::{PortRange, Rules, Scope, SetArgs, Ueid, UnsetArgs, Whose};
 use crate::config::{self, Editor};
 use crate::effective::Effective;
 use crate::fail::usage;
 use crate::handshake;
 use crate::out;
-use crate::paths::{Owner, Places};
+use crate::paths::{self, Owner, Places};
 use crate::ports;
 use crate::store::{Lock, Store, replace_config};
 
@@ -34,8 +34,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn open(places: &Places, scope: Scope) -> anyhow::Result<Settings> {
-        let owner = Owner::chosen(scope)?;
+    pub fn open(places: &Places, scope: impl Into<Scope>) -> anyhow::Result<Settings> {
+        let scope = scope.into();
+        let owner = Owner::chosen(scope.whose)?;
+        if owner == Owner::User
+            && let Some(dir) = paths::anothers_runtime()
+        {
+            bail!("XDG_RUNTIME_DIR is {}, which belongs to another user; unset it, or leave out --user", dir.display());
+        }
         let store = Store::new(places.control(owner)?, owner);
         let lock = store.lock()?;
         Ok(Settings {
@@ -64,7 +70,7 @@ impl Settings {
     pub fn layer(&self) -> anyhow::Result<Layer> {
         match self.store.read()? {
             Some(page) => Ok(page.layer),
-            None => config::load(&self.file),
+            None => self.load(),
         }
     }
 
@@ -72,7 +78,7 @@ impl Settings {
     /// differ (after `--runtime`, or an edit by hand) one would go over the other: nothing is changed then.
     fn list<T: PartialEq>(&self, of: Attribute, get: impl Fn(&Policy) -> T) -> anyhow::Result<T> {
         let list = get(self.layer()?.values());
-        if !self.runtime && get(config::load(&self.file)?.values()) != list {
+        if !self.runtime && get(config::load(&self.file, drop)?.values()) != list {
             bail!(
                 "{} is another list in {} than the one that holds; smcrctl config apply loads the file's, --runtime changes the \
                  other one alone",
@@ -86,7 +92,7 @@ impl Settings {
     /// Makes the changes, in the file first: if it cannot be written, nothing is changed.
     pub fn apply(&self, changes: &[Change]) -> anyhow::Result<()> {
         let first = || {
-            let layer = config::load(&self.file)?;
+            let layer = self.load()?;
             Ok(Page {
                 layer,
                 drains: Drains::default(),
@@ -103,9 +109,14 @@ impl Settings {
         })
     }
 
+    /// What the file says, to be put into the page.
+    fn load(&self) -> anyhow::Result<Layer> {
+        config::load(&self.file, |absent| out::note(&format!("note: {absent}")))
+    }
+
     /// Makes the page say what the file says.
     pub fn load_file(&self) -> anyhow::Result<()> {
-        let layer = config::load(&self.file)?;
+        let layer = self.load()?;
         self.store.update(
             &self.lock,
             || Ok(Page::default()),
@@ -119,7 +130,7 @@ impl Settings {
     /// Adds a request to the page.
     pub fn drain(&self, target: smcr_proto::control::Target) -> anyhow::Result<()> {
         let first = || {
-            let layer = config::load(&self.file)?;
+            let layer = self.load()?;
             Ok(Page {
                 layer,
                 drains: Drains::default(),
@@ -138,7 +149,7 @@ impl Settings {
             Err(e) => return Err(e).context(format!("cannot read {}", self.file.display())),
         };
         let named = |e| anyhow!("{}: {e}", self.file.display());
-        config::parse(&text).map_err(named)?;
+        config::parse(&text, drop).map_err(named)?;
         let mut editor = Editor::new(&text).map_err(named)?;
         for change in changes {
             match change {
@@ -151,7 +162,7 @@ impl Settings {
             }
         }
         let new = editor.to_string();
-        config::parse(&new).map_err(named)?;
+        config::parse(&new, drop).map_err(named)?;
         if new == text {
             return Ok(());
         }
@@ -193,6 +204,9 @@ pub fn enable(places: &Places, scope: Scope, on: bool) -> anyhow::Result<()> {
     let value = if on { "1" } else { "0" };
     settings.apply(&[Change::Set(Attribute::Enabled, value.into())])?;
     settings.warn_if_hidden(places, Attribute::Enabled);
+    if on && settings.layer()?.values().mode == Mode::Off {
+        out::note("note: mode is off, which keeps connections on TCP as well; smcrctl set mode=auto");
+    }
     let owner = settings.owner.word();
     if on {
         out::print(&format!("enabled for the {owner}, for new connections\n"))?;
@@ -226,7 +240,10 @@ pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {
             settings.warn_if_hidden(places, *attribute);
         }
     }
-    Ok(())
+    match changes.iter().any(|c| matches!(c, Change::Set(Attribute::Enabled, _))) {
+        true => settings.pin(places),
+        false => Ok(()),
+    }
 }
 
 /// Names and values: any number of NAME=VALUE, or one NAME VALUE, as after `ip link set`.
@@ -253,25 +270,20 @@ pub fn attribute(name: &str) -> anyhow::Result<Attribute> {
 }
 
 pub fn port_range(places: &Places, command: &PortRange) -> anyhow::Result<()> {
-    let (PortRange::Add { scope, .. } | PortRange::Del { scope, .. } | PortRange::List { scope }) =
-        command;
     let name = Attribute::PortRangeList;
-    let settings = match command {
-        PortRange::List { .. } => {
-            let layer = shown_layer(places, *scope)?;
+    let (ports, scope, change): (_, _, fn(&Ports, &str) -> anyhow::Result<Ports>) = match command {
+        PortRange::List { whose } => {
+            let layer = shown_layer(places, *whose)?;
             let lines = layer.ports.iter().map(|r| format!("{r}\n"));
             return out::print(&lines.collect::<String>());
         }
-        _ => Settings::open(places, *scope)?,
+        PortRange::Add { ports, scope } => (ports, *scope, ports::add),
+        PortRange::Del { ports, scope } => (ports, *scope, ports::del),
     };
+    let settings = Settings::open(places, scope)?;
     let old = settings.list(name, |p| p.ports)?;
-    let new = match command {
-        PortRange::Add { ports, .. } => ports::add(&old, ports)?,
-        PortRange::Del { ports, .. } => ports::del(&old, ports)?,
-        PortRange::List { .. } => old,
-    };
     let values = Policy {
-        ports: new,
+        ports: change(&old, ports)?,
         ..Policy::default()
     };
     settings.apply(&[Change::Set(name, values.show(name).to_string())])?;
@@ -287,14 +299,16 @@ pub fn port_range(places: &Places, command: &PortRange) -> anyhow::Result<()> {
 
 pub fn rule(places: &Places, command: &Rules) -> anyhow::Result<()> {
     let name = Attribute::Rules;
-    let (Rules::List { scope } | Rules::Add { scope, .. } | Rules::Del { scope, .. }) = command;
-    if let Rules::List { .. } = command {
-        let layer = shown_layer(places, *scope)?;
-        let lines = layer.rules.iter().enumerate();
-        let text: String = lines.map(|(i, r)| format!("{}\t{r}\n", i + 1)).collect();
-        return out::print(&text);
-    }
-    let settings = Settings::open(places, *scope)?;
+    let scope = match command {
+        Rules::List { whose } => {
+            let layer = shown_layer(places, *whose)?;
+            let lines = layer.rules.iter().enumerate();
+            let text: String = lines.map(|(i, r)| format!("{}\t{r}\n", i + 1)).collect();
+            return out::print(&text);
+        }
+        Rules::Add { scope, .. } | Rules::Del { scope, .. } => *scope,
+    };
+    let settings = Settings::open(places, scope)?;
     let old: RuleList = settings.list(name, |p| p.rules)?;
     let mut rules: Vec<String> = old.iter().map(ToString::to_string).collect();
     match command {
@@ -333,16 +347,15 @@ fn del_rule(rules: &mut Vec<String>, number: usize) -> anyhow::Result<()> {
 
 pub fn ueid(places: &Places, command: &Ueid) -> anyhow::Result<()> {
     let name = Attribute::UserEids;
-    let (Ueid::Show { scope }
-    | Ueid::Add { scope, .. }
-    | Ueid::Del { scope, .. }
-    | Ueid::Flush { scope }) = command;
-    if let Ueid::Show { .. } = command {
-        let layer = shown_layer(places, *scope)?;
-        let lines = layer.ueids.iter().map(|e| format!("{e}\n"));
-        return out::print(&lines.collect::<String>());
-    }
-    let settings = Settings::open(places, *scope)?;
+    let scope = match command {
+        Ueid::Show { whose } => {
+            let layer = shown_layer(places, *whose)?;
+            let lines = layer.ueids.iter().map(|e| format!("{e}\n"));
+            return out::print(&lines.collect::<String>());
+        }
+        Ueid::Add { scope, .. } | Ueid::Del { scope, .. } | Ueid::Flush { scope } => *scope,
+    };
+    let settings = Settings::open(places, scope)?;
     let old = || settings.list(name, |p| p.ueids.iter().map(ToString::to_string).collect::<Vec<_>>());
     let mut eids = Vec::new();
     match command {
@@ -360,14 +373,16 @@ pub fn ueid(places: &Places, command: &Ueid) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    settings.apply(&[Change::Set(name, eids.join(","))])
+    settings.apply(&[Change::Set(name, eids.join(","))])?;
+    settings.warn_if_hidden(places, name);
+    Ok(())
 }
 
 /// The policy that a list command shows: of one owner if asked, else what holds.
-fn shown_layer(places: &Places, scope: Scope) -> anyhow::Result<Policy> {
-    if scope.host || scope.user {
+fn shown_layer(places: &Places, whose: Whose) -> anyhow::Result<Policy> {
+    if whose.host || whose.user {
         // To look at the host's settings takes no privilege.
-        let owner = if scope.host { Owner::Host } else { Owner::User };
+        let owner = if whose.host { Owner::Host } else { Owner::User };
         let page = Store::new(places.control(owner)?, owner).read()?;
         return Ok(*page.unwrap_or_default().layer.values());
     }

@@ -3,6 +3,9 @@
 #[path = "../../admin/src/config.rs"]
 #[allow(dead_code)]
 mod config;
+#[path = "../../admin/src/interfaces.rs"]
+#[allow(dead_code)]
+mod interfaces;
 #[path = "../../admin/tests/fuzz/target.rs"]
 mod target;
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
 
-use super::Scope;
+use super::Whose;
 
 #[derive(Args)]
 pub struct StatsArgs {
@@ -125,7 +125,7 @@ pub struct DrainArgs {
     #[arg(long)]
     pub no_wait: bool,
     #[command(flatten)]
-    pub scope: Scope,
+    pub whose: Whose,
 }
 
 #[derive(Args)]

@@ -6,16 +6,29 @@ use clap::{Args, Subcommand};
 
 /// Whose settings; root's default is the host, everybody else's the user.
 #[derive(Args, Clone, Copy)]
-pub struct Scope {
+pub struct Whose {
     /// The settings of the host (root only)
     #[arg(long, conflicts_with = "user")]
     pub host: bool,
     /// The settings of the calling user
     #[arg(long)]
     pub user: bool,
+}
+
+/// Which settings are changed, and where.
+#[derive(Args, Clone, Copy)]
+pub struct Scope {
+    #[command(flatten)]
+    pub whose: Whose,
     /// Now only; the configuration file stays as it is
     #[arg(long)]
     pub runtime: bool,
+}
+
+impl From<Whose> for Scope {
+    fn from(whose: Whose) -> Scope {
+        Scope { whose, runtime: false }
+    }
 }
 
 #[derive(Subcommand)]
@@ -35,7 +48,7 @@ pub enum PortRange {
     /// Print one range a line
     List {
         #[command(flatten)]
-        scope: Scope,
+        whose: Whose,
     },
 }
 
@@ -64,7 +77,7 @@ pub enum Rules {
     /// Print the rules with their numbers
     List {
         #[command(flatten)]
-        scope: Scope,
+        whose: Whose,
     },
 }
 
@@ -114,7 +127,7 @@ pub enum Config {
     /// Load the configuration file into the control page
     Apply {
         #[command(flatten)]
-        scope: Scope,
+        whose: Whose,
     },
 }
 
@@ -123,7 +136,7 @@ pub enum Ueid {
     /// Print one a line
     Show {
         #[command(flatten)]
-        scope: Scope,
+        whose: Whose,
     },
     /// Add one
     Add {

@@ -7,6 +7,7 @@ mod drain;
 mod elf;
 mod fake;
 mod many;
+mod manual;
 mod nobody;
 mod observation;
 mod page;

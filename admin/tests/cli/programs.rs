@@ -221,6 +221,34 @@ fn man_pages_and_completions_come_from_the_code() {
     bed.fails(&["completions", "nosuch"], 2);
 }
 
+/// What is no text is a mistake like others.
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let bed = Bed::new();
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let output = bed.smcrctl(&["stats", "-i", "x"]).arg(odd).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.starts_with("smcrctl: ") && told.lines().count() == 1, "{told}");
+    let output = bed.smcrctl(&["run", "--profile"]).env("X", odd).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let mut command = bed.smcrctl(&["sock", "--reason", "x", "--program"]);
+    assert_eq!(command.arg(odd).output().unwrap().status.code(), Some(2));
+}
+
+/// An option that a command could do nothing with is none of its.
+#[test]
+fn runtime_is_for_what_changes_settings() {
+    let bed = Bed::new();
+    for args in [&["port-range", "list"][..], &["rule", "list"], &["ueid", "show"], &["config", "apply"], &["drain"]] {
+        let line = bed.fails(&[args, &["--runtime"]].concat(), 2);
+        assert!(line.contains("unexpected argument '--runtime'"), "{line}");
+        assert!(!bed.ok(&[args, &["--help"]].concat()).contains("--runtime"), "{args:?}");
+    }
+    assert!(bed.ok(&["disable", "--help"]).contains("--runtime"));
+}
+
 /// Every command and subcommand, as the completions know them: 24 lines of 80 columns, in both forms.
 #[test]
 fn help_fits_a_screen() {

@@ -326,3 +326,55 @@ fn lists_that_differ_in_file_and_page_are_not_mixed() {
     assert_eq!(bed.ok(&["rule", "list"]), "1\tuse=tcp port=9\n");
     assert_eq!(bed.ok(&["get", "-n", "port_range_list", "user_eids"]), "23,99\n0123\n");
 }
+
+/// At the start of a machine: what the file says otherwise holds, and the list is not every address.
+#[test]
+fn an_interface_without_an_address_holds_up_nothing() {
+    let bed = Bed::new();
+    write(&bed.config(), "enabled = false\nip_addr_list = \"nosuch0\"\n");
+    bed.smcrctl(&["config", "apply", "--user"])
+        .assert()
+        .success()
+        .stderr(predicates::str::contains("smcr.toml: line 2: ip_addr_list: `nosuch0` is neither an address"));
+    assert_eq!(bed.ok(&["get", "-n", "enabled", "ip_addr_list"]), "0\n0.0.0.0\n");
+    write(&bed.config(), "ip_addr_list = \"10.0.0.0/8, nosuch0\"\n");
+    bed.ok(&["config", "apply", "--user"]);
+    assert_eq!(bed.ok(&["get", "-n", "ip_addr_list"]), "10.0.0.0/8\n");
+    bed.ok(&["set", "--user", "spin_us=3"]);
+    assert!(fs::read_to_string(bed.config()).unwrap().contains("nosuch0"));
+    // Whoever asks for mistakes is told, and who names it now.
+    bed.smcrctl(&["config", "check"]).assert().code(1).stderr(predicates::str::contains("`nosuch0` is neither"));
+    bed.fails(&["set", "--user", "ip_addr_list=nosuch0"], 2);
+    // What can be no interface is a mistake as before.
+    write(&bed.config(), "enabled = false\nip_addr_list = \"10.0.0.0/33\"\n");
+    bed.fails(&["config", "apply", "--user"], 1);
+}
+
+/// One switch beside another that is off.
+#[test]
+fn enable_says_what_keeps_it_off() {
+    let bed = Bed::new();
+    bed.ok(&["set", "--user", "mode=off"]);
+    let told = |told: &str| predicates::str::contains(told.to_string());
+    bed.smcrctl(&["enable", "--user"]).assert().success().stderr(told("mode is off"));
+    bed.ok(&["set", "--user", "mode=auto"]);
+    bed.smcrctl(&["enable", "--user"]).assert().success().stderr("");
+}
+
+/// The eBPF programs follow the host's `enabled`, whichever command changes it: here none are pinned, and that is said.
+#[test]
+fn the_programs_follow_enabled() {
+    let script = "mount -t tmpfs none /run && mount -t tmpfs none /etc && { [ ! -d /sys/fs/bpf ] || mount -t tmpfs none /sys/fs/bpf; }";
+    let inside = |args: &str| {
+        let line = format!("{script} || exit 77; exec {} {args}", env!("CARGO_BIN_EXE_smcrctl"));
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &line]).env("HOME", "/").output().unwrap()
+    };
+    let output = inside("set --host enabled=0");
+    if !nix::unistd::geteuid().is_root() || output.status.code() == Some(77) {
+        return println!("not tested: no mount namespace of its own can be had here");
+    }
+    let told = |output: std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told(output).contains("SMC TCP option: no eBPF programs were pinned"));
+    assert_eq!(told(inside("set --host spin_us=3")), "");
+}

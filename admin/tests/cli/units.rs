@@ -83,6 +83,40 @@ fn systemd_is_asked_and_told() {
     assert!(!drop_in(&bed).parent().unwrap().exists());
 }
 
+/// What the caller's shell has set is not in the unit's environment: the drop-in has all of the profile.
+#[test]
+fn a_profile_is_whole() {
+    let bed = Bed::new();
+    let path = systemctl(&bed, &[("ExecStart", "{ path=/bin/sleep ; }")]);
+    let mut command = bed.smcrctl(&["enable-unit", "--profile", "latency", "redis"]);
+    command.env("PATH", &path).env("SMCR_LIB", harmless()).env("SMCR_SPIN_US", "7").assert().success();
+    let text = fs::read_to_string(drop_in(&bed)).unwrap();
+    for line in ["Environment=SMCR_SPIN_US=200\n", "Environment=SMCR_SWITCH_OPS=4\n"] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+/// A library in a directory of which the unit sees another one is told of: it would have no effect.
+#[test]
+fn a_unit_that_cannot_see_the_library() {
+    let dir = tempfile::Builder::new().tempdir_in("/var/tmp").unwrap();
+    let library = dir.path().join("libsmcr.so");
+    fs::copy(harmless(), &library).unwrap();
+    for (property, answer, is_told) in [
+        ("PrivateTmp", "yes", true),
+        ("PrivateTmp", "no", false),
+        ("ProtectHome", "yes", false),
+    ] {
+        let bed = Bed::new();
+        let path = systemctl(&bed, &[("ExecStart", "{ path=/bin/sleep ; }"), (property, answer)]);
+        let mut command = bed.smcrctl(&["enable-unit", "redis"]);
+        let output = command.env("PATH", &path).env("SMCR_LIB", &library).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        assert_eq!(told.contains("redis.service cannot see"), is_told, "{property}={answer}: {told}");
+    }
+}
+
 /// A unit that systemd does not know, or no systemd: one line, and no drop-in.
 #[test]
 fn units_that_are_not_there() {
@@ -114,7 +148,7 @@ fn a_unit_whose_program_cannot_have_it_is_refused() {
     assert!(!drop_in(&bed).parent().unwrap().exists());
 }
 
-/// systemd itself reads the drop-in and both units of the package, and finds nothing wrong.
+/// systemd itself reads the drop-in and the units of the package, and finds nothing wrong.
 #[test]
 fn systemd_understands_the_files() {
     if !PathBuf::from("/usr/bin/systemd-analyze").exists() {
@@ -130,7 +164,12 @@ fn systemd_understands_the_files() {
     let mut command = bed.smcrctl(&["enable-unit", "--no-reload", "--profile", "latency", "redis"]);
     command.env("SMCR_LIB", harmless()).assert().success();
     let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
-    for (from, to) in [("smcr.service", "smcr.service"), ("user/smcr.service", "smcr-user.service")] {
+    let own = [
+        ("smcr.service", "smcr.service"),
+        ("smcr-network.service", "smcr-network.service"),
+        ("user/smcr.service", "smcr-user.service"),
+    ];
+    for (from, to) in own {
         let text = fs::read_to_string(format!("{packaging}/{from}")).unwrap();
         // The package is not installed here.
         let text = text.replace("/usr/bin/smcrctl", "/bin/true");
@@ -145,7 +184,7 @@ fn systemd_understands_the_files() {
             .unwrap();
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    for name in ["redis.service", "smcr.service", "smcr-user.service"] {
+    for name in ["redis.service", "smcr.service", "smcr-network.service", "smcr-user.service"] {
         let said = verify(name);
         let ours: Vec<_> = said.lines().filter(|l| l.contains(&*bed.path("").to_string_lossy())).collect();
         assert!(ours.is_empty(), "{name}: {said}");

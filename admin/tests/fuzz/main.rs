@@ -5,6 +5,9 @@ mod bounded;
 #[path = "../../src/config.rs"]
 #[allow(dead_code)]
 mod config;
+#[path = "../../src/interfaces.rs"]
+#[allow(dead_code)]
+mod interfaces;
 mod target;
 
 #[test]

@@ -1,5 +1,5 @@
 //! What the fuzzers call with the text of a configuration file. Used by the bounded run beside this file and by
-//! `fuzz/fuzz_targets/config_file.rs`, which have `config` beside it too.
+//! `fuzz/fuzz_targets/config_file.rs`, which have `config` and `interfaces` beside it too.
 
 use smcr_proto::control::{self, Attribute, LEN, Layer, PROFILES, Page};
 
@@ -10,7 +10,7 @@ pub fn config_file(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let layer = match config::parse(text) {
+    let layer = match config::parse(text, drop) {
         Ok(layer) => layer,
         Err(error) => {
             let said = error.to_string();
@@ -50,7 +50,7 @@ pub fn config_file(data: &[u8]) {
 /// What an edited file sets; it must be readable, since smcrctl would refuse to write it otherwise.
 fn read(editor: &Editor) -> Layer {
     let text = editor.to_string();
-    config::parse(&text).unwrap_or_else(|e| panic!("{e}: {text:?}"))
+    config::parse(&text, drop).unwrap_or_else(|e| panic!("{e}: {text:?}"))
 }
 
 fn survives_in_a_page(layer: &Layer) {
