@@ -11,8 +11,11 @@ fn calls(text: &str) -> Vec<&str> {
     let mut fenced = false;
     for line in text.lines() {
         fenced ^= line.starts_with("```");
-        // Quoted are the parts between backquotes, in a block all of it.
-        let parts: Vec<&str> = if fenced { vec![line] } else { line.split('`').skip(1).step_by(2).collect() };
+        // Quoted are the parts between backquotes; in a block, which may be no commands at all, lines that begin with one.
+        let parts: Vec<&str> = match fenced {
+            true => Some(line).into_iter().filter(|line| line.starts_with("smcrctl ")).collect(),
+            false => line.split('`').skip(1).step_by(2).collect(),
+        };
         for part in parts {
             // Where a shell would begin a command; up to where it ends, or a sentence goes on.
             for call in part.split(';').filter_map(|command| command.trim().strip_prefix("smcrctl ")) {
