@@ -130,7 +130,7 @@ hooks! {
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        let n = own::as_many(n);
+        let n = as_many(n, [r, w, e]);
         if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
@@ -159,7 +159,7 @@ unsafe fn select_and_tell(
     may_write: impl Fn(*mut timeval) -> bool,
     kernel: impl Fn(c_int) -> c_int,
 ) -> c_int {
-    let n = own::as_many(n);
+    let n = as_many(n, all);
     if !are_there(n, all) || !is_null_or_there(timeout) {
         return kernel(n);
     }
@@ -200,6 +200,20 @@ pub unsafe fn select_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut t
     }
 }
 
+/// How many descriptors a select of `n` is about.
+fn as_many(n: c_int, sets: [*mut fd_set; 3]) -> c_int {
+    const PAGE: usize = 4096;
+    let bytes = (n.max(1) as usize).div_ceil(64) * 8;
+    let is_whole = |p: *mut fd_set| {
+        let last = p.cast::<u8>().wrapping_add(bytes - 1);
+        p.is_null() || (0..bytes).step_by(PAGE).all(|at| is_there(p.cast::<u8>().wrapping_add(at), 1)) && is_there(last, 1)
+    };
+    own::as_many(n, || {
+        // SAFETY: each page of so many bits can be read; what is no set's is only looked at.
+        sets.iter().all(|p| is_whole(*p)).then(|| selects::highest(n, &unsafe { sets.map(|p| selects::Bits::new(p)) }))
+    })
+}
+
 /// Whether the sets of a select are there; the kernel says EFAULT else.
 fn are_there(n: c_int, sets: [*mut fd_set; 3]) -> bool {
     let bytes = (n.max(1) as usize).div_ceil(8);
@@ -232,7 +246,7 @@ pub unsafe fn ppoll_by_number(fds: *mut pollfd, n: nfds_t, timeout: *mut timespe
 /// # Safety
 /// As for the system call.
 pub unsafe fn pselect_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut timespec, mask: *const [usize; 2]) -> Option<c_int> {
-    let n = own::as_many(n);
+    let n = as_many(n, sets);
     if n <= 0 || !are_there(n, sets) || !is_null_or_there(timeout) || !is_null_or_there(mask) {
         return None;
     }

@@ -53,6 +53,14 @@ impl Bits {
     }
 }
 
+/// The highest descriptor below `n` that is in one of the sets; -1: none.
+pub fn highest(n: i32, sets: &[Bits; 3]) -> i32 {
+    let n = n.max(0) as usize;
+    let words = (0..n.div_ceil(64)).rev().map(|i| (i, sets.iter().fold(0, |all, set| all | set.word(i))));
+    let mut below = words.map(|(i, all)| (i, if n - i * 64 < 64 { all & !(u64::MAX << (n % 64)) } else { all }));
+    below.find(|(_, all)| *all != 0).map_or(-1, |(i, all)| (i * 64) as i32 + all.ilog2() as i32)
+}
+
 /// The descriptors below `n` that are in one of the sets, with the events that poll calls so.
 fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ {
     (0..n.div_ceil(64)).flat_map(move |word| {

@@ -10,7 +10,7 @@ use crate::transport::{peers, waiters};
 use crate::{control, family, log, rendezvous};
 
 /// Where the library's own descriptors begin, if the limit permits it.
-const FIRST_OWN: i32 = 1024;
+pub const FIRST_OWN: i32 = 1024;
 
 /// Whether a descriptor is the library's own: the program can't have opened it, so it is closed for
 /// the program (EBADF).
@@ -66,11 +66,18 @@ pub fn exceeds_limit(n: u64) -> bool {
 }
 
 /// How many descriptors a select of `n` looks at. The kernel leaves out what lies beyond the program's table of descriptors, and
-/// programs that ask for as many as there may be have sets for no more. Ours beyond 1023 make that table larger.
-pub fn as_many(n: i32) -> i32 {
-    if n <= FIRST_OWN || sys::fd::is_open(n - 1) && !is_own(n - 1) || control::is_restricted() {
+/// programs that ask for as many as there may be have sets for no more. Ours beyond 1023 make that table larger. `highest`: the last
+/// that is asked for (-1: none), of sets that are there so far; behind it the kernel has nothing to look at and nothing to write.
+pub fn as_many(n: i32, highest: impl FnOnce() -> Option<i32>) -> i32 {
+    if n <= FIRST_OWN || control::is_restricted() {
         return n;
     }
+    match highest() {
+        Some(last) if last < FIRST_OWN => return FIRST_OWN,
+        Some(last) if sys::fd::is_open(last) && !is_own(last) => return last + 1,
+        _ => {}
+    }
+    // What lies behind a program's small set may look like one that is asked for.
     let mut highest = FIRST_OWN - 1;
     let listed = sys::dir::numbers(c"/proc/self/fd", |fd| {
         if fd > highest && sys::fd::is_open(fd) && !is_own(fd) {
