@@ -199,6 +199,7 @@ table! {
     setcontext(context: *const libc::ucontext_t) -> c_int = -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
     pthread_testcancel() -> () = ();
+    pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long = -1;
 }

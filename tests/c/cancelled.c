@@ -1,4 +1,5 @@
-/* Owns: pthread_cancel of threads whose calls never sleep: each of these is a cancellation point all the same. */
+/* Owns: pthread_cancel of threads whose calls never sleep: each of these is a cancellation point all the same. And of those that
+ * sleep in what is none. */
 #include "sets.h"
 
 static int fd, ep;
@@ -78,4 +79,60 @@ static void echoes_b(void) {
     }
 }
 
-const struct test tests[] = {{"never_asleep", never_asleep_a, never_asleep_b, 0}, {"echoes", echoes_a, echoes_b, 0}, {0}};
+/* syscall(2) is no cancellation point, whatever it does: the call goes on to its end. */
+static long came;
+#define BY_NUMBER(name, ...)                                                                                                               \
+    static void *name(void *unused) {                                                                                                      \
+        came = syscall(__VA_ARGS__);                                                                                                       \
+        for (;;)                                                                                                                           \
+            pthread_testcancel();                                                                                                          \
+        return unused;                                                                                                                     \
+    }
+static fd_set reads;
+static struct pollfd polled;
+static struct epoll_event told;
+BY_NUMBER(number_select, SYS_select, fd + 1, &reads, NULL, NULL, NULL)
+BY_NUMBER(number_pselect, SYS_pselect6, fd + 1, &reads, NULL, NULL, NULL, NULL)
+BY_NUMBER(number_poll, SYS_poll, &polled, 1, -1)
+BY_NUMBER(number_ppoll, SYS_ppoll, &polled, 1, NULL, NULL, 8)
+BY_NUMBER(number_epoll, SYS_epoll_wait, ep, &told, 1, -1)
+BY_NUMBER(number_recv, SYS_recvfrom, fd, buf, 5, MSG_WAITALL, NULL, NULL)
+static const struct {
+    const char *name;
+    void *(*how)(void *);
+} numbers[] = {{"select", number_select}, {"pselect6", number_pselect}, {"poll", number_poll},
+               {"ppoll", number_ppoll},   {"epoll_wait", number_epoll}, {"recvfrom", number_recv}};
+enum { NUMBERS = sizeof numbers / sizeof *numbers };
+static void by_number_a(void) {
+    fd = conn();
+    ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, EPOLLIN, 1));
+    for (int i = 0; i < NUMBERS; i++) {
+        pthread_t t;
+        void *result = NULL;
+        came = -2;
+        FD_ZERO(&reads);
+        FD_SET(fd, &reads);
+        polled = one();
+        MUST(-pthread_create(&t, NULL, numbers[i].how, NULL));
+        usleep(20000);
+        MUST(-pthread_cancel(t));
+        settle();
+        meet();
+        MUST(-pthread_join(t, &result));
+        say("%s = %ld, %d", numbers[i].name, came, result == PTHREAD_CANCELED);
+        if (i < NUMBERS - 1)
+            R(recv(fd, buf, 5, MSG_WAITALL));
+    }
+    meet();
+}
+static void by_number_b(void) {
+    int fd = conn();
+    for (int i = 0; i < NUMBERS; i++) {
+        meet();
+        put(fd, "fives", 5);
+    }
+    meet();
+}
+
+const struct test tests[] = {{"never_asleep", never_asleep_a, never_asleep_b, 0}, {"echoes", echoes_a, echoes_b, 0}, {"by_number", by_number_a, by_number_b, 0}, {0}};

@@ -3,7 +3,7 @@
 //!
 //! Where the program was not in such a call a jump is one look at the thread's notes.
 
-use super::hooks;
+use super::{cancel, hooks};
 use crate::engine::signals;
 use crate::real;
 use crate::sys::jump;
@@ -36,6 +36,7 @@ hooks! {
         unsafe {
             if let Some(target) = jump::target_of_context(context) {
                 left::below(target);
+                cancel::leave_below(target);
             }
             real::setcontext(context)
         }
@@ -45,6 +46,7 @@ hooks! {
         const ASYNCHRONOUS: c_int = 1;
         if kind == ASYNCHRONOUS {
             signals::may_cancel(); // before it can be
+            cancel::may_cancel_anywhere();
         }
         // SAFETY: the program's arguments.
         unsafe { real::pthread_setcanceltype(kind, old) }
@@ -57,5 +59,6 @@ unsafe fn leaving(buffer: *const c_void) {
     // SAFETY: by the contract.
     if let Some(target) = unsafe { jump::target(buffer) } {
         left::below(target);
+        cancel::leave_below(target);
     }
 }

@@ -1,6 +1,7 @@
 //! syscall(2): libuv and Node close every descriptor through it, so the numbers that make, use or
-//! close sockets take the way of their hooks; all others pass through.
+//! close sockets take the way of their hooks; all others pass through. None is a cancellation point, whatever the hooks are.
 
+use super::cancel::aside;
 use super::hooks;
 use super::process::Restriction;
 use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
@@ -13,29 +14,29 @@ hooks! {
         // SAFETY: the program's arguments, with the meaning that the number gives them.
         unsafe {
             match nr {
-                libc::SYS_read => data_in::read(a as i32, b as *mut _, c as usize) as c_long,
-                libc::SYS_write => data_out::write(a as i32, b as *const _, c as usize) as c_long,
-                libc::SYS_readv => data_in::readv(a as i32, b as *const _, c as i32) as c_long,
-                libc::SYS_writev => data_out::writev(a as i32, b as *const _, c as i32) as c_long,
-                libc::SYS_recvfrom => data_in::recvfrom(a as i32, b as *mut _, c as usize, d as i32, e as *mut _, f as *mut _) as c_long,
-                libc::SYS_sendto => data_out::sendto(a as i32, b as *const _, c as usize, d as i32, e as *const _, f as u32) as c_long,
-                libc::SYS_recvmsg => data_in::recvmsg(a as i32, b as *mut _, c as i32) as c_long,
-                libc::SYS_sendmsg => data_out::sendmsg(a as i32, b as *const _, c as i32) as c_long,
-                libc::SYS_recvmmsg => c_long::from(data_in::recvmmsg(a as i32, b as *mut _, c as u32, d as i32, e as *mut _)),
-                libc::SYS_sendmmsg => c_long::from(data_out::sendmmsg(a as i32, b as *mut _, c as u32, d as i32)),
-                libc::SYS_sendfile => splices::sendfile64(a as i32, b as i32, c as *mut _, d as usize) as c_long,
-                libc::SYS_splice => splices::splice(a as i32, b as *mut _, c as i32, d as *mut _, e as usize, f as u32) as c_long,
-                libc::SYS_close => c_long::from(fds::close(a as i32)),
+                libc::SYS_read => aside(|| data_in::read(a as i32, b as *mut _, c as usize) as c_long),
+                libc::SYS_write => aside(|| data_out::write(a as i32, b as *const _, c as usize) as c_long),
+                libc::SYS_readv => aside(|| data_in::readv(a as i32, b as *const _, c as i32) as c_long),
+                libc::SYS_writev => aside(|| data_out::writev(a as i32, b as *const _, c as i32) as c_long),
+                libc::SYS_recvfrom => aside(|| data_in::recvfrom(a as i32, b as *mut _, c as usize, d as i32, e as *mut _, f as *mut _) as c_long),
+                libc::SYS_sendto => aside(|| data_out::sendto(a as i32, b as *const _, c as usize, d as i32, e as *const _, f as u32) as c_long),
+                libc::SYS_recvmsg => aside(|| data_in::recvmsg(a as i32, b as *mut _, c as i32) as c_long),
+                libc::SYS_sendmsg => aside(|| data_out::sendmsg(a as i32, b as *const _, c as i32) as c_long),
+                libc::SYS_recvmmsg => aside(|| c_long::from(data_in::recvmmsg(a as i32, b as *mut _, c as u32, d as i32, e as *mut _))),
+                libc::SYS_sendmmsg => aside(|| c_long::from(data_out::sendmmsg(a as i32, b as *mut _, c as u32, d as i32))),
+                libc::SYS_sendfile => aside(|| splices::sendfile64(a as i32, b as i32, c as *mut _, d as usize) as c_long),
+                libc::SYS_splice => aside(|| splices::splice(a as i32, b as *mut _, c as i32, d as *mut _, e as usize, f as u32) as c_long),
+                libc::SYS_close => aside(|| c_long::from(fds::close(a as i32))),
                 libc::SYS_close_range => c_long::from(fds::close_range(a as u32, b as u32, c as i32)),
                 libc::SYS_dup => c_long::from(fds::dup(a as i32)),
                 libc::SYS_dup3 => c_long::from(fds::dup3(a as i32, b as i32, c as i32)),
-                libc::SYS_fcntl => c_long::from(fds::fcntl(a as i32, b as i32, c as usize)),
+                libc::SYS_fcntl => aside(|| c_long::from(fds::fcntl(a as i32, b as i32, c as usize))),
                 libc::SYS_ioctl => c_long::from(fds::ioctl(a as i32, b as u64, c as usize)),
                 libc::SYS_socket => c_long::from(sockets::socket(a as i32, b as i32, c as i32)),
                 libc::SYS_listen => c_long::from(sockets::listen(a as i32, b as i32)),
-                libc::SYS_accept => c_long::from(sockets::accept(a as i32, b as *mut _, c as *mut _)),
-                libc::SYS_accept4 => c_long::from(sockets::accept4(a as i32, b as *mut _, c as *mut _, d as i32)),
-                libc::SYS_connect => c_long::from(sockets::connect(a as i32, b as *const _, c as u32)),
+                libc::SYS_accept => aside(|| c_long::from(sockets::accept(a as i32, b as *mut _, c as *mut _))),
+                libc::SYS_accept4 => aside(|| c_long::from(sockets::accept4(a as i32, b as *mut _, c as *mut _, d as i32))),
+                libc::SYS_connect => aside(|| c_long::from(sockets::connect(a as i32, b as *const _, c as u32))),
                 libc::SYS_shutdown => c_long::from(sockets::shutdown(a as i32, b as i32)),
                 libc::SYS_setsockopt => c_long::from(sockets::setsockopt(a as i32, b as i32, c as i32, d as *const _, e as u32)),
                 libc::SYS_getsockopt => c_long::from(sockets::getsockopt(a as i32, b as i32, c as i32, d as *mut _, e as *mut _)),
@@ -43,25 +44,25 @@ hooks! {
                 #[cfg(target_arch = "x86_64")]
                 libc::SYS_dup2 => c_long::from(fds::dup2(a as i32, b as i32)),
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_poll => c_long::from(readiness::poll(a as *mut _, b as u64, c as i32)),
+                libc::SYS_poll => aside(|| c_long::from(readiness::poll(a as *mut _, b as u64, c as i32))),
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_epoll_wait => c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32)),
+                libc::SYS_epoll_wait => aside(|| c_long::from(readiness::epoll_wait(a as i32, b as *mut _, c as i32, d as i32))),
                 // With a timeout that is nowhere the kernel says EFAULT, where libc's select would read it.
                 #[cfg(target_arch = "x86_64")]
-                libc::SYS_select if is_null_or_there(e as *const libc::timeval) => c_long::from(readiness::select_by_number(a as i32, [b as *mut _, c as *mut _, d as *mut _], e as *mut _)),
+                libc::SYS_select if is_null_or_there(e as *const libc::timeval) => aside(|| c_long::from(readiness::select_by_number(a as i32, [b as *mut _, c as *mut _, d as *mut _], e as *mut _))),
                 libc::SYS_ppoll => {
-                    let r = readiness::ppoll_by_number(a as *mut _, b as u64, c as *mut _, d as *const _, e as usize);
+                    let r = aside(|| readiness::ppoll_by_number(a as *mut _, b as u64, c as *mut _, d as *const _, e as usize));
                     r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
                 }
                 libc::SYS_pselect6 => {
                     let sets = [b as *mut _, c as *mut _, d as *mut _];
-                    let r = readiness::pselect_by_number(a as i32, sets, e as *mut _, f as *const _);
+                    let r = aside(|| readiness::pselect_by_number(a as i32, sets, e as *mut _, f as *const _));
                     r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
                 }
-                libc::SYS_preadv2 => data_in::preadv2(a as i32, b as *const _, c as i32, d, f as i32) as c_long,
-                libc::SYS_pwritev2 => data_out::pwritev2(a as i32, b as *const _, c as i32, d, f as i32) as c_long,
-                libc::SYS_epoll_pwait => c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _)),
-                libc::SYS_epoll_pwait2 => c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _)),
+                libc::SYS_preadv2 => aside(|| data_in::preadv2(a as i32, b as *const _, c as i32, d, f as i32) as c_long),
+                libc::SYS_pwritev2 => aside(|| data_out::pwritev2(a as i32, b as *const _, c as i32, d, f as i32) as c_long),
+                libc::SYS_epoll_pwait => aside(|| c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _))),
+                libc::SYS_epoll_pwait2 => aside(|| c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _))),
                 libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
                 libc::SYS_execveat => c_long::from(process::execveat(a as i32, b as *const _, c as *const _, d as *const _, e as i32)),
                 libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setgid | libc::SYS_setregid
