@@ -353,7 +353,7 @@ fn sleep(
     if let Some(w) = me {
         w.wake_up();
         if fds[1].revents != 0 {
-            w.hear();
+            waiter::hear_later();
         }
         if fds[3].revents != 0 {
             ear::hear(s, w);

@@ -11,6 +11,7 @@ use std::cell::Cell;
 thread_local! {
     static WAITER: Cell<Option<Waiter>> = const { Cell::new(None) };
     static WITHOUT: Cell<u32> = const { Cell::new(0) };
+    static UNHEARD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// This thread's waiter, if it has one already.
@@ -18,12 +19,21 @@ pub fn own_waiter() -> Option<Waiter> {
     WAITER.get().filter(|w| w.is_ours())
 }
 
-/// This thread's waiter; None where none can be had (the doorbell byte serves then).
+/// It was rung, and is awake: the ring is taken before the next sleep, if there is one, and not while somebody waits for what it was for.
+pub fn hear_later() {
+    UNHEARD.set(true);
+}
+
+/// This thread's waiter, for a sleep that begins now; None where none can be had (the doorbell byte serves then).
 pub fn thread_waiter() -> Option<Waiter> {
     if let Some(w) = WAITER.get()
         && w.is_ours()
     {
         if !w.is_stale() {
+            // Before the word says that it sleeps: no ring for the new sleep is among those.
+            if UNHEARD.replace(false) {
+                w.hear();
+            }
             return Some(w);
         }
         if w.is_asleep() {
@@ -64,5 +74,23 @@ pub fn thread_ends() {
         && w.is_ours()
     {
         w.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fd;
+
+    #[test]
+    fn what_was_rung_is_taken_before_the_next_sleep() {
+        let w = thread_waiter().expect("a waiter");
+        let is_rung = || fd::poll_now(w.eventfd(), libc::POLLIN) != 0;
+        w.ring();
+        assert!(thread_waiter() == Some(w) && is_rung());
+        hear_later();
+        assert!(is_rung());
+        assert!(thread_waiter() == Some(w) && !is_rung());
+        thread_ends();
     }
 }

@@ -25,6 +25,9 @@ const SMALL: usize = 64;
 /// A sleep where poll takes no descriptors.
 const NAP_NS: u64 = 1_000_000;
 
+/// For `members`, before the kernel's poll.
+const SOON: u64 = 0;
+
 /// Looks at the kernel without result in a row after which it is asked less often.
 const IN_VAIN: u32 = 16;
 
@@ -100,7 +103,7 @@ pub unsafe fn poll_in_turns(fds: &mut [pollfd], timeout: Option<u64>, mask: *con
             deadline = timeout.map(|t| clock::now_ns().saturating_add(t));
         }
         let peer = first(fds).and_then(|s| s.rx.dir()).map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed));
-        if spin::spin(&SPIN, peer, || members(fds).0 > 0) {
+        if spin::spin(&SPIN, peer, || members(fds, clock::ticks()).0 > 0) {
             continue; // once more with the kernel's part
         }
         // SAFETY: by the contract.
@@ -118,7 +121,7 @@ fn first(fds: &[pollfd]) -> Option<&'static Sock> {
 /// Fills revents; returns how many are ready, and whether all were looked at. `may_skip`: once the kernel had nothing for this thread
 /// many times in a row, it is asked only every 50 us, as in an epoll set, and before each sleep.
 fn scan(fds: &mut [pollfd], may_skip: bool) -> (i32, bool) {
-    let (n, others) = members(fds);
+    let (n, others) = members(fds, clock::ticks());
     if !others {
         return (n, true);
     }
@@ -135,10 +138,10 @@ fn scan(fds: &mut [pollfd], may_skip: bool) -> (i32, bool) {
     })
 }
 
-/// The part of the members in memory: how many are ready, and whether there are others.
-fn members(fds: &mut [pollfd]) -> (i32, bool) {
+/// The part of the members in memory: how many are ready, and whether there are others. The kernel is asked for an end where that is due at
+/// `now` ([`SOON`]: it is asked in a moment).
+fn members(fds: &mut [pollfd], now: u64) -> (i32, bool) {
     linked::poll();
-    let now = clock::ticks();
     let mut n = 0;
     let mut others = false;
     let mut together = fds.len() == 1;
@@ -188,6 +191,15 @@ fn look_together(fds: &[pollfd]) {
             }
         }
     });
+}
+
+/// The kernel has just been asked for the end of these: where it shows none it need not be asked again for a time.
+fn note_no_end(asked: &[pollfd]) {
+    for c in asked.iter().filter(|c| c.revents == 0 && c.events & kernel::END != 0) {
+        if let Some(s) = table::sock(c.fd).filter(|s| level::is_served(s) && kernel::shows_its_end(s)) {
+            kernel::looked_now(s);
+        }
+    }
 }
 
 fn kernel_part(fds: &mut [pollfd]) -> i32 {
@@ -287,7 +299,7 @@ unsafe fn arm_and_sleep(
     }
     let linked = fds.iter().find_map(|p| table::sock(p.fd).filter(|s| s.is_linked()));
     let channel = linked.and_then(|_| linked::listen(me));
-    if members(fds).0 > 0 {
+    if members(fds, SOON).0 > 0 {
         if let Some(w) = me {
             w.wake_up();
         }
@@ -337,6 +349,9 @@ unsafe fn arm_and_sleep(
         // SAFETY: the array is valid; mask by the contract.
         r = unsafe { real::ppoll(copy.as_mut_ptr(), copy.len() as u64, tsp, mask) };
         error = crate::sys::errno();
+        if r >= 0 {
+            note_no_end(&copy[..last]);
+        }
         if r < 0 && error.0 == libc::EINVAL {
             // It takes no so many descriptors (`sys::unpolled`): who waits looks again each millisecond.
             let ns = left.map_or(NAP_NS, |ns| ns.min(NAP_NS));
@@ -369,7 +384,7 @@ unsafe fn arm_and_sleep(
     if let Some(w) = me {
         w.wake_up();
         if rung {
-            w.hear();
+            waiter::hear_later();
         }
     }
     if channel.is_some() {

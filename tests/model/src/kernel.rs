@@ -80,6 +80,16 @@ impl EventFd {
     pub fn wakes(&self) -> bool {
         self.0.swap(0, AcqRel) != 0
     }
+
+    /// Whether it ends a poll.
+    pub fn is_rung(&self) -> bool {
+        self.0.load(Acquire) != 0
+    }
+
+    /// read(2).
+    pub fn clear(&self) {
+        self.0.swap(0, AcqRel);
+    }
 }
 
 impl Default for EventFd {

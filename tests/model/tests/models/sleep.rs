@@ -170,6 +170,55 @@ fn model_of_two(r: Rules) -> impl Fn() + Sync + Send + 'static {
     }
 }
 
+/// A thread takes what it was rung before its next sleep, and not when it wakes (`engine/waiter.rs: hear_later`). `first`: before its word
+/// says that it sleeps.
+fn model_of_late_hearing(first: bool) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let shared = Arc::new((Dir::new(), [Waiter::new(0), Waiter::new(0)]));
+        let producer = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (dir, waiters) = &*shared;
+                let rung = nothing_rung();
+                (1..=2).for_each(|head| _ = publish(dir, waiters, &rung, head, AS_IT_IS));
+            })
+        };
+        let (dir, [w, _]) = &*shared;
+        let (mut tail, mut asleep) = (0, false);
+        for _ in 0..3 {
+            tail = dir.head.load(Acquire);
+            if first {
+                w.eventfd.clear();
+            }
+            w.fall_asleep(AS_IT_IS);
+            if dir.head.load(Acquire) == tail {
+                if !first {
+                    w.eventfd.clear();
+                }
+                if !w.eventfd.is_rung() {
+                    asleep = true;
+                    break;
+                }
+            }
+            w.wake_up(AS_IT_IS);
+        }
+        producer.join().unwrap();
+        if asleep && dir.head.load(Acquire) != tail {
+            assert!(w.eventfd.is_rung(), "sleeps with data in the ring, not rung");
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_by_late_hearing() {
+    holds(model_of_late_hearing(true));
+}
+
+#[test]
+fn late_hearing_behind_the_word() {
+    breaks("hearing first", model_of_late_hearing(false));
+}
+
 #[test]
 fn no_wake_up_of_two_connections_is_lost() {
     holds(model_of_two(AS_IT_IS));
