@@ -78,6 +78,8 @@ const PROGRAMS: &[&str] = &[
     "epoll_words",
     "epoll_gone",
     "epoll_execs",
+    "epoll_strays",
+    "selects",
     "polling",
     "rawwait",
     "rawblock",

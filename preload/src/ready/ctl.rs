@@ -6,7 +6,8 @@
 //! which a hooked wait was seen.
 
 use super::{level, sleep};
-use crate::table::members::{Inner, Member};
+use crate::table::member::Member;
+use crate::table::members::Inner;
 use crate::table::set::{Set, is_new_epoll, make};
 use crate::config;
 use crate::engine::{bell, debt, kernel, room};
@@ -14,7 +15,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::thread::full_fence;
 use crate::sys::{Errno, Res, fd as desc};
-use crate::table::{self, Entry};
+use crate::table::{self, Entry, homes};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
 
@@ -150,6 +151,17 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         table::life::first_use(s, fd);
     }
     let generation = sock.map_or(0, |s| s.generation.load(Relaxed));
+    // The kernel has taken it, so what was a member by that number is none any more: its close was not seen, or is none that hooks see.
+    while let Some(old) = inner.by_fd.one(fd as u64) {
+        let word = inner.own_word(old);
+        inner.drop_member(old);
+        set.bury(inner, word);
+    }
+    match table::get(fd) {
+        Some(Entry::Sock(s)) => homes::add(s, set),
+        Some(Entry::Set(_)) => {}
+        None => homes::note_stray(fd),
+    }
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
     if let Some(s) = sock {
         let waited = set.waited.load(Relaxed) != 0;
@@ -270,7 +282,7 @@ fn modify(
     r
 }
 
-fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32 {
+fn delete(set: &'static Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32 {
     let Some(m) = inner.by_fd.one(fd as u64) else { return real() };
     let mb = *inner.member(m);
     if mb.ghost {
@@ -288,6 +300,9 @@ fn delete(set: &Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32) -> i32
         let word = inner.own_word(m);
         inner.drop_member(m);
         set.bury(inner, word);
+        if let Some(s) = table::sock(fd).filter(|_| !inner.has_orphans()) {
+            homes::leave(s, set);
+        }
     }
     r
 }

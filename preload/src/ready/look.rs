@@ -10,15 +10,16 @@ use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock;
 use crate::table;
-use crate::table::members::{Inner, Member, OF_DATA, OF_ROOM};
+use crate::table::member::{Member, OF_DATA, OF_ROOM, PATIENCE};
+use crate::table::members::Inner;
 use crate::table::set::Set;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Unproductive looks after which a member turns cold, if 2 ms have passed as well.
-const PATIENCE: u32 = 500;
+/// So many hot members cost little to look at: there each has all the patience.
+const FEW: u32 = 32;
 
 /// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
 /// happen to it is rare, and the kernel's set tells it too.
@@ -29,8 +30,10 @@ pub const WHOLE: u32 = 8;
 pub enum Depth {
     /// Mostly whether data came.
     Quick,
-    /// Everything, as before a sleep.
+    /// Everything.
     Whole,
+    /// The same before a sleep, which asks the kernel itself.
+    Last,
 }
 
 /// Looks at the hot members and writes their events.
@@ -42,6 +45,8 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
     let mut now = 0;
     let mut idle = [0u32; 16];
     let mut idle_len = 0;
+    let least = if len > FEW { 0 } else { PATIENCE };
+    inner.walks += 1;
     ahead::begin(inner, i);
     while left > 0 && n < out.len() {
         if i >= inner.hot_len {
@@ -64,7 +69,14 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
             continue;
         }
         mb.idle += 1;
-        if mb.idle > PATIENCE {
+        if mb.idle <= mb.patience.max(least) {
+            mb.last = 0;
+        } else if mb.idle <= PATIENCE {
+            if idle_len < idle.len() {
+                idle[idle_len] = m;
+                idle_len += 1;
+            }
+        } else {
             if now == 0 {
                 now = clock::ticks();
             }
@@ -74,8 +86,6 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
                 idle[idle_len] = m;
                 idle_len += 1;
             }
-        } else {
-            mb.last = 0;
         }
     }
     inner.turn = i;

@@ -9,7 +9,7 @@ use super::early::timespec_of;
 use super::level;
 use super::keep::{BELL, CHANNEL, keep};
 use super::look::{Depth, is_any_due, look, turn_cold};
-use super::wait::{Call, pass, take_in_changes};
+use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
@@ -22,7 +22,8 @@ use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
 use crate::table;
 use crate::family::sock::Sock;
-use crate::table::members::{Inner, Member};
+use crate::table::member::Member;
+use crate::table::members::Inner;
 use crate::table::set::Set;
 use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, epoll_event};
@@ -74,7 +75,7 @@ pub unsafe fn sleep(
     let mut n = 0;
     if sleeps {
         // Also where there is no waiter: what came before the byte was armed sends none.
-        n = pass(epfd, set, out, Depth::Whole);
+        n = pass(epfd, set, out, Depth::Last);
         // A member that changed since it was prepared for this sleep is not: room in its ring would wake nobody (`table::full`). Nor is one
         // that another thread, or this look by its doorbell, has made hot since: what comes would.
         is_prepared = changes::count() == changes && n == 0 && heats_of(set) == heats;
@@ -142,8 +143,10 @@ pub unsafe fn sleep(
     if l.inner.changes != changes::count() {
         take_in_changes(epfd, set, l.inner);
     }
-    l.inner.kernel_look = clock::ticks() + clock::ticks_of_us(50);
+    let hot = l.inner.hot_len;
     let n = keep(epfd, set, l.inner, out, 0, k as usize, buried);
+    let rest = rest_of_kernel(l.inner, n > 0 || l.inner.hot_len > hot, clock::ticks_of_us(MOST_US));
+    l.inner.kernel_look = clock::ticks() + rest;
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
     l.inner.heard = false;

@@ -30,6 +30,9 @@ use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
 
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Between two looks at the kernel, while hot members are polled.
+const LEAST_US: u64 = 2;
+pub const MOST_US: u64 = 50;
 
 /// A wait: where the events go and how long.
 pub struct Call {
@@ -185,14 +188,15 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
     if inner.ours == 0 {
         return 0; // the kernel alone knows
     }
-    let is_due = clock::ticks() > inner.kernel_look;
+    let asks = depth != Depth::Last;
+    let is_due = asks && clock::ticks() > inner.kernel_look;
     // In turn, as in the kernel's ready list: members on TCP that stay ready would fill the program's array each time.
     let kernel_first = is_due && !std::mem::take(&mut inner.kernel_filled);
     let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
     // Who was rung looks at all: a quick look skips what cursors don't show.
     let depth = if std::mem::take(&mut inner.heard) { Depth::Whole } else { depth };
     n += look(set, inner, &mut out[n..], depth);
-    if !kernel_first && (is_due || inner.kernel_look == 0) && n < out.len() {
+    if !kernel_first && (is_due || inner.kernel_look == 0 && (asks || n > 0)) && n < out.len() {
         let (found, heats) = (n, inner.heats);
         n = look_at_kernel(epfd, set, inner, out, n);
         let heard = std::mem::take(&mut inner.heard);
@@ -215,20 +219,30 @@ fn look_at_kernel(
     n: usize,
 ) -> usize {
     let room = &mut out[n..];
+    let (hot, had) = (inner.hot_len, n);
     let before = clock::ticks();
     // SAFETY: the program's array.
     let found = unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) };
     let now = clock::ticks();
     let took = now.saturating_sub(before);
     // Two in a row: one alone may have been preempted, and members on TCP would wait for it.
-    let rest = kernel::rest_after(took.min(inner.kernel_took));
-    (inner.kernel_look, inner.kernel_took) = (now + rest.max(clock::ticks_of_us(50)), took);
+    let most = kernel::rest_after(took.min(inner.kernel_took)).max(clock::ticks_of_us(MOST_US));
     let n = match found {
         Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k, u64::MAX),
         _ => n,
     };
+    let rest = rest_of_kernel(inner, n > had || inner.hot_len > hot, most);
+    (inner.kernel_look, inner.kernel_took) = (now + rest, took);
     inner.kernel_filled = n == out.len();
     n
+}
+
+/// Ticks until the kernel is asked again: few where it has just had something for the program, or a doorbell of a cold member, of which there
+/// may be many that speak in turn; twice as many each time it has not.
+pub fn rest_of_kernel(inner: &mut Inner, has_paid: bool, most: u64) -> u64 {
+    let least = clock::ticks_of_us(LEAST_US);
+    inner.kernel_rest = if has_paid { least } else { inner.kernel_rest.saturating_mul(2).clamp(least, most) };
+    inner.kernel_rest
 }
 
 /// Sockets that changed their medium become ours, or the kernel's again.
@@ -323,4 +337,25 @@ fn before_polling(epfd: i32, set: &'static Set) -> u32 {
     table::sock(fd)
         .and_then(|s| s.rx.dir())
         .map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_asked_soon_after_it_had_something_and_ever_less_while_it_has_nothing() {
+        // SAFETY: all zero is an empty set.
+        let mut inner: Inner = unsafe { std::mem::zeroed() };
+        let (least, most) = (clock::ticks_of_us(LEAST_US), clock::ticks_of_us(MOST_US));
+        assert_eq!(rest_of_kernel(&mut inner, true, most), least);
+        let mut rest = least;
+        while rest < most {
+            let next = rest_of_kernel(&mut inner, false, most);
+            assert_eq!(next, (rest * 2).min(most));
+            rest = next;
+        }
+        assert_eq!(rest_of_kernel(&mut inner, false, most), most);
+        assert_eq!(rest_of_kernel(&mut inner, true, most), least);
+    }
 }

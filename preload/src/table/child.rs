@@ -9,7 +9,7 @@
 //! handlers of the program.
 
 use super::life::{REFS, finish, held};
-use super::{Entry, apart, late, range, set, take, waited};
+use super::{Entry, apart, homes, late, range, set, take, waited};
 use crate::control;
 use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag};
@@ -183,7 +183,7 @@ fn hold(s: &Sock) {
 pub fn forget(s: &Sock) {
     for (fd, e) in range(0, u32::MAX) {
         if matches!(e, Entry::Sock(t) if std::ptr::eq(s, t)) {
-            set::forget_fd(fd, || None, true);
+            set::forget_fd(fd, homes::of(s), || None, true);
             take(fd);
         }
     }

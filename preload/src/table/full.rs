@@ -6,9 +6,10 @@
 //! the kernel, which tells of room in TCP. Sets inside other sets, where the kernel alone is asked, hear of room in
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
-use super::life;
-use super::members::{Inner, OF_ROOM};
-use super::set::{self, Set};
+use super::{homes, life};
+use super::member::OF_ROOM;
+use super::members::Inner;
+use super::set::Set;
 use crate::engine::{called, switch};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
@@ -27,7 +28,7 @@ pub fn tell(s: &Sock, sock: i32) {
             switch::attend(s, sock);
         }
         switch::spill(s, sock, switch::Spill::NoWaiter);
-        set::all().filter(|set| set.refs() > 0 && is_kernels(set)).for_each(|set| {
+        homes::of(s).filter(|set| is_kernels(set)).for_each(|set| {
             with_member(set, s, |inner, m| arm_again(set, inner, m));
         });
     }
@@ -47,7 +48,7 @@ fn tell_sets(s: &Sock) -> bool {
     // Pairs with the fence in `Waiter::fall_asleep` and in `ready::sleep::lie_down`: either we see who sleeps, or it sees the change behind that.
     full_fence();
     let mut is_unheard = false;
-    for set in set::all().filter(|set| set.refs() > 0) {
+    for set in homes::of(s) {
         let is_asleep = set.sleepers.load(Relaxed) > 0;
         if !is_kernels(set) && !is_asleep && set.alone.load(Relaxed) == 0 {
             continue;

@@ -5,7 +5,7 @@
 //! a number that comes back from the kernel while its slot is filled is such a case, and the old
 //! entry is dropped.
 
-use super::{Entry, get, late, passing, put, range, take};
+use super::{Entry, get, homes, late, passing, put, range, take};
 use crate::engine::{close, inside, linked, shadow, switch};
 use crate::transport::{changes, idle};
 use crate::family::sock::{Sock, flag, role};
@@ -24,7 +24,7 @@ pub static REFS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP]
 /// A new stream socket of an Internet family.
 #[cold]
 pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
-    forget_stale(fd);
+    begin_anew(fd);
     if !super::has_room(fd) || crate::control::is_restricted() && family::base().is_none() {
         return None;
     }
@@ -37,6 +37,7 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     }
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
+    homes::begin(s);
     worth::begin_counting(s);
     enter(s, fd);
     Some(s)
@@ -49,6 +50,7 @@ pub fn on_inherited(fd: i32, fill: impl FnOnce(&'static Sock) -> bool) -> bool {
     let Ok(s) = family::take_sock() else { return false };
     s.reset();
     s.fd.store(fd, Relaxed);
+    homes::begin_unknown(s);
     let is_tracked = fill(s);
     if is_tracked {
         enter(s, fd);
@@ -183,7 +185,10 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
 
 /// A descriptor number came back from the kernel: whatever the table says of it is over.
 pub fn forget_stale(fd: i32) {
-    if get(fd).is_some() && !process::is_vfork_child() {
+    if let Some(entry) = get(fd)
+        && !process::is_vfork_child()
+    {
+        leave_sets(fd, entry);
         match take(fd) {
             Some(Entry::Sock(s)) => drop(release(s, None, false)),
             Some(Entry::Set(s)) => set::release(s),
@@ -192,9 +197,35 @@ pub fn forget_stale(fd: i32) {
     }
 }
 
+/// As [`forget_stale`], of a number that is ours from now on: sets that had another file by it have none.
+pub fn begin_anew(fd: i32) {
+    forget_stale(fd);
+    if !process::is_vfork_child() && homes::take_stray(fd) {
+        set::forget_fd(fd, set::all(), || None, true);
+    }
+}
+
+/// What is behind a number leaves the sets that have it by that, as it leaves the kernel's.
+fn leave_sets(fd: i32, entry: Entry) -> bool {
+    match entry {
+        Entry::Sock(s) => {
+            let has_twins = has_twins(s);
+            let twin = || if has_twins { twin_of(fd, s) } else { None };
+            set::forget_fd(fd, homes::of(s), twin, has_twins || s.holders.load(Relaxed) > 1);
+            has_twins
+        }
+        // In no other set.
+        Entry::Set(s) if s.nested.load(Relaxed) == 0 => false,
+        Entry::Set(_) => {
+            set::forget_fd(fd, set::all(), || None, false);
+            false
+        }
+    }
+}
+
 /// A new epoll descriptor.
 pub fn on_epoll(fd: i32) {
-    forget_stale(fd);
+    begin_anew(fd);
     set::note_epoll(fd);
 }
 
@@ -206,7 +237,7 @@ pub fn on_dup(old: i32, new: i32) {
     if process::is_vfork_child() {
         return passing::on_vfork_dup(old, new);
     }
-    forget_stale(new);
+    begin_anew(new);
     match get(old) {
         Some(Entry::Sock(s)) if super::has_room(new) => {
             REFS[family::index_of(s) as usize].fetch_add(1, Relaxed);
@@ -244,19 +275,12 @@ pub fn before_close(fd: i32) {
     if process::is_vfork_child() {
         return;
     }
+    let has_twins = leave_sets(fd, entry);
     let ours = match entry {
-        Entry::Sock(s) => {
-            let has_twins = has_twins(s);
-            set::forget_fd(fd, || if has_twins { twin_of(fd, s) } else { None }, has_twins || s.holders.load(Relaxed) > 1);
-            if has_twins { None } else { late::withdraw(s, fd) }
-        }
-        Entry::Set(s) => {
-            set::forget_fd(fd, || None, false);
-            if waited::lives_on(s, fd) {
-                return; // threads wait in it
-            }
-            None
-        }
+        Entry::Sock(_) if has_twins => None,
+        Entry::Sock(s) => late::withdraw(s, fd),
+        Entry::Set(s) if waited::lives_on(s, fd) => return, // threads wait in it
+        Entry::Set(_) => None,
     };
     match take(fd) {
         Some(Entry::Sock(s)) => {

@@ -6,99 +6,11 @@
 
 use super::buried::Buried;
 use super::index::Index;
+use super::member::{Member, NO_MEMBER};
 use crate::family::sock::Sock;
 use crate::sys::mem;
 use crate::table;
 use std::sync::atomic::Ordering::*;
-
-/// What the kernel wakes those with that wait for data (`sock_def_readable`), and for room (`sk_stream_write_space`).
-pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
-pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-
-/// One member.
-#[derive(Clone, Copy)]
-pub struct Member {
-    /// Descriptor; -1 = free entry.
-    pub fd: i32,
-    /// What the program asked for.
-    pub events: u32,
-    /// The program's data.
-    pub data: u64,
-    /// What the kernel's registration asks for.
-    pub kernel: u32,
-    /// The program removed it; the kernel's registration is still there.
-    pub ghost: bool,
-    /// EPOLLONESHOT has fired.
-    pub spent: bool,
-    /// Its descriptor was closed, a duplicate keeps the socket open: not to be found by number.
-    pub orphan: bool,
-    /// The number that it had; a duplicate that gets it names it again.
-    named: i32,
-    /// In the hot list.
-    pub hot: bool,
-    /// Where in the hot list.
-    hot_at: u32,
-    /// Served by the library (a direction in memory).
-    pub ours: bool,
-    /// Cursor at the last report: the producer's if edge-triggered, else our own.
-    pub seen_in: u64,
-    /// Edge-triggered: fullness count at the last report.
-    pub seen_full: u64,
-    /// Edge-triggered: bits at the last look.
-    pub seen_bits: u32,
-    /// Level-triggered: nothing was read between the last two reports.
-    pub lingers: bool,
-    /// Report again whatever was seen (ADD, MOD).
-    pub fresh: bool,
-    /// Unproductive looks in a row.
-    pub idle: u32,
-    /// Tick of the last productive look.
-    pub last: u64,
-    /// Generation of the socket record at ADD.
-    pub generation: u32,
-    /// Counted in `Sock::sets`.
-    pub counted: bool,
-    /// Counted in `Sock::unseen`.
-    pub hidden: bool,
-}
-
-impl Member {
-    /// Whether the program asks for room, by either name.
-    #[inline]
-    pub fn asks_for_room(&self) -> bool {
-        self.events & OF_ROOM != 0
-    }
-
-    /// Whether what arrives is for it, urgent or not.
-    #[inline]
-    pub fn asks_for_data(&self) -> bool {
-        self.events & OF_DATA != 0
-    }
-}
-
-const NO_MEMBER: Member = Member {
-    fd: -1,
-    events: 0,
-    data: 0,
-    kernel: 0,
-    ghost: false,
-    spent: false,
-    orphan: false,
-    named: -1,
-    hot: false,
-    hot_at: 0,
-    ours: false,
-    seen_in: 0,
-    seen_full: 0,
-    seen_bits: 0,
-    lingers: false,
-    fresh: false,
-    idle: 0,
-    last: 0,
-    generation: 0,
-    counted: false,
-    hidden: false,
-};
 
 /// The part under the lock.
 pub struct Inner {
@@ -113,6 +25,8 @@ pub struct Inner {
     hot: *mut u32,
     /// Members in the hot list.
     pub hot_len: u32,
+    /// Walks of the hot list.
+    pub walks: u64,
     /// Where the next walk of the hot list begins (fairness with a small maxevents).
     pub turn: u32,
     /// Changes of `engine::changes` that were taken in.
@@ -147,6 +61,8 @@ pub struct Inner {
     pub kernel_look: u64,
     /// Ticks that the last look took.
     pub kernel_took: u64,
+    /// Ticks between the last look at it and the next one.
+    pub kernel_rest: u64,
     /// Registrations of the library's own that have ended.
     pub buried: Buried,
 }
@@ -180,6 +96,7 @@ impl Inner {
             by_data: Index::new(),
             hot: std::ptr::null_mut(),
             hot_len: 0,
+            walks: 0,
             turn: 0,
             held: self.held,
             changes: 0,
@@ -197,6 +114,7 @@ impl Inner {
             kernel_filled: false,
             kernel_look: 0,
             kernel_took: 0,
+            kernel_rest: 0,
             buried: std::mem::replace(&mut self.buried, Buried::none()), // threads may come from before
         };
     }
@@ -298,6 +216,11 @@ impl Inner {
         Some(m)
     }
 
+    /// Whether a member can't be named.
+    pub fn has_orphans(&self) -> bool {
+        self.orphans != 0
+    }
+
     /// An orphan whose socket is open by this descriptor.
     pub fn orphan_of(&self, fd: i32) -> Option<u32> {
         let entries = if self.orphans == 0 { 0 } else { self.used };
@@ -368,7 +291,7 @@ impl Inner {
 
     /// As [`Self::heat`] one whose arrivals wake the set as it is.
     pub fn heat_armed(&mut self, m: u32) {
-        let at = self.hot_len;
+        let (at, walks) = (self.hot_len, self.walks);
         let mb = self.member_mut(m);
         mb.idle = 0;
         mb.last = 0;
@@ -377,6 +300,7 @@ impl Inner {
         }
         mb.hot = true;
         mb.hot_at = at;
+        mb.unlearn(walks);
         let n = self.hot_len as usize;
         // SAFETY: the list has room for every member (`grow`).
         unsafe { *self.hot.add(n) = m };
@@ -389,8 +313,10 @@ impl Inner {
         if !self.member(m).hot {
             return;
         }
+        let walks = self.walks;
         let mb = self.member_mut(m);
         mb.hot = false;
+        mb.learn(walks);
         let at = mb.hot_at;
         let n = self.hot_len as usize;
         // SAFETY: `hot_len` entries of the list are valid.

@@ -31,7 +31,7 @@ pub fn not_sent(sock_fd: i32) {
 
 /// `over` has received the descriptor; `stays`: so it will with the next message (MSG_PEEK).
 pub fn received(sock_fd: i32, over: i32, stays: bool) {
-    life::forget_stale(sock_fd);
+    life::begin_anew(sock_fd);
     if control::is_restricted() || process::is_vfork_child() {
         return;
     }

@@ -49,6 +49,8 @@ pub struct Set {
     /// How often threads of this process have rung it.
     pub rung: AtomicU32,
     next: AtomicPtr<Set>,
+    /// While it is nobody's: the page of the next one that is.
+    next_free: AtomicU64,
     inner: UnsafeCell<Inner>,
 }
 
@@ -84,11 +86,10 @@ pub fn all() -> impl Iterator<Item = &'static Set> {
 
 /// A set for a new epoll descriptor; None without memory.
 pub fn make() -> Option<&'static Set> {
-    for s in all() {
-        if s.refs.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
-            s.user.store(process::index(), Relaxed);
-            return Some(s);
-        }
+    if let Some(s) = take_free() {
+        s.refs.store(1, Relaxed);
+        s.user.store(process::index(), Relaxed);
+        return Some(s);
     }
     let p = mem::map_private(size_of::<Set>().next_multiple_of(4096)).ok()?.cast::<Set>();
     // SAFETY: a fresh mapping, zeroed; zero bytes are valid for every field but are written anyway
@@ -102,6 +103,40 @@ pub fn make() -> Option<&'static Set> {
         match ALL.compare_exchange_weak(head, p, AcqRel, Acquire) {
             Ok(_) => return Some(s),
             Err(v) => head = v,
+        }
+    }
+}
+
+/// Sets that are nobody's: {tag: 28, page of the first: 36}, as the records of `family` are. They begin with a page.
+static FREE: AtomicU64 = AtomicU64::new(0);
+const PAGE_BITS: u32 = 36;
+const PAGE: usize = 4096;
+
+fn take_free() -> Option<&'static Set> {
+    let mut old = FREE.load(Acquire); // pairs with the Release in `put_free`
+    loop {
+        let page = old & ((1 << PAGE_BITS) - 1);
+        let p = std::ptr::with_exposed_provenance::<Set>(page as usize * PAGE);
+        // SAFETY: null, or a set that was given back; sets are never unmapped.
+        let s: &'static Set = unsafe { p.as_ref()? };
+        let new = ((old >> PAGE_BITS) + 1) << PAGE_BITS | s.next_free.load(Relaxed);
+        match FREE.compare_exchange_weak(old, new, AcqRel, Acquire) {
+            Ok(_) => return Some(s),
+            Err(v) => old = v,
+        }
+    }
+}
+
+fn put_free(s: &'static Set) {
+    let page = (std::ptr::from_ref(s).expose_provenance() / PAGE) as u64;
+    let mut old = FREE.load(Relaxed);
+    loop {
+        s.next_free.store(old & ((1 << PAGE_BITS) - 1), Relaxed);
+        let new = ((old >> PAGE_BITS) + 1) << PAGE_BITS | page;
+        // Release: pairs with the Acquire in `take_free`, whose caller finds it emptied.
+        match FREE.compare_exchange_weak(old, new, Release, Relaxed) {
+            Ok(_) => return,
+            Err(v) => old = v,
         }
     }
 }
@@ -149,13 +184,14 @@ pub fn release(s: &'static Set) {
         w.release();
     }
     s.refs.store(0, Release);
+    put_free(s);
 }
 
 /// A descriptor is about to be closed: it leaves every set, as it leaves the kernel's.
 /// A socket that lives on under another number (`twin_of`, asked where it is a member) stays a member that nobody can name.
-/// `elsewhere`: it lives on, by such a number or in another process, and so does what the kernel has registered.
-pub fn forget_fd(fd: i32, twin_of: impl Fn() -> Option<i32>, elsewhere: bool) {
-    for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
+/// `sets`: those that may have it. `elsewhere`: it lives on, by such a number or in another process, and so does what the kernel has registered.
+pub fn forget_fd(fd: i32, sets: impl Iterator<Item = &'static Set>, twin_of: impl Fn() -> Option<i32>, elsewhere: bool) {
+    for s in sets.filter(|s| s.refs.load(Relaxed) > 0) {
         let marker = Marker::new();
         let Ok(locked) = s.lock(&marker) else { continue };
         let i = &mut *locked.inner;

@@ -9,7 +9,7 @@ use crate::table;
 
 /// For [`Inner::changes`]: all members are to be looked at.
 pub const UNKNOWN: u64 = u64::MAX;
-/// For [`super::members::Member::kernel`]: no registration is like that.
+/// For [`super::member::Member::kernel`]: no registration is like that.
 const NONE: u32 = u32::MAX;
 
 /// Makes it whole.

@@ -1,0 +1,139 @@
+//! One member of a hooked epoll set, and how long it is waited for before it turns cold.
+//!
+//! Part of [`super::members`]; looked at by `ready`.
+
+/// What the kernel wakes those with that wait for data (`sock_def_readable`), and for room (`sk_stream_write_space`).
+pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
+pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+/// Unproductive looks after which a member turns cold, if 2 ms have passed as well: they cost about what a doorbell does.
+pub const PATIENCE: u32 = 500;
+/// The same, without the time, of one that has been silent for so long before.
+const LITTLE: u32 = 32;
+
+/// One member.
+#[derive(Clone, Copy)]
+pub struct Member {
+    /// Descriptor; -1 = free entry.
+    pub fd: i32,
+    /// What the program asked for.
+    pub events: u32,
+    /// The program's data.
+    pub data: u64,
+    /// What the kernel's registration asks for.
+    pub kernel: u32,
+    /// The program removed it; the kernel's registration is still there.
+    pub ghost: bool,
+    /// EPOLLONESHOT has fired.
+    pub spent: bool,
+    /// Its descriptor was closed, a duplicate keeps the socket open: not to be found by number.
+    pub orphan: bool,
+    /// The number that it had; a duplicate that gets it names it again.
+    pub(super) named: i32,
+    /// In the hot list.
+    pub hot: bool,
+    /// Where in the hot list.
+    pub(super) hot_at: u32,
+    /// Served by the library (a direction in memory).
+    pub ours: bool,
+    /// Cursor at the last report: the producer's if edge-triggered, else our own.
+    pub seen_in: u64,
+    /// Edge-triggered: fullness count at the last report.
+    pub seen_full: u64,
+    /// Edge-triggered: bits at the last look.
+    pub seen_bits: u32,
+    /// Level-triggered: nothing was read between the last two reports.
+    pub lingers: bool,
+    /// Report again whatever was seen (ADD, MOD).
+    pub fresh: bool,
+    /// Unproductive looks in a row.
+    pub idle: u32,
+    /// After so many of them it turns cold where many are hot ([`Member::learn`]).
+    pub patience: u32,
+    /// Walks of the hot list when it turned cold.
+    pub(super) cooled: u64,
+    /// Tick of the last productive look.
+    pub last: u64,
+    /// Generation of the socket record at ADD.
+    pub generation: u32,
+    /// Counted in `Sock::sets`.
+    pub counted: bool,
+    /// Counted in `Sock::unseen`.
+    pub hidden: bool,
+}
+
+impl Member {
+    /// Whether the program asks for room, by either name.
+    #[inline]
+    pub fn asks_for_room(&self) -> bool {
+        self.events & OF_ROOM != 0
+    }
+
+    /// It turns cold: the next time it is not waited for so long. Members of a large set that speak in turn would all be looked at in
+    /// vain, for each of their words.
+    pub(super) fn learn(&mut self, walks: u64) {
+        (self.patience, self.cooled) = (LITTLE, walks);
+    }
+
+    /// It has spoken: it would have paid to wait for it.
+    pub(super) fn unlearn(&mut self, walks: u64) {
+        if walks.wrapping_sub(self.cooled) < u64::from(PATIENCE) {
+            self.patience = PATIENCE;
+        }
+    }
+
+    /// Whether what arrives is for it, urgent or not.
+    #[inline]
+    pub fn asks_for_data(&self) -> bool {
+        self.events & OF_DATA != 0
+    }
+}
+
+/// A free entry.
+pub(super) const NO_MEMBER: Member = Member {
+    fd: -1,
+    events: 0,
+    data: 0,
+    kernel: 0,
+    ghost: false,
+    spent: false,
+    orphan: false,
+    named: -1,
+    hot: false,
+    hot_at: 0,
+    ours: false,
+    seen_in: 0,
+    seen_full: 0,
+    seen_bits: 0,
+    lingers: false,
+    fresh: false,
+    idle: 0,
+    patience: PATIENCE,
+    cooled: 0,
+    last: 0,
+    generation: 0,
+    counted: false,
+    hidden: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::members::Inner;
+
+    #[test]
+    fn who_speaks_seldom_is_not_waited_for_and_who_comes_back_soon_is() {
+        // SAFETY: all zero is an empty set.
+        let mut inner: Inner = unsafe { std::mem::zeroed() };
+        let m = inner.add(100, 1, 7, 0).expect("a member");
+        assert_eq!(inner.member(m).patience, PATIENCE);
+        for (silence, patience) in [(PATIENCE * 2, LITTLE), (PATIENCE - 1, PATIENCE), (PATIENCE, LITTLE)] {
+            inner.heat(m);
+            inner.walks += 1;
+            inner.cool(m);
+            inner.walks += u64::from(silence);
+            inner.heat_armed(m);
+            assert_eq!(inner.member(m).patience, patience, "{silence}");
+        }
+    }
+}
