@@ -57,6 +57,7 @@ const PROGRAMS: &[&str] = &[
     "halves",
     "options",
     "others",
+    "again",
     "ulp",
     "signals",
     "interrupts",

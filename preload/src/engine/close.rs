@@ -245,11 +245,6 @@ pub fn leave_behind(s: &Sock) {
     }
 }
 
-/// Whether that was done, and it is not connected again.
-pub fn is_left_behind(s: &Sock) -> bool {
-    s.role.load(Relaxed) == 0 && s.rx.dir().is_none()
-}
-
 /// Both locks are held.
 fn forget_stream(s: &Sock) {
     // The kernel's socket has no end and no shutdown any more. That it shows the option is to be taken back (`mark`).

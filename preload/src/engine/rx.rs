@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, close, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
+use super::{bell, beside, bulk, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -52,7 +52,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
     };
     let mut got = 0;
-    let was_in_memory = s.rx.dir().is_some();
+    let connection = s.disconnects.load(Relaxed);
     let (mut rounds, mut asked) = (Rounds::default(), 0u32);
     let since = if flags & POLLED != 0 { Since::polling() } else { Since::now() };
     let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
@@ -152,6 +152,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             wait::may_have_been_called(s, sock, came);
         }
         waits += 1;
+        if s.is_another(connection) {
+            return disconnected(got);
+        }
         let mut waited = match peek && begun {
             true => wait::for_more(s, sock, &mut timer).map(|over| is_all = over),
             false => wait::for_data(s, sock, &mut timer, wait::Asks { begun, polled }),
@@ -161,8 +164,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             waited = wait::a_moment(sock, &mut timer);
         }
         match waited {
-            // Another thread has disconnected it, which this one has to come out of before it finds what the kernel tells of that.
-            Ok(()) if was_in_memory && close::is_left_behind(s) => return if got > 0 { Ok(got) } else { Err(Errno(libc::EPIPE)) },
+            Ok(()) if s.is_another(connection) => return disconnected(got),
             Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}
             // Where nothing is wanted the kernel waits once, and that is all.
@@ -170,6 +172,13 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Another thread has disconnected the socket while this one waited, and may have connected it again: what comes is for other calls
+/// (`sk_wait_event` in the kernel since 6.6).
+#[cold]
+fn disconnected(got: usize) -> Res {
+    if got > 0 { Ok(got) } else { Err(Errno(libc::EPIPE)) }
 }
 
 /// One pass under the lock.

@@ -114,6 +114,7 @@ pub fn send(
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if nonblock { None } else { inside::visit(s, &timer) };
     let mut waits = false;
+    let connection = s.disconnects.load(Relaxed);
     loop {
         let first = done == 0;
         if visit.is_some() {
@@ -151,13 +152,23 @@ pub fn send(
             Step::Full if !waits && shadow::is_nonblocking_by_others(s, sock) => nonblock = true,
             Step::Full => {
                 waits = true;
-                if let Err(e) = wait::for_space(s, sock, timer, done > 0) {
+                let waited = wait::for_space(s, sock, timer, done > 0);
+                if s.is_another(connection) {
+                    return (done, disconnected(done));
+                }
+                if let Err(e) = waited {
                     return (done, Step::Failed(e));
                 }
             }
             other => return (done, other),
         }
     }
+}
+
+/// As in `rx`: what is left is for nobody.
+#[cold]
+fn disconnected(done: usize) -> Step {
+    if done > 0 { Step::Moved(done) } else { Step::Failed(Errno(libc::EPIPE)) }
 }
 
 /// A send of nothing: asks whether the stream is over alone. True: sending is on TCP, which knows.

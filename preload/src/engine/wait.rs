@@ -197,7 +197,7 @@ pub fn for_more(s: &Sock, sock: i32, timer: &mut Timer) -> Res<bool> {
 /// Waits until the ring has room, or the direction has moved to TCP.
 pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()> {
     let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir()) else { return Ok(()) };
-    let linked = s.is_linked();
+    let (linked, connection) = (s.is_linked(), s.disconnects.load(Relaxed));
     // Over a link the peer's half-close leaves its own reading as it is.
     let ends = if linked { fin::CLOSED } else { fin::ENDS };
     // A sender that stays for a peer that has ended would be called back at once.
@@ -251,7 +251,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
             rouse::all_but(me);
         }
     }
-    if matches!(result, Ok(Woke::Kernel)) {
+    if matches!(result, Ok(Woke::Kernel)) && !s.is_another(connection) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
         kernel::look_at_kernel_for_sender(s, sock);
         if kernel::has_peer_ended(s, sock) {

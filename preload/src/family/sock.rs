@@ -97,6 +97,8 @@ pub struct Sock {
     pub looked_kib: AtomicU32,
     /// Bytes over TCP at which rendezvous looks, whatever the operations are.
     pub next_bytes: AtomicU64,
+    /// Goes up before and after connect(2) with AF_UNSPEC: a call that waited across that has nothing to do with the next connection.
+    pub disconnects: AtomicU32,
     /// Sending half, at 256.
     pub tx: Half,
     /// Receiving half, at 448.
@@ -206,6 +208,7 @@ impl Sock {
         let (sets, unseen) = (self.sets.load(Relaxed), self.unseen.load(Relaxed));
         let (flags, holders) = (self.flags.load(Relaxed) & stays, self.holders.load(Relaxed));
         let (process, fd) = (self.process.load(Relaxed), self.fd.load(Relaxed));
+        let disconnects = self.disconnects.load(Relaxed);
         // Threads that are in a call on it come out of it in a moment.
         let counts = [&self.tx.in_kernel, &self.rx.in_kernel, &self.readers, &self.writers];
         let in_calls = counts.map(|n| n.load(Relaxed));
@@ -223,6 +226,7 @@ impl Sock {
         self.holders.store(holders, Relaxed);
         self.process.store(process, Relaxed);
         self.fd.store(fd, Relaxed);
+        self.disconnects.store(disconnects, Relaxed);
         self.flags.store(flags, Release);
     }
 
@@ -233,6 +237,17 @@ impl Sock {
         let class = if bytes <= page::SIZES[0] { 0 } else { page::size_class(bytes) };
         let n = &self.sizes[way][class];
         n.store(n.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// The program ends this connection and may begin another one: calls that wait end.
+    pub fn is_disconnected(&self) {
+        self.disconnects.fetch_add(1, Relaxed); // who sees anything of the next one has it by the kernel's lock on the socket
+    }
+
+    /// Whether that has been done since `disconnects` was read.
+    #[inline]
+    pub fn is_another(&self, since: u32) -> bool {
+        self.disconnects.load(Relaxed) != since
     }
 
     /// Whether a flag is set.

@@ -72,12 +72,15 @@ hooks! {
         let r = unsafe { real::connect(fd, addr, len) };
         if let Some(s) = s
             && (r == 0 || life::is_under_way(crate::sys::errno()))
-            // SAFETY: as above.
-            && (addr.is_null() || unsafe { (*addr).sa_family } != libc::AF_UNSPEC as u16)
         {
-            life::on_connect(s);
-            if r == 0 {
-                guarded(|| life::first_use(s, fd));
+            // SAFETY: as above.
+            if !addr.is_null() && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16 {
+                life::after_disconnect(s);
+            } else {
+                life::on_connect(s);
+                if r == 0 {
+                    guarded(|| life::first_use(s, fd));
+                }
             }
         }
         r

@@ -2,7 +2,7 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::sending::{ASKED, answer_of_end, in_memory, is_nonblocking, note_full, note_reset, to_c};
+use super::sending::{ASKED, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, to_c};
 use super::life;
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
@@ -32,7 +32,11 @@ pub fn send_file(
     let mut done = 0isize;
     let mut asked = 0;
     let since = Since::now();
+    let connection = s.disconnects.load(Relaxed);
     loop {
+        if s.is_another(connection) {
+            return disconnected(done as usize, 0);
+        }
         if visit.is_some() {
             fd = wait::descriptor_now(s, fd);
         }
@@ -59,8 +63,12 @@ pub fn send_file(
             continue;
         }
         let left = count - done as usize;
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, 0), &mut limit(s)) {
-            return if done > 0 { done } else { to_c(Err(e)) };
+        if debt::owes(s) {
+            match tx::pay_first(s, fd, is_nonblocking(s, 0), &mut limit(s)) {
+                Ok(()) => continue,
+                Err(_) if done > 0 => return done,
+                Err(e) => return to_c(Err(e)),
+            }
         }
         if asked < ASKED && follow::is_asked(s) {
             asked += 1;
@@ -149,10 +157,14 @@ fn pipe_through_kernel(
     real: impl Fn(i32) -> isize,
 ) -> isize {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
+    let connection = s.disconnects.load(Relaxed);
     loop {
         let fd = wait::descriptor_now(s, fd);
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock, &mut limit(s)) {
             return to_c(Err(e));
+        }
+        if s.is_another(connection) {
+            return disconnected(0, 0);
         }
         // An empty pipe is waited for first, and the end of the connection is no matter until then.
         let there = desc::unread(pipe).unwrap_or(0).min(count);

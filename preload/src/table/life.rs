@@ -87,6 +87,7 @@ pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
 /// may be connected again.
 #[cold]
 pub fn before_disconnect(s: &'static Sock, fd: i32) {
+    s.is_disconnected();
     if s.link.load(Relaxed) != 0 {
         return; // over RDMA it ends with the kernel's reset
     }
@@ -114,6 +115,12 @@ pub fn before_disconnect(s: &'static Sock, fd: i32) {
     s.start_again();
     worth::begin_counting(s);
     changes::note(s);
+}
+
+/// It was called. Calls that have begun since [`before_disconnect`] found the connection before, too.
+#[cold]
+pub fn after_disconnect(s: &Sock) {
+    s.is_disconnected();
 }
 
 /// listen(2) is about to be called.

@@ -136,7 +136,11 @@ unsafe fn send_anyhow(
     let mut fd = fd;
     let mut asked = 0;
     let mut interrupted = false;
+    let connection = s.disconnects.load(Relaxed);
     loop {
+        if s.is_another(connection) {
+            return disconnected(source.done, flags);
+        }
         if visit.is_some() {
             fd = wait::descriptor_now(s, fd);
         }
@@ -158,8 +162,12 @@ unsafe fn send_anyhow(
                 None => {}
             }
         }
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, is_nonblocking(s, flags), &mut timer) {
-            return if source.done > 0 { source.done as isize } else { to_c(Err(e)) };
+        if debt::owes(s) {
+            match tx::pay_first(s, fd, is_nonblocking(s, flags), &mut timer) {
+                Ok(()) => continue,
+                Err(_) if source.done > 0 => return source.done as isize,
+                Err(e) => return to_c(Err(e)),
+            }
         }
         if asked < ASKED && follow::is_asked(s) {
             asked += 1;
@@ -205,6 +213,9 @@ unsafe fn send_anyhow(
         if let Err(e) = beside::wait_for_room(s, fd, flags) {
             return to_c(Err(e));
         }
+        if s.is_another(connection) {
+            return disconnected(0, flags);
+        }
         kernel::before_payload(s, fd);
         // The program's number is another file by now, or the peer may ask for something in between, or a part of the limit is over.
         if fd != number || flags & TCP_ONLY == 0 && (tx::most(s, len) < len || timer.has_begun()) {
@@ -230,6 +241,16 @@ unsafe fn send_anyhow(
             return sent(fd, s, n, iov);
         }
     }
+}
+
+/// Another thread has disconnected the socket meanwhile, and may have connected it again: the rest is not for that.
+#[cold]
+pub(super) fn disconnected(done: usize, flags: i32) -> isize {
+    if done > 0 {
+        return done as isize;
+    }
+    end::pipe_signal(flags);
+    to_c(Err(Errno(libc::EPIPE)))
 }
 
 /// What a send of `n` bytes gets instead of the kernel's answer, where the connection has ended.
