@@ -6,9 +6,10 @@
 //! spills are held off while the call stands. The peer clears it with its request; one that dies before does not, and what holds the
 //! sender back then is time. Called by [`super::switch`], by [`super::wait`], and where a ring is found full.
 
+use super::patience::{self, Patience};
 use super::{follow, switch};
 use crate::family::sock::Sock;
-use crate::sys::{clock, fd, proc};
+use crate::sys::{clock, fd};
 use crate::transport::region::ctl;
 use std::sync::atomic::Ordering::*;
 
@@ -52,17 +53,46 @@ pub fn keeps_full(s: &Sock) -> bool {
 
 /// The ring is full, and who waits for room hears of room in TCP alone: the peer asks in a moment for all to go there. True: it has.
 pub fn await_request(s: &Sock) -> bool {
-    // Another user's could hold every call so.
-    if !keeps_full(s) || s.peer_uid.load(Relaxed) != proc::euid() {
+    // Another user's could call so in each new connection.
+    if !keeps_full(s) || !patience::is_own_user(s) {
         return false;
     }
-    let until = clock::now_ns() + MOMENT_NS;
-    while !follow::is_asked(s) && is_kept(s) && clock::now_ns() < until {
+    let patience = Patience::with(s, MOMENT_NS);
+    while !follow::is_asked(s) && is_kept(s) && !patience.is_over() {
         let _ = fd::poll(&mut [], 1);
     }
-    follow::is_asked(s)
+    let is_asked = follow::is_asked(s);
+    if !is_asked {
+        patience.was_in_vain(); // also where it has taken its call back
+    }
+    is_asked
 }
 
 fn now() -> u32 {
     (clock::now_ns() >> 20) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::sock::medium;
+    use crate::sys::proc;
+    use crate::transport::region::Dir;
+
+    #[test]
+    fn a_process_that_calls_for_nothing_is_not_waited_for_again() {
+        // SAFETY: all zero is a fresh record, and so is a direction of a page.
+        let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        s.tx.dir.store(std::ptr::from_ref(&dir).cast_mut(), Relaxed);
+        s.tx_medium.store(medium::SHM, Relaxed);
+        s.peer_uid.store(proc::euid(), Relaxed);
+        s.peer_pid.store(1 << 23, Relaxed); // nobody's
+        s.tx.end.store(now(), Relaxed);
+        dir.ctl.store(ctl::COME, Relaxed);
+        assert!(!Patience::with(&s, 60_000_000_000).is_over());
+        assert!(!await_request(&s));
+        assert!(Patience::with(&s, 60_000_000_000).is_over());
+        dir.ctl.store(ctl::COME | ctl::RETURN, Relaxed);
+        assert!(await_request(&s), "it has asked");
+    }
 }

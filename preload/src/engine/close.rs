@@ -2,18 +2,19 @@
 //! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
 
 use super::follow::Source;
-use super::{bell, debt, follow, here, inside, linked, proof, rouse, shadow, switch};
+use super::patience::{self, Patience};
+use super::{bell, bulk, debt, end, follow, here, inside, linked, near, proof, rouse, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
-use crate::sys::{clock, fd, net, proc};
+use crate::sys::{fd, net, proc};
 use crate::transport::{peers, wide};
 use crate::transport::region::{self, Dir, fin, setup};
 use std::sync::atomic::Ordering::*;
 
 /// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between. Another user's
-/// may only pretend to have begun, each time that it connects.
+/// may only pretend to have begun.
 const PROOF_PATIENCE_NS: u64 = 200_000_000;
 const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
@@ -186,7 +187,7 @@ fn give_back(s: &Sock, sock: i32) {
 /// still on its way: unread, or behind the close, it would make a reset of our end, which destroys what the kernel has yet to
 /// send (hazard 8).
 fn take_proof(s: &Sock, sock: i32, back: &Dir) {
-    let mut until = None;
+    let mut patience = None;
     let mut is_over = false;
     loop {
         let is_marked = back.switch.load(Acquire) != s.rx.switches.load(Relaxed);
@@ -199,9 +200,12 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
         drop(held);
         // Behind payload that the program leaves unread nothing is to be saved: TCP resets for that itself.
         let comes = !is_marked || matches!(source, Source::Tcp(0));
-        let now = clock::now_ns();
-        if is_over || !comes || s.step.load(Relaxed) != step::NONCE || now > *until.get_or_insert_with(|| now + patience_with(s)) {
+        if is_over || !comes || s.step.load(Relaxed) != step::NONCE {
             return;
+        }
+        let patience = patience.get_or_insert_with(|| patience_with(s));
+        if patience.is_over() {
+            return patience.was_in_vain();
         }
         let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
         let _ = fd::poll(&mut p, 1);
@@ -210,8 +214,8 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
     }
 }
 
-fn patience_with(s: &Sock) -> u64 {
-    if s.peer_uid.load(Relaxed) == proc::euid() { PROOF_PATIENCE_NS } else { PATIENCE_WITH_OTHERS_NS }
+fn patience_with(s: &Sock) -> Patience {
+    Patience::with_others(s, if patience::is_own_user(s) { PROOF_PATIENCE_NS } else { PATIENCE_WITH_OTHERS_NS }, 0)
 }
 
 /// Before the kernel resets the connection for the program: the peer must not take it for an orderly end.
@@ -281,6 +285,16 @@ pub fn forget(s: &Sock) {
     s.peer.store(0, Relaxed);
 }
 
+/// Another user may keep the region for as long as he likes, and the pages that we have touched first count as ours. What he has read
+/// of them, or can't read any more, goes now; both locks are held.
+fn give_ring_back(s: &Sock) {
+    let Some(dir) = s.tx.dir().filter(|_| !patience::is_own_user(s) && s.region_of_peers().is_some()) else { return };
+    if dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed) || s.rx.end.load(Relaxed) >= end::RST {
+        near::give_back(s, dir);
+        bulk::rest(s, dir);
+    }
+}
+
 /// There is no memory, for all that have the record.
 fn have_none(s: &Sock) {
     s.tx_medium.store(medium::TCP, Release);
@@ -308,6 +322,7 @@ pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
     }
     let region = s.region.load(Acquire);
     if last_in_family {
+        give_ring_back(s);
         have_none(s);
     }
     if !region.is_null() {

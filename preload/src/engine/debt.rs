@@ -5,12 +5,13 @@
 //! and every call on the connection, and every wait of ours for it, pays on. The peer has left the
 //! ring, so nothing changes there.
 
+use super::patience::Patience;
 use super::{bulk, end, signals, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
-use crate::sys::{clock, fd, net};
+use crate::sys::{fd, net};
 use std::sync::atomic::Ordering::*;
 
 /// How long a shutdown or close waits for a peer that does not read.
@@ -102,9 +103,10 @@ pub fn settle(s: &Sock, sock: i32) {
     if pay(s, sock) {
         return;
     }
-    let until = clock::now_ns() + PATIENCE_NS;
+    let patience = Patience::with_others(s, PATIENCE_NS, 0);
     while !pay(s, sock) {
-        if clock::now_ns() > until {
+        if patience.is_over() {
+            patience.was_in_vain();
             log::warn!(target: "smcr::switch", fd = sock, "the peer does not read what it asked for; resetting");
             return end::reset(s, sock);
         }

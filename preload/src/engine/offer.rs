@@ -3,6 +3,7 @@
 //! Called by the rendezvous, and by whoever needs the kernel's stream as it is for a while. [`super::follow`] goes where the peer went.
 
 use super::count;
+use super::patience::Patience;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, step};
 use crate::sys::{clock, proc};
@@ -46,7 +47,12 @@ pub fn offer_reading(s: &Sock, sock: i32) {
 pub fn withdraw_offer(s: &Sock) -> bool {
     const PATIENCE_NS: u64 = 2_000_000_000;
     s.rx.dir().is_none_or(|dir| {
-        close_door(dir, clock::now_ns() + PATIENCE_NS) && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
+        let patience = Patience::with_others(s, PATIENCE_NS, 0);
+        let is_closed = close_door(dir, patience.until());
+        if !is_closed {
+            patience.was_in_vain();
+        }
+        is_closed && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
     })
 }
 

@@ -4,6 +4,7 @@
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
 use super::rest;
+use crate::engine::patience::Patience;
 use crate::engine::{bell, debt, end, follow, here, kernel, linked, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -17,6 +18,8 @@ use std::sync::atomic::Ordering::*;
 
 /// How long the peer may take to send again what we have not read.
 pub const PATIENCE_MS: u64 = 2000;
+/// The same, where another user's was waited for in vain before ([`Patience`]): one that runs comes in time.
+const MOMENT_NS: u64 = 20_000_000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
@@ -47,7 +50,8 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
         debt::settle(s, sock);
         return leave_rest(s, sock, why, stays);
     }
-    let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
+    let patience = Patience::with_others(s, PATIENCE_MS * 1_000_000, MOMENT_NS);
+    let until = patience.until();
     if linked::has_closed(s) && ends(sock, until) {
         return leave_rest(s, sock, why, stays);
     }
@@ -57,6 +61,7 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
             if has_ended(s) {
                 return leave_rest(s, sock, why, stays);
             }
+            patience.was_in_vain();
             told_late(s, sock, stays);
             return false;
         }
@@ -74,6 +79,7 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
         }
         // The peer's own way back and our request have crossed: what that has left in the ring is taken up as well.
         if back == Back::NotYet || s.is_linked() || clock::now_ns() > until {
+            patience.was_in_vain();
             return too_late(s, sock, why, stays);
         }
     }

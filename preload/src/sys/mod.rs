@@ -24,6 +24,7 @@ pub mod postponed;
 pub mod probe;
 pub mod proc;
 pub mod processor;
+pub mod rests;
 pub mod rights;
 pub mod scratch;
 pub mod spare;

@@ -1,7 +1,7 @@
 //! Owns: what is done to a connection that is proved and in memory.
 
 use crate::link::{Link, PATIENCE, READY, until};
-use crate::region::{Kind, LEN, Region, at};
+use crate::region::{Kind, LEN, RING_MAX, Region, at};
 use anyhow::{Context, Result, bail, ensure};
 use smcr_proto::rendezvous::{VERSION_HIGH, VERSION_LOW};
 use std::net::SocketAddr;
@@ -281,5 +281,23 @@ pub fn stall(to: SocketAddr) -> Result<()> {
     println!("stalled");
     std::io::Write::flush(&mut std::io::stdout())?;
     std::thread::sleep(PATIENCE * 3);
+    Ok(())
+}
+
+/// Keeps the region of a connection that has ended: what the server has written there, and was read, must not stay on its account.
+pub fn keep(to: SocketAddr) -> Result<()> {
+    let mut link = establish(to)?;
+    let mut is_written = false;
+    for i in 0..40u8 {
+        let message = [i; 4000];
+        link.ring(&message);
+        link.expect(&message)?;
+        is_written |= link.region.first_page()? < RING_MAX;
+    }
+    ensure!(is_written, "the server's ring was never more than the header's page");
+    link.tcp.shutdown(std::net::Shutdown::Write)?;
+    until("the server closes", || Ok(link.is_over().then_some(())))?;
+    until("its pages", || Ok((link.region.first_page()? >= RING_MAX).then_some(())))?;
+    println!("kept nothing");
     Ok(())
 }

@@ -32,6 +32,7 @@ fn main() -> Result<()> {
         "fuzz" => attacks::fuzz(to.parse()?, rest),
         "claim" => claims::claim(to.parse()?, rest),
         "stall" => attacks::stall(to.parse()?),
+        "keep" => attacks::keep(to.parse()?),
         "offer" => offers::run(to.parse()?, rest),
         "hold" => held::hold(to.parse()?, rest),
         "hoard" => hoard::hoard(to.parse()?, rest),

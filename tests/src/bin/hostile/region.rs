@@ -110,6 +110,13 @@ impl Region {
         Ok(region)
     }
 
+    /// Where the first page lies that anybody has written to.
+    pub fn first_page(&self) -> io::Result<usize> {
+        // SAFETY: a plain system call.
+        let at = unsafe { libc::lseek(self.fd.as_raw_fd(), 0, libc::SEEK_DATA) };
+        usize::try_from(at).map_err(|_| io::Error::last_os_error())
+    }
+
     /// A word anywhere in the region.
     pub fn word(&self, off: usize) -> &AtomicU64 {
         assert!(off.is_multiple_of(8) && off + 8 <= LEN);
