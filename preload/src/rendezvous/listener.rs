@@ -21,7 +21,7 @@ static GAP_US: AtomicU64 = AtomicU64::new(20);
 const MOST_US: u64 = 200;
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 /// Channels taken in one look: who makes them faster does not hold the thread that looks.
-const AT_ONCE: u32 = 16;
+const AT_ONCE: usize = 16;
 
 /// The name number of this process's socket; makes the socket at the first call.
 pub fn name() -> Res<u64> {
@@ -98,22 +98,25 @@ fn accept_some() -> bool {
         return false;
     }
     let mut any = false;
+    let (mut refused, mut count) = ([-1; AT_ONCE], 0);
     for _ in 0..AT_ONCE {
-        if porter::are_all_away() {
+        if porter::are_all_away() || porter::is_hurried() {
             break; // a stranger's channel could not be closed
         }
         let Ok(channel) = net::accept(sock) else { break };
         any = true;
         let channel = fd::park(channel);
         // A socket that listens shows what those see who connect to it: us, as we were then.
-        let (Ok(who), Ok(own)) = (net::peer_credentials(channel), net::peer_credentials(sock)) else {
-            porter::let_go(&[channel]);
-            continue;
-        };
-        if !peers::admits(who.uid, own.uid) || peers::add(channel, 0, who, own.uid).is_none() {
-            porter::let_go(&[channel]);
+        let who = net::peer_credentials(channel).ok().zip(net::peer_credentials(sock).ok());
+        let is_taken = who.is_some_and(|(who, own)| {
+            peers::admits(who.uid, own.uid) && peers::add(channel, 0, who, own.uid).is_some()
+        });
+        if !is_taken {
+            refused[count] = channel;
+            count += 1;
         }
     }
+    porter::let_go(&refused[..count]); // by one porter
     any
 }
 

@@ -13,9 +13,9 @@
 
 mod work;
 
-use super::{Errno, Sysno, call, fd, left, mem, proc, start};
+use super::{Errno, Sysno, call, clock, fd, left, mem, proc, start};
 use libc::c_int;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// At a time. Each may wait for long: who holds them all has strangers stay on TCP.
 const MOST: usize = 8;
@@ -101,6 +101,33 @@ impl Drop for Hired {
     }
 }
 
+/// How often they are sent for what strangers do. One takes as long as a copy of our table, where who makes it necessary spends a
+/// system call.
+struct Pace(AtomicU64);
+
+impl Pace {
+    /// At once, and then one in so many ns.
+    const BURST: u64 = 256;
+    const GAP_NS: u64 = 2_000_000;
+
+    /// Whether one more is too many at `now`.
+    fn is_exceeded(&self, now: u64) -> bool {
+        self.0.load(Relaxed) > now + (Self::BURST - 1) * Self::GAP_NS
+    }
+
+    /// One was sent.
+    fn took_one(&self, now: u64) {
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |paid| Some(paid.max(now) + Self::GAP_NS));
+    }
+}
+
+static PACE: Pace = Pace(AtomicU64::new(0));
+
+/// Whether strangers are to wait: so many porters were sent of late. What was let go of is closed all the same.
+pub fn is_hurried() -> bool {
+    PACE.is_exceeded(clock::now_ns())
+}
+
 /// Threads that have sent one which may have a copy of our table.
 static ABOUT: AtomicU32 = AtomicU32::new(0);
 
@@ -109,6 +136,9 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Looks at the first message of a channel, which has descriptors.
 pub fn weigh(channel: c_int, fits: Fits) -> Verdict {
+    if is_hurried() {
+        return Verdict::Unknown;
+    }
     proc::with_signals_blocked(|| {
         let Some(hired) = hire(Some(fits), &[channel]) else { return Verdict::Unknown };
         let e = hired.errand;
@@ -297,6 +327,7 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<Hired> {
         place.is_held.store(false, Release);
         return None;
     };
+    PACE.took_one(clock::now_ns());
     place.pid.store(pid, Release);
     Some(Hired { place, errand })
 }
@@ -351,6 +382,26 @@ mod tests {
         rights::send_with_fds(theirs, b"event", &[event]).expect("sent");
         assert_eq!(weigh(ours, is_event), Verdict::Hostile);
         [event, ours, theirs, fds[0]].into_iter().for_each(fd::close);
+    }
+
+    #[test]
+    fn many_at_once_are_followed_by_few() {
+        let pace = Pace(AtomicU64::new(0));
+        let sent = |from: u64, to: u64| {
+            let mut n = 0;
+            for now in from..to {
+                while !pace.is_exceeded(now) {
+                    pace.took_one(now);
+                    n += 1;
+                }
+            }
+            n
+        };
+        let begin = 1_000_000_000;
+        assert_eq!(sent(begin, begin + 1), Pace::BURST);
+        assert_eq!(sent(begin + 1, begin + Pace::GAP_NS), 0);
+        assert_eq!((1..=10).map(|n| sent(begin + n * Pace::GAP_NS, begin + n * Pace::GAP_NS + 1)).sum::<u64>(), 10);
+        assert_eq!(sent(9 * begin, 9 * begin + 1), Pace::BURST, "after a rest");
     }
 
     #[test]
