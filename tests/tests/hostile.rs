@@ -5,7 +5,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, attacked, everybody, here, hostile, hostile_as, is_root, survive};
+use hostile_common::{Talker, attack, attack_as, attacked, attacked_when, everybody, here, hostile, hostile_as, is_root, survive};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
 use smcr_tests::dice;
@@ -147,8 +147,8 @@ fn a_peer_that_reads_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Somebody holds more channels than there is room for: others are on TCP at worst, and are
-/// accelerated again when they are gone.
+/// Somebody holds more channels than there is room for: others are on TCP at worst, those of the server's user only while
+/// it is one of these, and are accelerated again when they are gone.
 #[test]
 fn channels_held_by_a_stranger() -> Result<()> {
     for who in everybody() {
@@ -162,8 +162,41 @@ fn channels_held_by_a_stranger() -> Result<()> {
         let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
         t.exchange(2_000_000)?;
         t.end()?;
+        if who.is_some() {
+            await_room(&net).with_context(|| format!("{who:?}, meanwhile"))?; // other users have a part of it
+        }
         drop(squatter);
         await_room(&net).with_context(|| format!("{who:?}"))?;
+    }
+    Ok(())
+}
+
+/// The same towards a server with few descriptors, which are the program's: third parties get a part of them, and a client of the
+/// server's own user has what it needs meanwhile.
+#[test]
+fn few_descriptors_and_strangers() -> Result<()> {
+    const LIMIT: libc::rlim_t = 256;
+    if !is_root() {
+        return Ok(());
+    }
+    for who in ["nobody", "namespace", "unmapped"] {
+        let net = Net::new()?;
+        let limited = || {
+            let limit = libc::rlimit { rlim_cur: LIMIT, rlim_max: LIMIT };
+            // SAFETY: a plain system call on a local.
+            if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        let server = attacked_when(&net, "threads", limited)?;
+        let open = || -> Result<u64> { Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count() as u64) };
+        let before = open()?;
+        let squatter = hostile_as(&net, Some(who), &["squat", &here(), "400"]).start()?;
+        eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
+            .with_context(|| format!("{who}: {:?}", squatter.so_far()))?;
+        // A client may come while the server has still to look at the channels before its own: then it stays on TCP, and the next one doesn't.
+        await_room(&net).with_context(|| who)?;
+        let now = open()?;
+        println!("{who}: {}; {before} descriptors before, {now} now", squatter.so_far().0.trim());
+        ensure!(now <= before + LIMIT / 4, "{who}: {before} descriptors before, {now} now");
     }
     Ok(())
 }
@@ -207,6 +240,20 @@ fn memory_beyond_its_limits() -> Result<()> {
         // A channel of each process that was here may be open; connections were 40.
         let leaked = Census::of(server.pid())?.leaked_since(&before, 4, 2048);
         ensure!(leaked.is_empty(), "{mode}: {leaked:?}");
+    }
+    Ok(())
+}
+
+/// Another user keeps the memory of connections that have ended.
+#[test]
+fn memory_that_is_kept() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    for (mode, who) in MODES.into_iter().zip(["nobody", "namespace", "unmapped"].into_iter().cycle()) {
+        let net = Net::new()?;
+        let _server = attacked(&net, mode, &[])?;
+        attack_as(&net, Some(who), &["keep", &here()]).with_context(|| format!("{mode}, {who}"))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, server, stays_filtered, worth};
+use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, refusals, server, stays_filtered, worth};
 use crate::engine::begin::count_receives;
 use crate::engine::{offer, shadow};
 use crate::family::sock::{Sock, role, step};
@@ -119,6 +119,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     control::decide_peer(f.uid)?;
     let slot = match peers::find(name) {
         Some(slot) => slot,
+        None if refusals::has(name) => return Err(Reason::PeerSilent),
         None => connect(name, f.uid)?,
     };
     let peer = peers::get(slot).ok_or(Reason::NoResources)?;
@@ -203,6 +204,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     let (raw, len) = net::abstract_name(&channel_name(name)[..15]);
     if net::with_addr(Sysno::connect, sock, &raw[..len]).is_err() {
         fd::close(sock);
+        refusals::note(name);
         return Err(Reason::PeerSilent);
     }
     let sock = fd::park(sock);
@@ -245,6 +247,9 @@ fn hear(s: &'static Sock) {
         return;
     }
     if read(peer, super::heard) == Read::Gone {
+        if !peer.has_spoken() {
+            refusals::note(peer.name());
+        }
         peer.lost();
         refused(s, Reason::PeerSilent);
     } else {

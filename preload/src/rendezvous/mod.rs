@@ -17,6 +17,7 @@ mod listener;
 pub mod mark;
 mod owner;
 pub mod pending;
+mod refusals;
 pub mod rest;
 mod server;
 pub mod smc;

@@ -8,17 +8,22 @@
 use super::peers::{self, Peer};
 use crate::control;
 use crate::sys::{clock, proc};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The part of RLIMIT_NOFILE: one in so many.
 const PART: u64 = 8;
 /// A channel that has just come has its offer behind it.
 const FRESH_US: u64 = 20_000;
+/// Where there is none, it is not looked for again for so long: who was refused comes again with each message.
+const REST_US: u64 = 10_000;
 /// [`LIMIT`] before it is known.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The budget when it was last asked for.
 static LIMIT: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// The tick until which there is none: for strangers, and for those of our own user.
+static FULL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 fn limit() -> u32 {
     let known = LIMIT.load(Relaxed);
@@ -46,7 +51,20 @@ fn has_room(is_kin: bool) -> bool {
 /// Whether a peer may have one more; a channel that nobody uses may have to go for it.
 pub fn admits(is_kin: bool) -> bool {
     const TRIES: u32 = 8;
-    has_room(is_kin) || (0..TRIES).any(|_| dismiss_one(is_kin) && has_room(is_kin))
+    let (full, now) = (&FULL[usize::from(is_kin)], clock::ticks());
+    if now < full.load(Relaxed) {
+        return false;
+    }
+    let admits = has_room(is_kin) || (0..TRIES).any(|_| dismiss_one(is_kin) && has_room(is_kin));
+    if !admits {
+        full.store(now + clock::ticks_of_us(REST_US), Relaxed);
+    }
+    admits
+}
+
+/// A channel has ended.
+pub fn has_room_again() {
+    FULL.iter().for_each(|full| full.store(0, Relaxed));
 }
 
 /// Closes the channel that has been idle for longest: a stranger's, before one of our own user's goes for one of those.

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*}
 
 /// Most peers of one process.
 pub const PEERS: usize = 512;
+/// So many of them of other users, who may come for nothing: there is room for those of our own.
+const STRANGERS: usize = PEERS / 2;
 
 /// One peer. Private memory of this process; a forked child has its own copy.
 pub struct Peer {
@@ -143,6 +145,10 @@ pub fn admits(uid: u32, own_uid: u32) -> bool {
 /// Takes a slot for a new channel, with one reference. `own_uid`: ours, as the peer sees it on the channel, so that both
 /// come to the same about each other.
 pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u32> {
+    let kinship = if is_own(who.uid, own_uid) { KIN } else { STRANGER };
+    if kinship == STRANGER && all().filter(|(_, p)| !p.is_kin()).count() >= STRANGERS {
+        return None;
+    }
     for (i, p) in TABLE.iter().enumerate() {
         if p.refs.load(Relaxed) != 0 || p.refs.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
             continue;
@@ -151,7 +157,7 @@ pub fn add(channel: i32, name: u64, who: libc::ucred, own_uid: u32) -> Option<u3
         p.pid.store(who.pid as u32, Relaxed);
         p.uid.store(who.uid, Relaxed);
         p.since.store(clock::ticks(), Relaxed);
-        p.kinship.store(if is_own(who.uid, own_uid) { KIN } else { STRANGER }, Relaxed);
+        p.kinship.store(kinship, Relaxed);
         for t in p.told.iter().chain(&p.taken) {
             t.store(0, Relaxed);
         }
@@ -271,6 +277,7 @@ impl Peer {
             mem::unmap(page, waiters::LEN);
         }
         self.refs.store(0, Release);
+        budget::has_room_again();
     }
 
     /// Nothing uses it but what keeps a peer that connected to us: if that has ended, what it gave us goes now. Otherwise
@@ -343,6 +350,16 @@ impl Peer {
     /// Pid and uid as the kernel vouched for them when the channel was made.
     pub fn who(&self) -> (u32, u32) {
         (self.pid.load(Relaxed), self.uid.load(Relaxed))
+    }
+
+    /// The name by which it was found; 0 where it connected to us, or has ended.
+    pub fn name(&self) -> u64 {
+        self.name.load(Relaxed)
+    }
+
+    /// Whether it has ever said anything: its sleep page comes with the first message.
+    pub fn has_spoken(&self) -> bool {
+        !self.page.load(Relaxed).is_null()
     }
 
     /// Whether the channel may be read by this process.

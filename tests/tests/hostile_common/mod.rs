@@ -39,6 +39,21 @@ pub fn attacked<'a>(net: &'a Net, mode: &str, variables: &[(&str, &str)]) -> Res
     server_with(net, Load::Library, mode, &[], &variables)
 }
 
+/// As [`attacked`], where `before` is done in the server's process first.
+pub fn attacked_when<'a>(
+    net: &'a Net,
+    mode: &str,
+    before: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
+) -> Result<Running<'a>> {
+    let mut program = Program::new(net, Load::Library, compiled("echo_many")?).args([mode, &PORT.to_string()]).before_exec(before);
+    if flipping() {
+        program = program.env("SMCR_FLIP", "0");
+    }
+    let running = program.start()?;
+    net.wait_listen(PORT).with_context(|| format!("{:?}", running.so_far()))?;
+    Ok(running)
+}
+
 /// As [`server`] with variables of its environment.
 pub fn server_with<'a>(
     net: &'a Net,
