@@ -53,7 +53,12 @@ pub const fn announced(rate: u64) -> Option<u64> {
 
 /// A rate that proves: never taken for an announcement, and far beyond any network.
 pub const fn proof_rate(random: u64) -> u64 {
-    (random >> 3) | 1 << 62
+    (random >> 4) | 1 << 62
+}
+
+/// Whether it is one, also as versions before this made them. The accepting side puts it on its socket: any other would slow that down, or say something to who has it next.
+const fn proves(rate: u64) -> bool {
+    rate >> 61 == 0b010 && announced(rate).is_none()
 }
 
 /// Top 24 bits of a [`Legacy`]. Its first bits are those of no proof; far beyond any network as well.
@@ -219,14 +224,15 @@ impl Message {
         let message = match raw[4] {
             1 => {
                 let versions = (u16_at(raw, 8)?, u16_at(raw, 10)?);
-                if versions.0 > versions.1 {
+                let rate = u64_at(raw, 24)?;
+                if versions.0 > versions.1 || !proves(rate) {
                     return Err(Malformed::Value);
                 }
                 Message::Offer(Offer {
                     versions,
                     id: u32_at(raw, 12)?,
                     cookie: u64_at(raw, 16)?,
-                    rate: u64_at(raw, 24)?,
+                    rate,
                 })
             }
             2 => Message::Answer(Answer {
@@ -284,6 +290,22 @@ mod tests {
                 let n = m.emit(&mut buf, page);
                 assert_eq!(Message::parse(&buf[..n]), Ok((m, page)));
             }
+        }
+    }
+
+    #[test]
+    fn an_offer_with_another_rate_is_refused() {
+        let legacy = Legacy { heir: 1, connected: true, others: 0 }.rate().expect("a process number");
+        let parsed = |rate| {
+            let mut buf = [0; MAX_MESSAGE];
+            let n = Message::Offer(Offer { versions: (1, 3), cookie: 9, id: 77, rate }).emit(&mut buf, false);
+            Message::parse(&buf[..n]).map(|_| ())
+        };
+        for rate in [0, 1, u64::MAX, 1 << 61, 1 << 63, (1 << 62) - 1, announcement(7), legacy] {
+            assert_eq!(parsed(rate), Err(Malformed::Value), "{rate:x}");
+        }
+        for random in [0, 1, u64::MAX] {
+            assert_eq!(parsed(proof_rate(random)), Ok(()));
         }
     }
 

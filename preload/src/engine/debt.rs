@@ -113,3 +113,40 @@ pub fn settle(s: &Sock, sock: i32) {
         let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLOUT, revents: 0 }], 10);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::proc;
+    use crate::transport::region::RING_MAX;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn another_user_who_does_not_read_what_he_has_asked_for_is_not_waited_for_again() {
+        // SAFETY: all zero is a fresh record.
+        let s: Sock = unsafe { std::mem::zeroed() };
+        let mut ring = vec![0u8; RING_MAX];
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        net::set_opt(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &4096).unwrap();
+        let mut own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _peer = listener.accept().unwrap();
+        net::set_opt(own.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &4096).unwrap();
+        own.set_nonblocking(true).unwrap();
+        let mut full = 0;
+        while full < 5 {
+            full = if own.write(&[0; 65536]).is_ok() { 0 } else { full + 1 };
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        s.peer_uid.store(proc::euid() + 1, Relaxed);
+        s.peer_pid.store(1, Relaxed);
+        s.tx.size.store(RING_MAX as u32, Relaxed);
+        s.tx.ring.store(ring.as_mut_ptr(), Relaxed);
+        s.tx.cursor.store(RING_MAX as u64, Relaxed);
+        owe(&s, 0, 0);
+        settle(&s, own.as_raw_fd());
+        assert!(end::was_ours(&s), "it was reset");
+        assert!(Patience::with_others(&s, 60_000_000_000, 0).is_over());
+    }
+}

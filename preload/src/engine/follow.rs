@@ -302,7 +302,7 @@ pub fn follow_to_tcp(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> Followed {
         // An end found in the kernel is the end of the stream, whatever was announced.
         Some(_) if s.rx.end.load(Relaxed) != 0 => {}
         // Only doorbells stand before the mark, and all of them were counted before it was made.
-        Some(n) if n as i64 > i64::from(bell::unread(s, dir)) => return Followed::Broken,
+        Some(n) if n > bell::unread(s, dir).max(0) as u64 => return Followed::Broken,
         Some(_) => return Followed::NotYet,
     }
     if !signals::quietly(|| to_tcp(s, dir, passed)) {

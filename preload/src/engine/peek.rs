@@ -86,7 +86,7 @@ pub fn behind_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, pee
     if ahead(s, dir) == 0 || peeked < ring {
         return 0;
     }
-    let skip = at_kernel(s, dir, 1) as usize + peeked - ring;
+    let skip = (at_kernel(s, dir, 1) as usize).saturating_add(peeked - ring);
     if skip == 0 && from > 0 && fd::is_at_mark(sock) {
         return 0;
     }

@@ -286,6 +286,7 @@ fn from_ring(
     let Some((ring, size)) = bulk::ring_to_read(s, dir) else {
         return Step::Failed(end::broken(s, sock));
     };
+    let n = n.min(size); // what is there was counted with the size that was claimed then
     let tail = s.rx.cursor.load(Relaxed);
     let copy = |pos: u64, at: usize, n: usize| {
         let mut pos = pos;
@@ -385,5 +386,26 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
         Some(step) => step,
         None if s.has(flag::SHUT_RD) => Step::End,
         None => Step::Empty,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is there was counted while the peer claimed a larger ring.
+    #[test]
+    fn no_more_is_copied_than_the_ring_has() {
+        // SAFETY: all zero is a fresh record, and so is a direction of a page.
+        let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let (mut ring, mut to) = (vec![7u8; region::RING_MIN], vec![0u8; 2 * region::RING_MIN]);
+        s.rx.ring.store(ring.as_mut_ptr(), Relaxed);
+        dir.size.store(region::RING_MIN as u32, Relaxed);
+        let part = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
+        // SAFETY: memory of this test's.
+        let bufs = unsafe { Bufs::new(&part) };
+        let step = from_ring(&s, -1, &dir, &bufs, 0, libc::MSG_PEEK, 2 * region::RING_MIN);
+        assert!(matches!(step, Step::Moved(region::RING_MIN)));
+        assert!(to[..region::RING_MIN].iter().all(|b| *b == 7) && to[region::RING_MIN..].iter().all(|b| *b == 0));
     }
 }
