@@ -43,7 +43,8 @@ impl Patience {
 
     fn begin(who: u64, ns: u64, least: u64) -> Patience {
         let since = clock::now_ns();
-        let ns = if RESTS.has(who, since) { least } else { ns };
+        // Where there is no place for more who were waited for in vain, nobody is.
+        let ns = if RESTS.has(who, since) || RESTS.is_full(since) { least } else { ns };
         Patience { who, since, until: since + ns }
     }
 

@@ -202,9 +202,11 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let sock = net::socket(libc::AF_UNIX, kind, 0).map_err(|_| Reason::NoResources)?;
     let (raw, len) = net::abstract_name(&channel_name(name)[..15]);
-    if net::with_addr(Sysno::connect, sock, &raw[..len]).is_err() {
+    if let Err(e) = net::with_addr(Sysno::connect, sock, &raw[..len]) {
         fd::close(sock);
-        refusals::note(name);
+        if e.0 != libc::EAGAIN {
+            refusals::note(name); // not one whose queue is full, for the moment
+        }
         return Err(Reason::PeerSilent);
     }
     let sock = fd::park(sock);

@@ -17,17 +17,14 @@ impl<const N: usize> Rests<N> {
         Rests([const { Rest { who: AtomicU64::new(0), until: AtomicU64::new(0) } }; N])
     }
 
-    /// Whether they are left alone at `now`. Where there is no place for more of them, all others are as well.
+    /// Whether they are left alone at `now`.
     pub fn has(&self, who: u64, now: u64) -> bool {
-        let mut is_full = true;
-        for rest in &self.0 {
-            let lasts = rest.until.load(Relaxed) > now;
-            if lasts && rest.who.load(Relaxed) == who {
-                return true;
-            }
-            is_full &= lasts;
-        }
-        is_full
+        self.0.iter().any(|rest| rest.until.load(Relaxed) > now && rest.who.load(Relaxed) == who)
+    }
+
+    /// Whether there is no place for more of them at `now`.
+    pub fn is_full(&self, now: u64) -> bool {
+        self.0.iter().all(|rest| rest.until.load(Relaxed) > now)
     }
 
     /// They are, from `now` until then. Of two threads that take the same place one is remembered.
@@ -45,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rests_for_its_time_and_all_where_they_are_too_many() {
+    fn each_rests_for_its_time_and_it_is_known_where_they_are_too_many() {
         let t = Rests::<4>::none();
         assert!(!t.has(7, 1000));
         t.begin(7, 1000, 2000);
@@ -56,8 +53,8 @@ mod tests {
         t.begin(101, 1000, 2000);
         assert!(!t.has(8, 1000));
         t.begin(99, 1000, 1500);
-        assert!(t.has(8, 1000), "too many");
-        assert!(!t.has(8, 1500));
+        assert!(t.is_full(1000) && !t.has(8, 1000), "too many");
+        assert!(!t.is_full(1500));
         t.begin(8, 1500, 3000);
         assert!(t.has(8, 2999) && !t.has(99, 2999));
     }
