@@ -103,6 +103,7 @@ pub fn look() {
 /// connection begins. Pages that are mapped are followed as before. A forked child inherits both.
 pub fn restrict() {
     RESTRICTED.store(true, Relaxed);
+    crate::sys::few::ask_no_more();
     crate::sys::porter::stop();
 }
 

@@ -4,6 +4,7 @@
 
 use super::place;
 use crate::log;
+use crate::sys::few::Brief;
 use crate::sys::{Errno, Res, fd, mem, proc};
 use smcr_proto::control::{self, Drains, LEN, Page, ReadError, Target, WORDS};
 use std::ffi::CStr;
@@ -101,9 +102,8 @@ impl Mapped {
         };
         let Some(path) = path else { return void };
         // Not there: what is mapped holds on, since a chroot(2) hides the path and changes nothing.
-        let Ok(file) = fd::open_untrusted(path) else { return void };
-        let found = self.take(file, uid, path, first);
-        fd::close(file);
+        let Ok(file) = Brief::open(|| fd::open_untrusted(path)) else { return void };
+        let found = self.take(file.fd(), uid, path, first);
         void || found
     }
 

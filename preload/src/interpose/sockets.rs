@@ -5,6 +5,7 @@ use super::{guarded, hooks};
 use crate::engine::{self, close, switch};
 use crate::family::sock::flag;
 use crate::rendezvous::smc::{backlog, declined};
+use crate::sys::few;
 use crate::sys::net::Addr;
 use crate::sys::probe::is_there;
 use crate::table::{full, life, options};
@@ -194,7 +195,8 @@ unsafe fn peer(addr: *const sockaddr, len: socklen_t) -> Option<Addr> {
 ///
 /// # Safety
 /// The address and its length must be valid or null, as the program promised the kernel.
-unsafe fn accept_with(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+unsafe fn accept_with(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int, real: impl Fn() -> c_int) -> c_int {
+    let real = || few::call(&real);
     let Some(listener) = table::sock(fd).filter(|l| backlog::enter(l)) else {
         let new = real();
         accepted(fd, new, flags);

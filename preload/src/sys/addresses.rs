@@ -1,7 +1,8 @@
 //! The IPv4 addresses of this network namespace and their subnets, as rtnetlink tells them: each of an interface, where
 //! ioctl shows the first alone. Used by `verbs::port`.
 
-use super::{Errno, Res, fd, net};
+use super::few::Brief;
+use super::{Errno, Res, net};
 
 /// Each address with the length of its prefix.
 pub struct Addresses(Vec<([u8; 4], u8)>);
@@ -30,10 +31,7 @@ impl Addresses {
 }
 
 fn dump() -> Res<Vec<([u8; 4], u8)>> {
-    let nl = net::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)?;
-    let found = ask(nl);
-    fd::close(nl);
-    found
+    ask(Brief::open(|| net::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE))?.fd())
 }
 
 fn ask(nl: i32) -> Res<Vec<([u8; 4], u8)>> {

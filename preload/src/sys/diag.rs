@@ -2,8 +2,9 @@
 //!
 //! Called by `rendezvous`: on the connecting side, and where a connection comes by a message. Accepting one never needs netlink.
 
+use super::few::Brief;
 use super::net::Addr;
-use super::{Errno, Res, fd, net};
+use super::{Errno, Res, net};
 
 /// What is known of the peer's socket.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +67,8 @@ fn ask<'a>(req: &mut [u8], answer: &'a mut [u8]) -> Res<&'a [u8]> {
     req[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     req[6..8].copy_from_slice(&1u16.to_ne_bytes());
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let nl = net::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG)?;
-    let n = net::send_slice(nl, req, 0).and_then(|_| net::recv_slice(nl, answer, 0));
-    fd::close(nl);
-    n.map(|n| &answer[..n])
+    let nl = Brief::open(|| net::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG))?;
+    net::send_slice(nl.fd(), req, 0).and_then(|_| net::recv_slice(nl.fd(), answer, 0)).map(|n| &answer[..n])
 }
 
 const BAD: Errno = Errno(libc::EBADMSG);
@@ -170,6 +169,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_a_pair_find_each_other() {
+        use crate::sys::fd;
         use std::os::fd::AsRawFd;
         let inode = |end: &std::os::unix::net::UnixStream| fd::stat(end.as_raw_fd()).expect("fstat").st_ino;
         let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");

@@ -2,7 +2,8 @@
 //!
 //! Used by `verbs::port` for what /sys shows of RDMA devices, and where /proc is asked for descriptors.
 
-use super::{Res, Sysno, call, fd};
+use super::few::Brief;
+use super::{Res, Sysno, call};
 use libc::c_int;
 
 /// Place of the length and of the name in a linux_dirent64.
@@ -14,11 +15,11 @@ pub fn names(path: &std::ffi::CStr, mut f: impl FnMut(&[u8])) -> Res<()> {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_DIRECTORY) as usize;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: the path is NUL-terminated.
-    let dir = unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }? as c_int;
+    let dir = Brief::open(|| unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags, 0, 0, 0]) }.map(|fd| fd as c_int))?;
     let mut buf = [0u8; 2048];
     while let Ok(n @ 1..) =
         // SAFETY: the kernel writes into the array, at most its length.
-        unsafe { call(Sysno::getdents64, [dir as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
+        unsafe { call(Sysno::getdents64, [dir.fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
     {
         let mut entries = &buf[..n];
         while entries.len() > NAME {
@@ -31,7 +32,6 @@ pub fn names(path: &std::ffi::CStr, mut f: impl FnMut(&[u8])) -> Res<()> {
             entries = &entries[len..];
         }
     }
-    fd::close(dir);
     Ok(())
 }
 

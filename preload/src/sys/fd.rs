@@ -1,5 +1,6 @@
 //! Descriptors: read, write, close, dup, flags, poll, epoll, eventfd, all raw.
 
+use super::few::Brief;
 use super::{Errno, Res, Sysno, call, unpolled};
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
@@ -57,13 +58,8 @@ fn moved_away(fd: c_int) -> c_int {
     }
     let places = if several { &[PARK_LOW][..] } else { &[PARK, 512, 192, PARK_LOW][..] };
     for min in places {
-        if let Ok(high) = dup_from(fd, *min) {
-            if several && high >= 64 && fd < 64 {
-                close(high);
-                return fd;
-            }
-            close(fd);
-            return high;
+        if let Ok(high) = Brief::open(|| dup_from(fd, *min)) {
+            return if several && high.fd() >= 64 && fd < 64 { fd } else { high.instead_of(fd) };
         }
     }
     fd
@@ -340,9 +336,7 @@ pub fn open_untrusted(path: &std::ffi::CStr) -> Res<c_int> {
 
 /// Reads a small file whole, as much as fits.
 pub fn read_file<'a>(path: &std::ffi::CStr, buf: &'a mut [u8]) -> Res<&'a [u8]> {
-    let fd = open_read(path)?;
+    let file = Brief::open(|| open_read(path))?;
     // SAFETY: the slice is valid for writes.
-    let r = unsafe { read(fd, buf.as_mut_ptr(), buf.len()) };
-    close(fd);
-    r.map(|n| &buf[..n])
+    unsafe { read(file.fd(), buf.as_mut_ptr(), buf.len()) }.map(|n| &buf[..n])
 }

@@ -12,6 +12,7 @@ pub mod device;
 pub mod diag;
 pub mod dir;
 pub mod fd;
+pub mod few;
 pub mod filter;
 pub mod held;
 pub mod jump;

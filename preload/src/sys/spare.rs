@@ -3,6 +3,7 @@
 //! Made with the service thread of the links, when there are numbers, and never again: a later one could be the program's last. What was
 //! duplicated gives the number back ([`give_back`]). Used by the way back to TCP, and by a close for it.
 
+use super::few::{self, Brief};
 use super::{Errno, Res, fd};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
@@ -19,8 +20,10 @@ pub fn make() {
 
 /// Duplicates a descriptor of the program, in the place of the spare one if there is no other. EMFILE: nor is there that; it may be later.
 pub fn duplicate(number: i32) -> Res<i32> {
-    let refused = match fd::dup_from(number, 3) {
-        Ok(own) => return Ok(fd::park(own)),
+    let refused = match Brief::open(|| fd::dup_from(number, 3)) {
+        // The last one is the program's, while there is the spare one.
+        Ok(own) if SPARE.load(Relaxed) < 0 || few::are_left(own.fd(), 1) => return Ok(fd::park(own.keep())),
+        Ok(_) => Errno(libc::EMFILE),
         Err(e) => e,
     };
     // Whoever takes it has it alone.

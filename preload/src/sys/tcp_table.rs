@@ -3,6 +3,7 @@
 //! Called by `rendezvous::owner`.
 
 use super::fd;
+use super::few::Brief;
 use super::net::Addr;
 
 /// So much of the table is read: some 28,000 sockets, of which many may be left behind by closed connections (TIME_WAIT). About 40 ms.
@@ -11,11 +12,9 @@ const MOST: usize = 4 << 20;
 /// The uid of the established socket whose own address is `own` and whose peer is `peer`.
 pub fn owner(own: &Addr, peer: &Addr) -> Option<u32> {
     let is_v4 = i32::from(own.family) == libc::AF_INET;
-    let table = fd::open_read(if is_v4 { c"/proc/self/net/tcp" } else { c"/proc/self/net/tcp6" }).ok()?;
+    let table = Brief::open(|| fd::open_read(if is_v4 { c"/proc/self/net/tcp" } else { c"/proc/self/net/tcp6" })).ok()?;
     // SAFETY: the slice is valid for writes.
-    let found = search(own, peer, |buf| unsafe { fd::read(table, buf.as_mut_ptr(), buf.len()) }.ok());
-    fd::close(table);
-    found
+    search(own, peer, |buf| unsafe { fd::read(table.fd(), buf.as_mut_ptr(), buf.len()) }.ok())
 }
 
 fn search(own: &Addr, peer: &Addr, mut read: impl FnMut(&mut [u8]) -> Option<usize>) -> Option<u32> {

@@ -15,7 +15,7 @@ use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, process};
 use crate::rendezvous::{self, legacy};
-use crate::sys::{fd, proc, thread};
+use crate::sys::{fd, few, proc, thread};
 use crate::transport::{peers, waiters};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
@@ -134,6 +134,7 @@ pub fn in_child() {
     process::forget_tid();
     process::forget_children();
     family::apart::relate();
+    few::forget_in_child();
     family::forget_in_child();
     control::forget_in_child();
     waiters::forget_in_child();

@@ -7,7 +7,7 @@
 
 use super::peers::{self, Peer};
 use crate::control;
-use crate::sys::{clock, proc};
+use crate::sys::{clock, few, proc};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The part of RLIMIT_NOFILE: one in so many.
@@ -45,7 +45,7 @@ fn taken(of_strangers: bool) -> u32 {
 /// Whether there is room for one more.
 fn has_room(is_kin: bool) -> bool {
     let most = limit();
-    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2))
+    few::are_left(2, 2) && taken(false) < most && (is_kin || taken(true) < most.div_ceil(2))
 }
 
 /// Whether a peer may have one more; a channel that nobody uses may have to go for it.

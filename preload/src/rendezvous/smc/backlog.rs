@@ -17,6 +17,7 @@ use crate::engine::close;
 use crate::family::sock::{Sock, flag};
 use crate::link::lock::now;
 use crate::log;
+use crate::sys::few::{self, Brief};
 use crate::sys::{Errno, Sysno, fd, net};
 use smcr_proto::smc::Time;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -371,7 +372,12 @@ impl Listener {
         raw[2..4].copy_from_slice(&local.port.to_be_bytes());
         raw[4..8].copy_from_slice(&ip);
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let ours = net::socket(libc::AF_INET, kind, 0).ok().map(fd::park)?;
+        let ours = Brief::open(|| net::socket(libc::AF_INET, kind, 0)).ok()?;
+        // One for the connection that it stands for, and one for the program.
+        if !few::are_left(ours.fd(), 2) {
+            return None;
+        }
+        let ours = fd::park(ours.keep());
         let made = matches!(net::with_addr(Sysno::connect, ours, &raw), Ok(_) | Err(Errno(libc::EINPROGRESS)));
         // Where the queue is full it is not connected yet, and has no peer that could be asked for.
         match net::local_addr(ours).ok().and_then(|a| key(&a)).filter(|_| made) {

@@ -22,7 +22,8 @@ use super::learn_names;
 use super::mark::{self, Shown};
 use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
-use crate::link::lock;
+use crate::link::{cover, lock};
+use crate::sys::few::{self, Brief};
 use crate::sys::{fd, net};
 use crate::verbs::{fit, load, port};
 use crate::{config, control, log};
@@ -131,8 +132,8 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
     let cookie = net::cookie(sock).unwrap_or(0);
     s.cookie.store(cookie, Relaxed);
     // The handshake has a descriptor of its own: the program may close its one meanwhile.
-    let own = service::ensure().then(|| fd::dup_from(sock, 3).map(fd::park));
-    let Some(Ok(own)) = own else { return do_without(s, sock, peer, patience) };
+    let own = own_descriptor(sock).filter(|own| service::ensure() || { fd::close(*own); false });
+    let Some(own) = own else { return do_without(s, sock, peer, patience) };
     let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;
         slot.cookie = cookie;
@@ -156,6 +157,16 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
         _ => (why, Diagnosis::NO_SMCR_DEVICE),
     });
     service::submit(Shake::new(s, own, id, size, peer, refusal));
+}
+
+/// Descriptors that are left where the first link is made: what it takes (the thread, a device), and one for the program.
+const FOR_FIRST: usize = 8;
+
+/// One of our own for the TCP connection. None: there is none, or it would be the program's last.
+fn own_descriptor(sock: i32) -> Option<i32> {
+    let own = Brief::open(|| fd::dup_from(sock, 3)).ok()?;
+    let left = if cover::channel().is_some() { 1 } else { FOR_FIRST };
+    few::are_left(own.fd(), left).then(|| fd::park(own.keep()))
 }
 
 /// The rings of a connection. Between two libsmcr a sender keeps what the peer has not read, for the way back, where

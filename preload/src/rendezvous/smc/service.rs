@@ -6,6 +6,7 @@
 use super::backlog::{self, Listener};
 use super::desk;
 use super::heir::Heir;
+use super::FOR_FIRST;
 use super::relatives;
 use super::blocked::Blocked;
 use super::shake::{self, Shake};
@@ -16,6 +17,7 @@ use crate::link::lock::{self, now};
 use crate::link::slot::Id;
 use crate::log;
 use crate::family::sock::{Sock, flag};
+use crate::sys::few::{self, Brief};
 use crate::sys::{fd, held, net, proc, spare};
 use crate::verbs::uevent;
 use smcr_proto::smc::Time;
@@ -128,7 +130,11 @@ fn enqueue(job: Job) {
 }
 
 fn start() -> bool {
-    let Ok(event) = fd::eventfd().map(fd::park) else { return false };
+    let Ok(event) = Brief::open(fd::eventfd) else { return false };
+    if !few::are_left(event.fd(), FOR_FIRST) {
+        return false;
+    }
+    let event = fd::park(event.keep());
     let watch = fd::epoll_create().map(fd::park).unwrap_or(-1);
     if watch >= 0 && held::can_hold(event) {
         WATCH.store(watch, Release);

@@ -4,6 +4,7 @@ use super::about::{find_port, names, no_device};
 use super::{Machine, Shake};
 use crate::control;
 use crate::link::lock::{self, now};
+use crate::sys::few::Brief;
 use crate::sys::{Errno, Res, fd};
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
@@ -64,7 +65,7 @@ impl Shake {
         match &self.port {
             Some(port) => lock::with(|all| all.device(port)).unwrap_or(Err(Errno(libc::EBUSY))).map(drop),
             // A process that may open nothing sees none.
-            None => Err(fd::dup_from(self.fd, 3).map(fd::close).err().unwrap_or(Errno(libc::ENODEV))),
+            None => Err(Brief::open(|| fd::dup_from(self.fd, 3)).err().unwrap_or(Errno(libc::ENODEV))),
         }
     }
 
