@@ -147,7 +147,8 @@ impl Link {
         if room < 32 {
             self.rooms |= 1 << room;
         }
-        self.confirming == Some(room)
+        // What a link has had on its way that is down has not arrived.
+        self.confirming == Some(room) && !self.is_down
     }
 
     /// A message has arrived.
@@ -353,6 +354,24 @@ impl Link {
         if let Some(domain) = self.domain.take() {
             pools.for_each(|p| p.forget(&domain));
             domain.close(device);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::rig;
+
+    #[test]
+    fn an_answer_that_was_lost_with_its_link_confirms_nothing() {
+        for is_down in [false, true] {
+            let mut link = Link::without_card(0, &rig::port(1), Psn::truncate(0), Room { at: std::ptr::null_mut(), lkey: 0 });
+            (link.last, link.rooms) = (Some(3), !(1 << 3));
+            assert!(link.confirm_by_last());
+            link.is_down = is_down;
+            assert!(!link.completed(2));
+            assert_eq!(link.completed(3), !is_down);
         }
     }
 }
