@@ -34,6 +34,7 @@ import cases_two_devices  # noqa: E402, F401
 import cases_again  # noqa: E402, F401
 import cases_fallback  # noqa: E402, F401
 import cases_limits  # noqa: E402, F401
+import cases_connect  # noqa: E402, F401
 import cases_families  # noqa: E402, F401
 import cases_still  # noqa: E402, F401
 import cases_lost  # noqa: E402, F401

@@ -20,6 +20,7 @@ pub mod close;
 pub mod count;
 pub mod counted;
 pub mod debt;
+pub mod disconnected;
 pub mod ear;
 pub mod end;
 pub mod fast;

@@ -204,7 +204,8 @@ impl Sock {
     /// Takes the record back to where a fresh socket stands, for connect(2) after a disconnect. What
     /// belongs to the descriptor stays.
     pub fn start_again(&self) {
-        let stays = flag::NONBLOCK | flag::SEEN | flag::UNSEEN | flag::FORKED;
+        // That the socket shows the option is to be taken back (`rendezvous::mark`).
+        let stays = flag::NONBLOCK | flag::SEEN | flag::UNSEEN | flag::FORKED | flag::MARKED | flag::NOBODY;
         let (sets, unseen) = (self.sets.load(Relaxed), self.unseen.load(Relaxed));
         let (flags, holders) = (self.flags.load(Relaxed) & stays, self.holders.load(Relaxed));
         let (process, fd) = (self.process.load(Relaxed), self.fd.load(Relaxed));
@@ -407,5 +408,17 @@ mod tests {
         let differ = |(a, b): &(&AtomicU64, &AtomicU64)| a.load(Relaxed) != b.load(Relaxed);
         assert_eq!(fresh.lines().as_flattened().iter().zip(used.lines().as_flattened()).filter(differ).count(), 0);
         assert!(!used.tx_in_memory() && !used.rx_in_memory() && !used.tx.lock.is_taken());
+    }
+
+    #[test]
+    fn a_socket_that_was_disconnected_shows_the_option_still() {
+        // SAFETY: as above.
+        let s: Box<Sock> = unsafe { Box::new(std::mem::zeroed()) };
+        s.reset();
+        s.set(flag::MARKED | flag::NOBODY | flag::UNASKED | flag::PINNED);
+        s.role.store(role::CLIENT, Relaxed);
+        s.start_again();
+        let kept = [flag::MARKED, flag::NOBODY, flag::UNASKED, flag::PINNED].map(|f| s.has(f));
+        assert_eq!((kept, s.role.load(Relaxed)), ([true, true, false, false], 0));
     }
 }

@@ -8,7 +8,7 @@ use crate::rendezvous::smc::{backlog, declined};
 use crate::sys::few;
 use crate::sys::net::Addr;
 use crate::sys::probe::is_there;
-use crate::table::{full, life, options};
+use crate::table::{disconnect, full, life, options};
 use crate::{config, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use smcr_proto::reason::Reason;
@@ -63,7 +63,7 @@ hooks! {
             // SAFETY: the program's address, which is there.
             let nobody = len >= 2 && there && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
             if nobody {
-                guarded(|| life::before_disconnect(s, fd));
+                guarded(|| disconnect::before(s, fd));
             } else if there {
                 // SAFETY: the program's arguments.
                 guarded(|| life::before_connect(s, fd, unsafe { peer(addr, len) }));
@@ -76,7 +76,7 @@ hooks! {
         {
             // SAFETY: as above.
             if !addr.is_null() && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16 {
-                life::after_disconnect(s);
+                disconnect::after(s);
             } else {
                 life::on_connect(s);
                 if r == 0 {

@@ -61,6 +61,11 @@ impl Slot {
         self.leaving != Leaving::No
     }
 
+    /// Whether it is on its way.
+    pub fn is_on_way_back(&self) -> bool {
+        matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_))
+    }
+
     /// Whether what arrives may be shown to the program.
     pub(super) fn shows(&self) -> bool {
         matches!(self.leaving, Leaving::No | Leaving::Wanted)
@@ -128,8 +133,7 @@ impl State {
             self.want_back(index);
         }
         // Some of them without ever having had a link.
-        let on_its_way = |s: &Slot| matches!(s.leaving, Leaving::Wanted | Leaving::Stated(_));
-        self.slots.iter().flatten().any(|s| s.is_shared_in_handshake() || on_its_way(s) && s.is_shared())
+        self.slots.iter().flatten().any(|s| s.is_shared_in_handshake() || s.is_on_way_back() && s.is_shared())
     }
 
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link

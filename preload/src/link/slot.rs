@@ -350,7 +350,7 @@ impl Slot {
 
     /// Whether nothing is left to be done for it: ring and number may be given up.
     pub fn is_finished(&self, group_over: bool) -> bool {
-        if self.in_handshake || matches!(self.leaving, Leaving::Wanted | Leaving::Stated(_)) {
+        if self.in_handshake || self.is_on_way_back() {
             return false;
         }
         let said = self.conn.as_ref().is_none_or(|c| c.is_finished() && self.in_flight == 0);

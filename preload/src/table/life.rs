@@ -7,7 +7,7 @@
 
 use super::{Entry, get, homes, late, passing, put, range, take};
 use crate::engine::{close, inside, linked, shadow, switch};
-use crate::transport::{changes, idle};
+use crate::transport::idle;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::table::{set, steps, waited};
@@ -81,46 +81,6 @@ pub fn before_connect(s: &Sock, fd: i32, peer: Option<Addr>) {
         worth::will_connect(s, peer);
     }
     mark::before_connect(s, fd, peer);
-}
-
-/// connect(2) with AF_UNSPEC is about to be called: the connection ends by a reset, and the descriptor
-/// may be connected again.
-#[cold]
-pub fn before_disconnect(s: &'static Sock, fd: i32) {
-    s.is_disconnected();
-    if s.link.load(Relaxed) != 0 {
-        return; // over RDMA it ends with the kernel's reset
-    }
-    rendezvous::forget(s);
-    let is_legacy = s.legacy.load(Relaxed) != 0;
-    if s.region().is_none() {
-        if is_legacy {
-            switch::pin(s, fd, Reason::TcpSpecial); // others may connect it again
-        } else if !matches!(s.role.load(Relaxed), role::LISTENER) {
-            family::ended::count(s);
-            s.start_again();
-            worth::begin_counting(s);
-        }
-        return;
-    }
-    close::before_reset(s, fd);
-    if is_legacy || s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
-        // Somebody else is in it: what comes next stays on TCP.
-        family::ended::count(s);
-        close::leave_behind(s);
-        switch::pin(s, fd, Reason::TcpSpecial);
-        return changes::note(s);
-    }
-    family::ended::count(s);
-    s.start_again();
-    worth::begin_counting(s);
-    changes::note(s);
-}
-
-/// It was called. Calls that have begun since [`before_disconnect`] found the connection before, too.
-#[cold]
-pub fn after_disconnect(s: &Sock) {
-    s.is_disconnected();
 }
 
 /// listen(2) is about to be called.

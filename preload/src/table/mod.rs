@@ -26,6 +26,7 @@ pub mod buried;
 pub mod busy;
 pub mod child;
 pub mod confine;
+pub mod disconnect;
 pub mod drain;
 pub mod files;
 pub mod full;

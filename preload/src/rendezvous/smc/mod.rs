@@ -20,6 +20,7 @@ mod way_back;
 
 use super::learn_names;
 use super::mark::{self, Shown};
+use crate::engine::disconnected;
 use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
 use crate::link::{cover, lock};
@@ -220,6 +221,19 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         let _ = net::shutdown(sock, libc::SHUT_RDWR);
     }
     false
+}
+
+/// The program is about to disconnect it: the peer sees a reset. Who talks by its TCP connection, which may be another one in a moment, hears its end, and
+/// lets it go.
+#[cold]
+pub fn before_disconnect(s: &'static Sock, sock: i32) {
+    if disconnected::is_talking(s) {
+        let _ = net::shutdown(sock, libc::SHUT_RDWR);
+        if !gate::wait(PATIENCE_BARE_MS, || disconnected::is_talking(s)) {
+            log::warn!(target: "smcr::link", fd = sock, "a handshake, or a way back, does not end");
+        }
+    }
+    disconnected::before_reset(s);
 }
 
 /// A forked child has no link of its own and no service thread.
