@@ -179,6 +179,11 @@ pub fn has_closed(s: &Sock) -> bool {
     s.is_linked() && s.rx.dir().is_some_and(|back| back.fin.load(Acquire) & (fin::CLOSED | fin::RESET) == fin::CLOSED)
 }
 
+/// Whether the peer has closed, or reset it: it takes nothing.
+pub fn reads_no_more(s: &Sock) -> bool {
+    s.is_linked() && s.rx.dir().is_some_and(|back| back.fin.load(Acquire) & fin::CLOSED != 0)
+}
+
 /// The program has shut down a direction while the handshake was on its way: now TCP is told.
 pub fn after_shutdown(s: &Sock, sock: i32) {
     let how = match (s.has(flag::SHUT_RD), s.has(flag::SHUT_WR)) {

@@ -144,7 +144,7 @@ mod tests {
             hears.recv().unwrap();
             drop(ours);
         });
-        assert_eq!(refused(1, |n| (n == 1).then(|| told.send(()).unwrap()).unwrap_or_default()), (7, 2), "it is waited for");
+        assert_eq!(refused(1, |n| if n == 1 { told.send(()).unwrap() }), (7, 2), "it is waited for");
         holder.join().unwrap();
     }
 

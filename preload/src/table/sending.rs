@@ -5,7 +5,7 @@
 
 use crate::engine::bufs::{self, Bufs};
 use crate::engine::tx::{FromBufs, Source, Step};
-use crate::engine::{begin, beside, debt, end, fast, follow, inside, kernel, switch, tx, wait};
+use crate::engine::{begin, beside, debt, end, fast, follow, inside, kernel, linked, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
 use crate::sys::{Errno, Res, errno, set_errno};
@@ -291,7 +291,8 @@ pub(super) fn in_memory(
     timer: &mut wait::Timer,
 ) -> Option<isize> {
     let nonblock = is_nonblocking(s, flags);
-    if source.left() == 0 && !s.has(flag::SHUT_WR) {
+    // Over a link a reset is not the kernel's to tell.
+    if source.left() == 0 && !s.has(flag::SHUT_WR) && !linked::reads_no_more(s) {
         return (!tx::nothing(s, fd)).then_some(0);
     }
     let (n, step) = tx::send(s, fd, source, nonblock, timer);
