@@ -74,6 +74,9 @@ hooks! {
                 cancel::point();
                 let m = &*msg;
                 if m.msg_controllen > 0 && (s.tx_in_memory() || !s.has(flag::PINNED)) {
+                    if let Some(refused) = table::sending::refused_control(s, fd, m) {
+                        return refused;
+                    }
                     // Control messages are for the kernel's TCP, which also says what is wrong with them; and this call is not to leave it.
                     switch::pin(s, fd, Reason::TcpSpecial);
                 }

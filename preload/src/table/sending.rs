@@ -8,7 +8,7 @@ use crate::engine::tx::{FromBufs, Source, Step};
 use crate::engine::{begin, beside, debt, end, fast, follow, inside, kernel, linked, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, Res, errno, set_errno};
+use crate::sys::{Errno, Res, errno, net, set_errno};
 use crate::table::{full, late, life};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::Relaxed;
@@ -240,6 +240,25 @@ unsafe fn send_anyhow(
         if let Some(n) = tx::through_kernel(s, fd, &real) {
             return sent(fd, s, n, iov);
         }
+    }
+}
+
+/// Over a link the kernel never sees a message, so it is asked by an empty one what it says to the control messages. None: it takes them.
+///
+/// # Safety
+/// What the header says of them must be as the program promised the kernel.
+#[cold]
+pub unsafe fn refused_control(s: &Sock, fd: i32, msg: &libc::msghdr) -> Option<isize> {
+    if !s.is_linked() {
+        return None;
+    }
+    // SAFETY: an all-zero msghdr is valid: no address, no buffers.
+    let mut alone: libc::msghdr = unsafe { std::mem::zeroed() };
+    (alone.msg_control, alone.msg_controllen) = (msg.msg_control, msg.msg_controllen);
+    // SAFETY: by the contract.
+    match unsafe { net::sendmsg(fd, &alone, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) } {
+        Err(e @ Errno(libc::EFAULT | libc::ENOBUFS | libc::EINVAL | libc::EPERM)) => Some(to_c(Err(e))),
+        _ => None,
     }
 }
 
