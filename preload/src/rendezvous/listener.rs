@@ -5,6 +5,7 @@
 
 use super::server;
 use crate::family::process;
+use crate::sys::few::Brief;
 use crate::sys::postponed::Work;
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
 use crate::transport::channel::{Read, read};
@@ -22,6 +23,8 @@ const MOST_US: u64 = 200;
 static LOOKING: AtomicU32 = AtomicU32::new(0);
 /// Channels taken in one look: who makes them faster does not hold the thread that looks.
 const AT_ONCE: usize = 16;
+/// So many of them that are refused are closed together.
+const REFUSED: usize = 4;
 
 /// The name number of this process's socket; makes the socket at the first call.
 pub fn name() -> Res<u64> {
@@ -98,26 +101,44 @@ fn accept_some() -> bool {
         return false;
     }
     let mut any = false;
-    let (mut refused, mut count) = ([-1; AT_ONCE], 0);
+    let mut refused: [Option<Brief>; REFUSED] = [const { None }; REFUSED];
     for _ in 0..AT_ONCE {
         if porter::are_all_away() || porter::is_hurried() {
             break; // a stranger's channel could not be closed
         }
-        let Ok(channel) = net::accept(sock) else { break };
+        // What is refused is open for a moment: the program may be at its last descriptor.
+        let Ok(channel) = Brief::open(|| net::accept(sock)) else { break };
         any = true;
-        let channel = fd::park(channel);
         // A socket that listens shows what those see who connect to it: us, as we were then.
-        let who = net::peer_credentials(channel).ok().zip(net::peer_credentials(sock).ok());
-        let is_taken = who.is_some_and(|(who, own)| {
-            peers::admits(who.uid, own.uid) && peers::add(channel, 0, who, own.uid).is_some()
-        });
-        if !is_taken {
-            refused[count] = channel;
-            count += 1;
+        let who = net::peer_credentials(channel.fd()).ok().zip(net::peer_credentials(sock).ok());
+        match who.filter(|(who, own)| peers::admits(who.uid, own.uid)) {
+            Some((who, own)) => {
+                let channel = fd::park(channel.keep());
+                if peers::add(channel, 0, who, own.uid).is_none() {
+                    porter::let_go(&[channel]);
+                }
+            }
+            None => {
+                match refused.iter_mut().find(|place| place.is_none()) {
+                    Some(place) => *place = Some(channel),
+                    None => {
+                        let_go(&mut refused);
+                        refused[0] = Some(channel);
+                    }
+                }
+            }
         }
     }
-    porter::let_go(&refused[..count]); // by one porter
+    let_go(&mut refused);
     any
+}
+
+/// All of them by one porter.
+fn let_go(refused: &mut [Option<Brief>; REFUSED]) {
+    let fds = refused.each_ref().map(|channel| channel.as_ref().map_or(-1, Brief::fd));
+    let n = fds.iter().take_while(|fd| **fd >= 0).count();
+    porter::let_go(&fds[..n]);
+    refused.iter_mut().filter_map(Option::take).for_each(Brief::is_gone);
 }
 
 /// Reads what a peer says; a peer that has gone gives its base reference back.

@@ -48,6 +48,13 @@ impl Brief {
         fd
     }
 
+    /// It was closed in another way.
+    pub fn is_gone(self) {
+        std::mem::forget(self);
+        PAST.fetch_add(1, SeqCst);
+        OPEN.fetch_sub(1, SeqCst);
+    }
+
     /// It stays open.
     pub fn keep(self) -> c_int {
         let fd = self.0;
