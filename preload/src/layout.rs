@@ -205,6 +205,11 @@ pub mod setup {
     pub const REST: u32 = 5;
     /// The same of one with which the program that has left it goes on as well.
     pub const COPY: u32 = 6;
+
+    /// Whether it is one of these two.
+    pub const fn is_left(setup: u32) -> bool {
+        matches!(setup, REST | COPY)
+    }
 }
 
 const _: () = assert!(size_of::<Dir>() == 512);

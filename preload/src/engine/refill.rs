@@ -35,7 +35,7 @@ pub fn put(rest: &RegionHeader, way: usize, total: usize, fill: impl FnOnce(&mut
 
 /// What lies behind the ring, as places in the annex.
 pub fn behind_ring(s: &Sock, dir: &Dir) -> Range<usize> {
-    let is_rest = s.region().is_some_and(|r| matches!(r.server.load(Relaxed), setup::REST | setup::COPY));
+    let is_rest = s.region().is_some_and(|r| setup::is_left(r.server.load(Relaxed)));
     if !is_rest || !s.rx_in_memory() || dir.space.load(Relaxed) != MORE {
         return 0..0;
     }

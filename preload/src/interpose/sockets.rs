@@ -58,10 +58,11 @@ hooks! {
 
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
         let s = table::sock(fd);
+        let mut nobody = false;
         if let Some(s) = s {
             let there = is_there(addr.cast::<u8>(), (len as usize).min(LONGEST));
             // SAFETY: the program's address, which is there.
-            let nobody = len >= 2 && there && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
+            nobody = len >= 2 && there && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16;
             if nobody {
                 guarded(|| disconnect::before(s, fd));
             } else if there {
@@ -74,8 +75,7 @@ hooks! {
         if let Some(s) = s
             && (r == 0 || life::is_under_way(crate::sys::errno()))
         {
-            // SAFETY: as above.
-            if !addr.is_null() && unsafe { (*addr).sa_family } == libc::AF_UNSPEC as u16 {
+            if nobody {
                 disconnect::after(s);
             } else {
                 life::on_connect(s);

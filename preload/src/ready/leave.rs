@@ -53,23 +53,26 @@ fn take_own_out(epfd: i32, inner: &Inner) {
     }
 }
 
-/// Sets that the next program has, and that this process waits in. Of one that was inherited through fork the kernel's set is a relative's.
-fn that_go_on() -> impl Iterator<Item = (i32, &'static Set)> {
+/// Does it, under the lock, to each set that the next program has and that this process waits in. Of one that was inherited through fork the
+/// kernel's set is a relative's.
+fn each_that_goes_on(f: impl Fn(i32, &'static Set, &mut Inner)) {
+    if process::is_vfork_child() {
+        return;
+    }
     let is_own = |set: &Set| set.user.load(Relaxed) == process::index();
-    sets().filter(move |(epfd, set)| is_own(set) && survives_exec(*epfd))
+    for (epfd, set) in sets().filter(|(epfd, set)| is_own(set) && survives_exec(*epfd)) {
+        let marker = Marker::new();
+        let Ok(l) = set.lock(&marker) else { continue };
+        refresh_all(epfd, set, l.inner);
+        f(epfd, set, l.inner);
+    }
 }
 
 /// Before exec, behind what that does to connections. One that it closes may be a relative's too, and be reported on.
 pub fn before_exec() {
-    if process::is_vfork_child() {
-        return;
-    }
-    for (epfd, set) in that_go_on() {
-        let marker = Marker::new();
-        let Ok(l) = set.lock(&marker) else { continue };
-        refresh_all(epfd, set, l.inner);
-        for m in 0..l.inner.used() {
-            give_member_back(epfd, set, l.inner, m);
+    each_that_goes_on(|epfd, set, inner| {
+        for m in 0..inner.used() {
+            give_member_back(epfd, set, inner, m);
         }
         if let Some(w) = set.waiter() {
             let _ = w.with_eventfd(|held| desc::epoll_ctl(epfd, EPOLL_CTL_DEL, held.fd(), None));
@@ -77,8 +80,8 @@ pub fn before_exec() {
                 let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, ear.fd(), None);
             }
         }
-        take_own_out(epfd, l.inner);
-    }
+        take_own_out(epfd, inner);
+    });
 }
 
 /// The kernel's registration of a member that is in memory still, or was until the program has removed it.
@@ -103,14 +106,8 @@ fn give_member_back(epfd: i32, set: &Set, inner: &mut Inner, m: u32) {
 
 /// exec failed: sets are waited in again, perhaps by threads that sleep there since before.
 pub fn exec_failed() {
-    if process::is_vfork_child() {
-        return;
-    }
-    for (epfd, set) in that_go_on() {
-        let marker = Marker::new();
-        let Ok(l) = set.lock(&marker) else { continue };
-        refresh_all(epfd, set, l.inner);
-        sleep::rejoin(epfd, set, l.inner);
-        set.ours.store(l.inner.ours, Release);
-    }
+    each_that_goes_on(|epfd, set, inner| {
+        sleep::rejoin(epfd, set, inner);
+        set.ours.store(inner.ours, Release);
+    });
 }

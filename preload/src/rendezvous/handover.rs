@@ -142,7 +142,7 @@ pub fn has_rest_of_link(s: &Sock) -> bool {
 }
 
 /// Notes that the peer did not come. What was taken up is lost.
-pub fn late(s: &Sock, sock: i32) {
+fn late(s: &Sock, sock: i32) {
     told_late(s, sock, false);
 }
 

@@ -101,7 +101,7 @@ fn accept_some() -> bool {
         return false;
     }
     let mut any = false;
-    let mut refused: [Option<Brief>; REFUSED] = [const { None }; REFUSED];
+    let (mut refused, mut count) = ([const { None }; REFUSED], 0);
     for _ in 0..AT_ONCE {
         if porter::are_all_away() || porter::is_hurried() {
             break; // a stranger's channel could not be closed
@@ -119,12 +119,11 @@ fn accept_some() -> bool {
                 }
             }
             None => {
-                match refused.iter_mut().find(|place| place.is_none()) {
-                    Some(place) => *place = Some(channel),
-                    None => {
-                        let_go(&mut refused);
-                        refused[0] = Some(channel);
-                    }
+                refused[count] = Some(channel);
+                count += 1;
+                if count == REFUSED {
+                    let_go(&mut refused);
+                    count = 0;
                 }
             }
         }
@@ -136,8 +135,7 @@ fn accept_some() -> bool {
 /// All of them by one porter.
 fn let_go(refused: &mut [Option<Brief>; REFUSED]) {
     let fds = refused.each_ref().map(|channel| channel.as_ref().map_or(-1, Brief::fd));
-    let n = fds.iter().take_while(|fd| **fd >= 0).count();
-    porter::let_go(&fds[..n]);
+    porter::let_go(&fds[..fds.iter().filter(|fd| **fd >= 0).count()]);
     refused.iter_mut().filter_map(Option::take).for_each(Brief::is_gone);
 }
 

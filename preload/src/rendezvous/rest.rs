@@ -158,7 +158,7 @@ fn open(file: i32) -> Res<Rest> {
     let region = region::adopt(file)?;
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*region };
-    if !matches!(r.server.load(Relaxed), setup::REST | setup::COPY) {
+    if !setup::is_left(r.server.load(Relaxed)) {
         region::drop_mapping(region);
         return Err(Errno(libc::EPROTO));
     }

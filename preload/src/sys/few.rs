@@ -51,8 +51,7 @@ impl Brief {
     /// It was closed in another way.
     pub fn is_gone(self) {
         std::mem::forget(self);
-        PAST.fetch_add(1, SeqCst);
-        OPEN.fetch_sub(1, SeqCst);
+        count_past();
     }
 
     /// It stays open.
@@ -67,9 +66,13 @@ impl Brief {
 impl Drop for Brief {
     fn drop(&mut self) {
         fd::close(self.0);
-        PAST.fetch_add(1, SeqCst);
-        OPEN.fetch_sub(1, SeqCst);
+        count_past();
     }
+}
+
+fn count_past() {
+    PAST.fetch_add(1, SeqCst);
+    OPEN.fetch_sub(1, SeqCst);
 }
 
 /// A call of the program's that takes a descriptor before it waits, as accept(2) does. Where the last one was ours for a moment it is made again.

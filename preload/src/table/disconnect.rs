@@ -22,22 +22,20 @@ pub fn before(s: &'static Sock, fd: i32) {
             switch::pin(s, fd, Reason::TcpSpecial); // others may connect it again
         } else if !matches!(s.role.load(Relaxed), role::LISTENER) {
             family::ended::count(s);
-            s.start_again();
-            worth::begin_counting(s);
+            begin_again(s);
         }
         return;
     }
     close::before_reset(s, fd);
-    if is_legacy || s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
+    let stays = is_legacy || s.holders.load(Relaxed) > 1 || !close::unmap(s, true);
+    family::ended::count(s);
+    if stays {
         // Somebody else is in it: what comes next stays on TCP.
-        family::ended::count(s);
         close::leave_behind(s);
         switch::pin(s, fd, Reason::TcpSpecial);
-        return changes::note(s);
+    } else {
+        begin_again(s);
     }
-    family::ended::count(s);
-    s.start_again();
-    worth::begin_counting(s);
     changes::note(s);
 }
 
@@ -50,11 +48,16 @@ fn of_link(s: &'static Sock, fd: i32) {
         close::leave_behind(s);
         s.link.store(0, Release);
     } else {
-        s.start_again();
-        worth::begin_counting(s);
+        begin_again(s);
     }
     switch::pin(s, fd, Reason::TcpSpecial);
     changes::note(s);
+}
+
+/// As a fresh socket.
+fn begin_again(s: &Sock) {
+    s.start_again();
+    worth::begin_counting(s);
 }
 
 /// It was called. Calls that have begun since [`before`] found the connection before, too.

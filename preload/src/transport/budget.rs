@@ -45,7 +45,7 @@ fn taken(of_strangers: bool) -> u32 {
 /// Whether there is room for one more.
 fn has_room(is_kin: bool) -> bool {
     let most = limit();
-    few::are_left(2, 2) && taken(false) < most && (is_kin || taken(true) < most.div_ceil(2))
+    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2)) && few::are_left(2, 2)
 }
 
 /// Whether a peer may have one more; a channel that nobody uses may have to go for it.
