@@ -121,22 +121,28 @@ static void killed_a(void) {
 }
 
 /* The most of it has come through TCP, before the connection moved to memory. */
-static void before_a(int how) {
-    int fd = conn_cold();
-    trickle(fd);
-    pid_t peer = stop();
-    run(how);
-    got(fd, all, BEFORE, 0, 5);
-    got(fd, buf, 10000, 0, 6);
-    go_on(fd, peer);
-}
-static void before_b(void) {
-    int fd = conn_cold();
+static void put_both(int fd) {
     fill(all, BEFORE, 0, 5);
     put(fd, all, BEFORE);
     trickled(fd);
     fill(buf, 10000, 0, 6);
     put(fd, buf, 10000);
+}
+static void got_both(int fd) {
+    got(fd, all, BEFORE, 0, 5);
+    got(fd, buf, 10000, 0, 6);
+}
+static void before_a(int how) {
+    int fd = conn_cold();
+    trickle(fd);
+    pid_t peer = stop();
+    run(how);
+    got_both(fd);
+    go_on(fd, peer);
+}
+static void before_b(void) {
+    int fd = conn_cold();
+    put_both(fd);
     tell_pid(getpid());
     echo_until_end(fd);
     meet();
@@ -199,17 +205,12 @@ static void last_before_a(int how) {
     trickle(fd);
     meet_settled();
     run(how);
-    got(fd, all, BEFORE, 0, 5);
-    got(fd, buf, 10000, 0, 6);
+    got_both(fd);
     answer(fd);
 }
 static void last_before_b(void) {
     int fd = conn_cold();
-    fill(all, BEFORE, 0, 5);
-    put(fd, all, BEFORE);
-    trickled(fd);
-    fill(buf, 10000, 0, 6);
-    put(fd, buf, 10000);
+    put_both(fd);
     last_word(fd);
 }
 static void last_before_fork(void) { last_before_a(FORK); }

@@ -399,6 +399,13 @@ fn mark_reset(s: &Sock) {
     }
 }
 
+/// Another thread has disconnected the socket while this one waited, and may have connected it again: what comes, or is left to be sent, is for
+/// other calls (`sk_wait_event` in the kernel since 6.6). `done`: what has been moved before.
+#[cold]
+pub fn disconnected(done: usize) -> Res {
+    if done > 0 { Ok(done) } else { Err(Errno(libc::EPIPE)) }
+}
+
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.
 pub fn pipe_signal(flags: i32) {
     if flags & libc::MSG_NOSIGNAL == 0 {

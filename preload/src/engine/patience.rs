@@ -9,7 +9,7 @@
 use crate::family::sock::Sock;
 use crate::sys::rests::Rests;
 use crate::sys::{clock, proc};
-use crate::transport::peers::OVERFLOW_UID;
+use crate::transport::peers;
 use std::sync::atomic::Ordering::*;
 
 /// Who was waited for in vain for a time is not waited for for so many times that.
@@ -79,8 +79,7 @@ fn is_far(s: &Sock) -> bool {
 
 /// Whether who holds the other end is of our own user.
 pub fn is_own_user(s: &Sock) -> bool {
-    let uid = s.peer_uid.load(Relaxed);
-    uid == proc::euid() && uid != OVERFLOW_UID
+    peers::is_own(s.peer_uid.load(Relaxed), proc::euid())
 }
 
 /// Whom the wait is for.

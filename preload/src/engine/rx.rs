@@ -153,7 +153,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         waits += 1;
         if s.is_another(connection) {
-            return disconnected(got);
+            return end::disconnected(got);
         }
         let mut waited = match peek && begun {
             true => wait::for_more(s, sock, &mut timer).map(|over| is_all = over),
@@ -164,7 +164,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             waited = wait::a_moment(sock, &mut timer);
         }
         match waited {
-            Ok(()) if s.is_another(connection) => return disconnected(got),
+            Ok(()) if s.is_another(connection) => return end::disconnected(got),
             Ok(()) if s.rx.in_kernel.load(Relaxed) != 0 => beside::give_way(s, sock),
             Ok(()) => {}
             // Where nothing is wanted the kernel waits once, and that is all.
@@ -172,13 +172,6 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             Err(e) => return Err(e),
         }
     }
-}
-
-/// Another thread has disconnected the socket while this one waited, and may have connected it again: what comes is for other calls
-/// (`sk_wait_event` in the kernel since 6.6).
-#[cold]
-fn disconnected(got: usize) -> Res {
-    if got > 0 { Ok(got) } else { Err(Errno(libc::EPIPE)) }
 }
 
 /// One pass under the lock.

@@ -154,7 +154,7 @@ pub fn send(
                 waits = true;
                 let waited = wait::for_space(s, sock, timer, done > 0);
                 if s.is_another(connection) {
-                    return (done, disconnected(done));
+                    return (done, end::disconnected(done).map_or_else(Step::Failed, Step::Moved));
                 }
                 if let Err(e) = waited {
                     return (done, Step::Failed(e));
@@ -163,12 +163,6 @@ pub fn send(
             other => return (done, other),
         }
     }
-}
-
-/// As in `rx`: what is left is for nobody.
-#[cold]
-fn disconnected(done: usize) -> Step {
-    if done > 0 { Step::Moved(done) } else { Step::Failed(Errno(libc::EPIPE)) }
 }
 
 /// A send of nothing: asks whether the stream is over alone. True: sending is on TCP, which knows.

@@ -19,7 +19,7 @@ pub mod sock;
 pub mod values;
 
 use crate::sys::clock::Seldom;
-use crate::sys::{self, Errno, Res, mem};
+use crate::sys::{self, Errno, Res, free_list, mem};
 use smcr_proto::page::{self, header};
 use sock::Sock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -176,23 +176,16 @@ pub fn index_of(sock: &Sock) -> u32 {
     ((std::ptr::from_ref(sock) as usize - base) / SOCK_SIZE) as u32
 }
 
+/// In the list of free records each is named by its index and 1.
+const NAME_BITS: u32 = 32;
+
 /// Takes a free socket record.
 pub fn take_sock() -> Res<&'static Sock> {
     let base = open()?;
-    let list = at::<AtomicU64>(base, FREE_LIST);
-    let mut old = list.load(Acquire); // pairs with the Release in `give_back`
-    loop {
-        let index = old as u32;
-        if index == 0 {
-            break;
-        }
-        let s = sock(base, index - 1);
-        let next = u64::from(s.next_free.load(Relaxed));
-        let new = ((old >> 32) + 1) << 32 | next;
-        match list.compare_exchange_weak(old, new, AcqRel, Acquire) {
-            Ok(_) => return Ok(s),
-            Err(v) => old = v,
-        }
+    let named = |name: u64| sock(base, name as u32 - 1);
+    let free = free_list::take(at(base, FREE_LIST), NAME_BITS, |name| u64::from(named(name).next_free.load(Relaxed)));
+    if let Some(name) = free {
+        return Ok(named(name));
     }
     let high = at::<AtomicU32>(base, header::SOCK_HIGH);
     let mut n = high.load(Relaxed);
@@ -247,20 +240,9 @@ pub fn give_back(s: &'static Sock) {
 }
 
 fn give_back_in(base: *mut u8, s: &'static Sock, index: u32) {
-    let list = at::<AtomicU64>(base, FREE_LIST);
-    let index = u64::from(index) + 1;
     // A thread that is in the kernel for the connection that it was (`engine::within`) counts nothing in it.
     s.generation.fetch_add(1, Relaxed);
-    let mut old = list.load(Relaxed);
-    loop {
-        s.next_free.store(old as u32, Relaxed);
-        let new = ((old >> 32) + 1) << 32 | index;
-        // Release: whoever takes the record sees it as we left it (pairs with `take_sock`).
-        match list.compare_exchange_weak(old, new, Release, Relaxed) {
-            Ok(_) => return,
-            Err(v) => old = v,
-        }
-    }
+    free_list::give(at(base, FREE_LIST), NAME_BITS, u64::from(index) + 1, |next| s.next_free.store(next as u32, Relaxed));
 }
 
 /// Records in use below this index, for walks.

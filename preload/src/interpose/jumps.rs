@@ -35,8 +35,7 @@ hooks! {
         // SAFETY: the program's argument.
         unsafe {
             if let Some(target) = jump::target_of_context(context) {
-                left::below(target);
-                cancel::leave_below(target);
+                leave_below(target);
             }
             real::setcontext(context)
         }
@@ -58,7 +57,12 @@ hooks! {
 unsafe fn leaving(buffer: *const c_void) {
     // SAFETY: by the contract.
     if let Some(target) = unsafe { jump::target(buffer) } {
-        left::below(target);
-        cancel::leave_below(target);
+        leave_below(target);
     }
+}
+
+/// The calling thread goes on at `target` of its stack: what the calls below it have in their hands is given back.
+fn leave_below(target: usize) {
+    left::below(target);
+    cancel::leave_below(target);
 }

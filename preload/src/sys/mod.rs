@@ -14,6 +14,7 @@ pub mod dir;
 pub mod fd;
 pub mod few;
 pub mod filter;
+pub mod free_list;
 pub mod held;
 pub mod jump;
 pub mod left;

@@ -2,7 +2,7 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::sending::{ASKED, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, to_c};
+use super::sending::{ASKED, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, pay, to_c};
 use super::life;
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
@@ -64,10 +64,9 @@ pub fn send_file(
         }
         let left = count - done as usize;
         if debt::owes(s) {
-            match tx::pay_first(s, fd, is_nonblocking(s, 0), &mut limit(s)) {
-                Ok(()) => continue,
-                Err(_) if done > 0 => return done,
-                Err(e) => return to_c(Err(e)),
+            match pay(s, fd, is_nonblocking(s, 0), &mut limit(s), done as usize) {
+                None => continue,
+                Some(r) => return r,
             }
         }
         if asked < ASKED && follow::is_asked(s) {

@@ -163,10 +163,9 @@ unsafe fn send_anyhow(
             }
         }
         if debt::owes(s) {
-            match tx::pay_first(s, fd, is_nonblocking(s, flags), &mut timer) {
-                Ok(()) => continue,
-                Err(_) if source.done > 0 => return source.done as isize,
-                Err(e) => return to_c(Err(e)),
+            match pay(s, fd, is_nonblocking(s, flags), &mut timer, source.done) {
+                None => continue,
+                Some(r) => return r,
             }
         }
         if asked < ASKED && follow::is_asked(s) {
@@ -262,14 +261,23 @@ pub unsafe fn refused_control(s: &Sock, fd: i32, msg: &libc::msghdr) -> Option<i
     }
 }
 
-/// Another thread has disconnected the socket meanwhile, and may have connected it again: the rest is not for that.
+/// As [`end::disconnected`].
 #[cold]
 pub(super) fn disconnected(done: usize, flags: i32) -> isize {
-    if done > 0 {
-        return done as isize;
+    let ended = end::disconnected(done);
+    if ended.is_err() {
+        end::pipe_signal(flags);
     }
-    end::pipe_signal(flags);
-    to_c(Err(Errno(libc::EPIPE)))
+    to_c(ended)
+}
+
+/// Pays what the ring owes ([`tx::pay_first`]). Some: that can't be done, and so the call ends, `done` bytes having been moved before.
+pub(super) fn pay(s: &Sock, fd: i32, nonblock: bool, timer: &mut wait::Timer, done: usize) -> Option<isize> {
+    match tx::pay_first(s, fd, nonblock, timer) {
+        Ok(()) => None,
+        Err(_) if done > 0 => Some(done as isize),
+        Err(e) => Some(to_c(Err(e))),
+    }
 }
 
 /// What a send of `n` bytes gets instead of the kernel's answer, where the connection has ended.

@@ -6,7 +6,7 @@ use super::{CAP, Entry, get, range, torn, waited};
 use super::members::Inner;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
-use crate::sys::{self, mem, thread};
+use crate::sys::{self, free_list, mem, thread};
 use crate::transport::waiters::{self, Waiter};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -107,38 +107,20 @@ pub fn make() -> Option<&'static Set> {
     }
 }
 
-/// Sets that are nobody's: {tag: 28, page of the first: 36}, as the records of `family` are. They begin with a page.
+/// Sets that are nobody's, each named by the page with which it begins.
 static FREE: AtomicU64 = AtomicU64::new(0);
 const PAGE_BITS: u32 = 36;
 const PAGE: usize = 4096;
 
 fn take_free() -> Option<&'static Set> {
-    let mut old = FREE.load(Acquire); // pairs with the Release in `put_free`
-    loop {
-        let page = old & ((1 << PAGE_BITS) - 1);
-        let p = std::ptr::with_exposed_provenance::<Set>(page as usize * PAGE);
-        // SAFETY: null, or a set that was given back; sets are never unmapped.
-        let s: &'static Set = unsafe { p.as_ref()? };
-        let new = ((old >> PAGE_BITS) + 1) << PAGE_BITS | s.next_free.load(Relaxed);
-        match FREE.compare_exchange_weak(old, new, AcqRel, Acquire) {
-            Ok(_) => return Some(s),
-            Err(v) => old = v,
-        }
-    }
+    // SAFETY: a set that was given back; sets are never unmapped.
+    let named = |page: u64| unsafe { &*std::ptr::with_exposed_provenance::<Set>(page as usize * PAGE) };
+    free_list::take(&FREE, PAGE_BITS, |page| named(page).next_free.load(Relaxed)).map(named)
 }
 
 fn put_free(s: &'static Set) {
     let page = (std::ptr::from_ref(s).expose_provenance() / PAGE) as u64;
-    let mut old = FREE.load(Relaxed);
-    loop {
-        s.next_free.store(old & ((1 << PAGE_BITS) - 1), Relaxed);
-        let new = ((old >> PAGE_BITS) + 1) << PAGE_BITS | page;
-        // Release: pairs with the Acquire in `take_free`, whose caller finds it emptied.
-        match FREE.compare_exchange_weak(old, new, Release, Relaxed) {
-            Ok(_) => return,
-            Err(v) => old = v,
-        }
-    }
+    free_list::give(&FREE, PAGE_BITS, page, |next| s.next_free.store(next, Relaxed));
 }
 
 /// Numbers that an epoll_create gave, a bit each: of what they are now nothing is known.

@@ -133,7 +133,7 @@ pub fn find(name: u64) -> Option<u32> {
 }
 
 /// Whether a process is of our own user; `own_uid` as for [`add`].
-fn is_own(uid: u32, own_uid: u32) -> bool {
+pub fn is_own(uid: u32, own_uid: u32) -> bool {
     uid == own_uid && own_uid != OVERFLOW_UID && !fault::has_strangers_only()
 }
 

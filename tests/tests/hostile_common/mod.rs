@@ -45,12 +45,22 @@ pub fn attacked_when<'a>(
     mode: &str,
     before: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
 ) -> Result<Running<'a>> {
-    let mut program = Program::new(net, Load::Library, compiled("echo_many")?).args([mode, &PORT.to_string()]).before_exec(before);
+    let mut program = echo_many(net, Load::Library, mode)?.before_exec(before);
     if flipping() {
         program = program.env("SMCR_FLIP", "0");
     }
+    listening(net, program)
+}
+
+fn echo_many<'a>(net: &'a Net, load: Load, mode: &str) -> Result<Program<'a>> {
+    Ok(Program::new(net, load, compiled("echo_many")?).args([mode, &PORT.to_string()]))
+}
+
+/// Starts it, until it listens.
+fn listening<'a>(net: &'a Net, program: Program<'a>) -> Result<Running<'a>> {
     let running = program.start()?;
-    net.wait_listen(PORT).with_context(|| format!("{:?}", running.so_far()))?;
+    net.wait_listen(PORT)
+        .with_context(|| format!("{:?}", running.so_far()))?;
     Ok(running)
 }
 
@@ -62,16 +72,11 @@ pub fn server_with<'a>(
     address: &[&str],
     variables: &[(&str, &str)],
 ) -> Result<Running<'a>> {
-    let mut program = Program::new(net, load, compiled("echo_many")?)
-        .args([mode, &PORT.to_string()])
-        .args(address);
+    let mut program = echo_many(net, load, mode)?.args(address);
     for (name, value) in variables {
         program = program.env(name, value);
     }
-    let running = program.start()?;
-    net.wait_listen(PORT)
-        .with_context(|| format!("{:?}", running.so_far()))?;
-    Ok(running)
+    listening(net, program)
 }
 
 /// A client that exchanges bytes when it is told to.

@@ -1,5 +1,5 @@
 //! (o) Lists that are changed by exchange alone. `free`: records of sockets, with a tag against a head that has come back
-//! (`family::take_sock, give_back`; `table/set.rs: take_free, put_free`). `changes`: the numbers of records that have changed their medium, in a ring that is written
+//! (`sys/free_list.rs: take, give`). `changes`: the numbers of records that have changed their medium, in a ring that is written
 //! over (`transport/changes.rs`).
 
 use loom::cell::UnsafeCell;

@@ -90,21 +90,22 @@ fn publish(dir: &Dir, waiters: &[Waiter; 2], rung: &Rung, head: u32, r: Rules) -
     1
 }
 
+/// Publishes so many messages; how often it rings.
+fn producer(shared: &Arc<(Dir, [Waiter; 2])>, messages: u32, r: Rules) -> thread::JoinHandle<u32> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        let (dir, waiters) = &*shared;
+        let rung = nothing_rung();
+        (1..=messages).map(|head| publish(dir, waiters, &rung, head, r)).sum()
+    })
+}
+
 /// The consumer reads and sleeps, up to `sleeps` times, as waiter 0 and then, if `other`, as
 /// waiter 1. In the end either it runs or nothing is left to read or it will be woken.
 fn model(r: Rules, messages: u32, other: bool) -> impl Fn() + Sync + Send + 'static {
     move || {
         let shared = Arc::new((Dir::new(), [Waiter::new(0), Waiter::new(0)]));
-        let producer = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let (dir, waiters) = &*shared;
-                let rung = nothing_rung();
-                (1..=messages)
-                    .map(|head| publish(dir, waiters, &rung, head, r))
-                    .sum::<u32>()
-            })
-        };
+        let producer = producer(&shared, messages, r);
         let (dir, waiters) = &*shared;
         let (mut tail, mut who, mut asleep, mut sleeps) = (0, 0, false, 0);
         for round in 0..3 {
@@ -175,14 +176,7 @@ fn model_of_two(r: Rules) -> impl Fn() + Sync + Send + 'static {
 fn model_of_late_hearing(first: bool) -> impl Fn() + Sync + Send + 'static {
     move || {
         let shared = Arc::new((Dir::new(), [Waiter::new(0), Waiter::new(0)]));
-        let producer = {
-            let shared = shared.clone();
-            thread::spawn(move || {
-                let (dir, waiters) = &*shared;
-                let rung = nothing_rung();
-                (1..=2).for_each(|head| _ = publish(dir, waiters, &rung, head, AS_IT_IS));
-            })
-        };
+        let producer = producer(&shared, 2, AS_IT_IS);
         let (dir, [w, _]) = &*shared;
         let (mut tail, mut asleep) = (0, false);
         for _ in 0..3 {
