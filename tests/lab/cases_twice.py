@@ -16,7 +16,8 @@ ENV = {"WALK_ARRIVES": "40000"}
 PROGRAMS = {"walks": 5, "calls": 7, "flags": 9, "close": 14, "children": 9, "execs": 9, "polling": 6, "stdio": 4, "handover": 6,
             "fds": 5, "unread": 9, "inherited": 20, "vforks": 12, "epoll_gone": 9, "entries": 6, "destroyed": 2, "ulp": 3, "streams": 7,
             "notices": 5, "privileges": 8, "signals": 7, "epoll_more": 7, "threads": 10, "unconnected": 4, "interrupts": 3, "splices": 9,
-            "options": 10, "waits": 10, "lengths": 2, "peek_offsets": 4}
+            "options": 10, "waits": 10, "lengths": 2, "peek_offsets": 4,
+            "vectors": 9, "cancelled": 3}
 # Of these not all: the others wait for what shared memory leaves in TCP, differ (docs/interpose.md), or take too long here.
 ONLY = {"handover": "pass.*|exec_(with|without|unread|cloexec)|fork_exec_cat|listener.*", "fds": "unseen_closes?|reuse|by_syscall|ranges|high_numbers",
         "unread": "closed.*|half_closed(|_twice|_left|_left_whole|_inherited|_vfork|_spawn)",

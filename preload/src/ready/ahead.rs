@@ -11,10 +11,19 @@ use crate::table::members::Inner;
 
 /// How many members ahead: so many lines are on their way at once.
 const FAR: u32 = 8;
+/// So many hot members are looked at before a line that was asked for could have come: asking costs more than it saves.
+const TOO_FEW: u32 = 2;
 
 /// Before the walk from the member at `from` of the hot list: the producers' cursors of the first ones.
-#[inline]
+#[inline(always)]
 pub fn begin(inner: &Inner, from: u32) {
+    if inner.hot_len > TOO_FEW {
+        first(inner, from);
+    }
+}
+
+#[inline(never)]
+fn first(inner: &Inner, from: u32) {
     for i in 0..FAR.min(inner.hot_len) {
         cursor(inner, from + i);
     }

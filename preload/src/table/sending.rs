@@ -242,13 +242,15 @@ unsafe fn send_anyhow(
     }
 }
 
-/// Over a link the kernel never sees a message, so it is asked by an empty one what it says to the control messages. None: it takes them.
+/// Over a link, and where this call is to make one, the kernel never sees a message, so it is asked by an empty one what it says to the
+/// control messages. None: it takes them.
 ///
 /// # Safety
 /// What the header says of them must be as the program promised the kernel.
 #[cold]
 pub unsafe fn refused_control(s: &Sock, fd: i32, msg: &libc::msghdr) -> Option<isize> {
-    if !s.is_linked() {
+    let is_unasked = s.has(flag::UNASKED);
+    if !s.is_linked() && !is_unasked {
         return None;
     }
     // SAFETY: an all-zero msghdr is valid: no address, no buffers.
@@ -257,6 +259,13 @@ pub unsafe fn refused_control(s: &Sock, fd: i32, msg: &libc::msghdr) -> Option<i
     // SAFETY: by the contract.
     match unsafe { net::sendmsg(fd, &alone, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) } {
         Err(e @ Errno(libc::EFAULT | libc::ENOBUFS | libc::EINVAL | libc::EPERM)) => Some(to_c(Err(e))),
+        // The connection is still the kernel's alone, and has told its error by this.
+        Err(e) if is_unasked && !matches!(e.0, libc::EPIPE | libc::EAGAIN | libc::ENOTCONN) => {
+            if e.0 == libc::ECONNRESET {
+                end::take_death(s);
+            }
+            Some(to_c(Err(e)))
+        }
         _ => None,
     }
 }

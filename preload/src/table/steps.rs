@@ -8,14 +8,20 @@ use crate::sys::{proc, thread};
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Brings on what is on its way. One load when nothing is.
-#[inline]
+#[inline(always)]
 pub fn tick() {
     if pending::any() {
-        let _ = crate::sys::caught(|| pending::each(bring_on));
+        bring_on_all();
     }
 }
 
+/// A function of its own: its registers would be saved in each call that waits.
 #[cold]
+#[inline(never)]
+fn bring_on_all() {
+    let _ = crate::sys::caught(|| pending::each(bring_on));
+}
+
 fn bring_on(s: &'static Sock) {
     let fd = s.fd.load(Relaxed);
     let is_there = || matches!(get(fd), Some(Entry::Sock(t)) if std::ptr::eq(s, t));
