@@ -288,7 +288,7 @@ pub fn forget(s: &Sock) {
 /// Another user may keep the region for as long as he likes, and the pages that we have touched first count as ours. What he has read
 /// of them, or can't read any more, goes now; both locks are held.
 fn give_ring_back(s: &Sock) {
-    let Some(dir) = s.tx.dir().filter(|_| !patience::is_own_user(s) && s.region_of_peers().is_some()) else { return };
+    let Some(dir) = s.tx.dir().filter(|_| s.region_of_peers().is_some() && !patience::is_own_user(s)) else { return };
     if dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed) || s.rx.end.load(Relaxed) >= end::RST {
         near::give_back(s, dir);
         bulk::rest(s, dir);

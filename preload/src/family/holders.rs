@@ -55,7 +55,9 @@ impl Census {
 
 /// This process holds it no more; true if it was the last one. Those that are gone have not closed it themselves.
 pub fn leave(s: &Sock) -> bool {
-    is_shared(s);
+    if s.holders.load(Relaxed) > 1 {
+        is_shared(s);
+    }
     s.let_go_in(process::index());
     s.holders.fetch_sub(1, AcqRel) <= 1
 }

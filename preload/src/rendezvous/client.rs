@@ -196,7 +196,8 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
     if porter::are_all_away() {
         return Err(Reason::NoResources);
     }
-    if !peers::admits(uid, proc::euid()) {
+    let own_uid = proc::euid();
+    if !peers::admits(uid, own_uid) {
         return Err(Reason::NoResources); // before anything is made for it
     }
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -219,7 +220,7 @@ fn connect(name: u64, uid: u32) -> Result<u32, Reason> {
             return Err(Reason::UidMismatch);
         }
     };
-    peers::add(sock, name, who, proc::euid()).ok_or_else(|| {
+    peers::add(sock, name, who, own_uid).ok_or_else(|| {
         porter::let_go(&[sock]);
         Reason::NoResources
     })

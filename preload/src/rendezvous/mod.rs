@@ -123,9 +123,12 @@ pub fn connects(s: &Sock) {
 
 fn may_begin(s: &Sock, sock: i32) -> bool {
     if !s.is_connection() {
-        // A connect() that was cancelled, or left by a handler's jump, goes on in the kernel.
-        if s.role.load(Relaxed) == 0 && net::peer_addr(sock).is_ok() {
-            connects(s);
+        if s.role.load(Relaxed) == 0 {
+            match net::peer_addr(sock) {
+                // A connect() that was cancelled, or left by a handler's jump, goes on in the kernel.
+                Ok(_) => connects(s),
+                Err(_) => worth::begin_counting(s),
+            }
         }
         return false;
     }

@@ -18,7 +18,7 @@ static MAY_ASK: AtomicBool = AtomicBool::new(true);
 /// How long one is waited for. Who has it may not be on a processor.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Numbers that are looked at from either end.
-const LOOKED_AT: u64 = 64;
+const LOOKED_AT: c_int = 64;
 
 /// A descriptor that is closed in a moment: when this goes.
 pub struct Brief(c_int);
@@ -103,17 +103,22 @@ fn await_all() -> u32 {
     PAST.load(SeqCst)
 }
 
-/// Whether the program may open so many more, beside `own`, the lowest number that was free. Not all numbers are looked at: some that are said not
-/// to be there may be.
+/// Whether the program may open so many more, beside `own` and what lies below. Not all numbers are looked at: some that are said not to be there
+/// may be.
 pub fn are_left(own: c_int, number: usize) -> bool {
     if !MAY_ASK.load(Relaxed) {
         return true;
     }
-    let Some(limit) = proc::descriptor_limit() else { return true };
-    let first = own as u64 + 1;
-    let near = first..limit.min(first + LOOKED_AT);
-    let far = limit.saturating_sub(LOOKED_AT).max(near.end)..limit;
-    near.chain(far).filter(|n| c_int::try_from(*n).is_ok_and(|n| !fd::is_open(n))).take(number).count() == number
+    proc::descriptor_limit().is_none_or(|limit| are_left_below(limit, own, number))
+}
+
+/// As [`are_left`], with RLIMIT_NOFILE as it is.
+pub fn are_left_below(limit: u64, own: c_int, number: usize) -> bool {
+    let (first, limit) = (own + 1, limit.min(c_int::MAX as u64) as c_int);
+    let far = (limit - LOOKED_AT).max(first)..limit;
+    let near = first..far.start.min(first + LOOKED_AT);
+    // From the top, where hardly a program has any: each look is a system call.
+    far.rev().chain(near).filter(|n| !fd::is_open(*n)).take(number).count() == number
 }
 
 /// The program may have a filter that forbids it.

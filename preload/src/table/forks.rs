@@ -52,7 +52,9 @@ fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool, census: &mut Census)
     if s.region().is_none() && !s.has(flag::UNASKED) || census.is_shared(s) {
         return;
     }
-    rendezvous::smc::close_unused(s, fd);
+    if s.has(flag::UNASKED) {
+        rendezvous::smc::close_unused(s, fd);
+    }
     if s.region().is_some() {
         close::before_unseen_close(s, fd, for_good);
     }

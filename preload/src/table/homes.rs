@@ -50,6 +50,12 @@ pub fn leave(s: &Sock, set: &'static Set) {
     }
 }
 
+/// Whether no set has it.
+#[inline]
+pub fn has_none(s: &Sock) -> bool {
+    home(s).load(Relaxed).is_null()
+}
+
 /// The sets that may have it.
 pub fn of(s: &Sock) -> impl Iterator<Item = &'static Set> {
     let at = home(s).load(Acquire); // pairs with the Release in `add`
@@ -67,13 +73,15 @@ pub fn note_stray(fd: i32) {
     }
 }
 
-/// The number is another file's from now on: whether it was a stray's.
+/// Whether it may be.
 #[inline]
+pub fn is_stray(fd: i32) -> bool {
+    STRAYS.get(fd as usize / 8).is_some_and(|bits| bits.load(Relaxed) & 1 << (fd % 8) != 0)
+}
+
+/// The number is another file's from now on: whether it was a stray's.
 pub fn take_stray(fd: i32) -> bool {
-    let is_taken = |bits: &AtomicU8| {
-        let bit = 1 << (fd % 8);
-        bits.load(Relaxed) & bit != 0 && bits.fetch_and(!bit, Relaxed) & bit != 0
-    };
+    let is_taken = |bits: &AtomicU8| bits.fetch_and(!(1 << (fd % 8)), Relaxed) & 1 << (fd % 8) != 0;
     STRAYS.get(fd as usize / 8).is_some_and(is_taken)
 }
 

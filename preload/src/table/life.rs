@@ -38,7 +38,6 @@ pub fn on_socket(fd: i32, nonblock: bool) -> Option<&'static Sock> {
     s.fd.store(fd, Relaxed);
     s.process.store(process::index(), Relaxed);
     homes::begin(s);
-    worth::begin_counting(s);
     enter(s, fd);
     Some(s)
 }
@@ -151,10 +150,16 @@ pub fn on_accept(fd: i32, nonblock: bool, listener: Option<&Sock>) {
 }
 
 /// A descriptor number came back from the kernel: whatever the table says of it is over.
+#[inline]
 pub fn forget_stale(fd: i32) {
-    if let Some(entry) = get(fd)
-        && !process::is_vfork_child()
-    {
+    if let Some(entry) = get(fd) {
+        forget(fd, entry);
+    }
+}
+
+#[cold]
+fn forget(fd: i32, entry: Entry) {
+    if !process::is_vfork_child() {
         leave_sets(fd, entry);
         match take(fd) {
             Some(Entry::Sock(s)) => drop(release(s, None, false)),
@@ -167,7 +172,7 @@ pub fn forget_stale(fd: i32) {
 /// As [`forget_stale`], of a number that is ours from now on: sets that had another file by it have none.
 pub fn begin_anew(fd: i32) {
     forget_stale(fd);
-    if !process::is_vfork_child() && homes::take_stray(fd) {
+    if homes::is_stray(fd) && !process::is_vfork_child() && homes::take_stray(fd) {
         set::forget_fd(fd, set::all(), || None, true);
     }
 }
@@ -177,6 +182,9 @@ fn leave_sets(fd: i32, entry: Entry) -> bool {
     match entry {
         Entry::Sock(s) => {
             let has_twins = has_twins(s);
+            if homes::has_none(s) {
+                return has_twins;
+            }
             let twin = || if has_twins { twin_of(fd, s) } else { None };
             set::forget_fd(fd, homes::of(s), twin, has_twins || s.holders.load(Relaxed) > 1);
             has_twins
@@ -288,7 +296,7 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         rendezvous::legacy::left(s, fd);
         rendezvous::legacy::give_up(s, fd);
     }
-    if last && let Some(fd) = fd {
+    if last && s.has(flag::UNASKED) && let Some(fd) = fd {
         rendezvous::smc::close_unused(s, fd);
     }
     if !last && let Some(fd) = fd {

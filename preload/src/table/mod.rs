@@ -76,7 +76,8 @@ pub enum Entry {
 #[inline]
 pub fn sock(fd: i32) -> Option<&'static Sock> {
     let p = TABLE.get(fd as usize)?.load(Acquire); // pairs with the Release in `put`
-    if p.is_null() || p as usize & SET_TAG != 0 {
+    // Null or tagged, in one question: the tag is the lowest bit, and here the sign.
+    if p.addr().rotate_right(1).cast_signed() <= 0 {
         return None;
     }
     // SAFETY: untagged pointers are socket records, which are never unmapped.

@@ -8,7 +8,7 @@
 use super::peers::{self, Peer};
 use crate::control;
 use crate::sys::{clock, few, proc};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// The part of RLIMIT_NOFILE: one in so many.
 const PART: u64 = 8;
@@ -17,24 +17,21 @@ const FRESH_US: u64 = 20_000;
 /// Where there is none, it is not looked for again for so long: who was refused comes again with each message.
 const REST_US: u64 = 10_000;
 /// [`LIMIT`] before it is known.
-const UNKNOWN: u32 = u32::MAX;
+const UNKNOWN: u64 = u64::MAX;
 
-/// The budget when it was last asked for.
-static LIMIT: AtomicU32 = AtomicU32::new(UNKNOWN);
+/// RLIMIT_NOFILE when it was last asked for.
+static LIMIT: AtomicU64 = AtomicU64::new(UNKNOWN);
 
 /// The tick until which there is none: for strangers, and for those of our own user.
 static FULL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-fn limit() -> u32 {
-    let known = LIMIT.load(Relaxed);
+fn limit() -> u64 {
     // No call of ours that a filter of the program's may forbid.
-    if control::is_restricted() {
-        return known;
+    if !control::is_restricted() {
+        // The program may change it at any time.
+        LIMIT.store(proc::descriptor_limit().unwrap_or(UNKNOWN), Relaxed);
     }
-    // The program may change it at any time.
-    let limit = proc::descriptor_limit().map_or(UNKNOWN, |n| (n / PART).clamp(1, u64::from(UNKNOWN)) as u32);
-    LIMIT.store(limit, Relaxed);
-    limit
+    LIMIT.load(Relaxed)
 }
 
 /// What peers have taken, those of other users alone or all.
@@ -44,8 +41,10 @@ fn taken(of_strangers: bool) -> u32 {
 
 /// Whether there is room for one more.
 fn has_room(is_kin: bool) -> bool {
-    let most = limit();
-    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2)) && few::are_left(2, 2)
+    let limit = limit();
+    let most = (limit / PART).clamp(1, u64::from(u32::MAX)) as u32;
+    let is_there = || control::is_restricted() || few::are_left_below(limit, libc::STDERR_FILENO, 2);
+    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2)) && is_there()
 }
 
 /// Whether a peer may have one more; a channel that nobody uses may have to go for it.

@@ -95,9 +95,6 @@ pub fn give_away(s: &'static Sock, sock: i32, why: Reason) {
 /// The last descriptor of a connection is about to be closed, and nobody has used it: its end must be TCP's. A greeting that lies unread would make a
 /// reset of it; a kernel's client is still in its connect(), which fails if it is not answered.
 pub fn close_unused(s: &'static Sock, sock: i32) {
-    if !s.has(flag::UNASKED) {
-        return;
-    }
     let is_client = s.role.load(Relaxed) == role::CLIENT;
     match mark::ask(s, sock) {
         Shown::Peer(Peer::Ours { .. }) if is_client => stream::drop_greeting(sock),
