@@ -174,3 +174,25 @@ fn a_connection_that_is_over_says_so_again_where_that_is_not_known_to_have_arriv
     assert!(polled(&mut conn).unwrap().conn_flags.contains(ConnFlags::CLOSED));
     assert_eq!((polled(&mut conn), conn.is_finished()), (None, true));
 }
+
+#[test]
+fn what_the_failover_message_says_was_read_may_be_filled_before_the_next_message() {
+    let mut conn = conn();
+    let size = u64::from(SIZE);
+    conn.handle_cdc(&message(1, size, 0)).unwrap();
+    conn.consume(100);
+    assert_eq!(polled(&mut conn), None, "too little to be told");
+    conn.move_to_link(Rkey(77), 0, 0);
+    assert_eq!(polled(&mut conn).unwrap().consumer, Cursor::at(100, SIZE));
+    // All slots are taken: the message proper waits.
+    assert_eq!(conn.handle_cdc(&message(2, size + 100, 0)).map(|u| u.received), Ok(100));
+    assert_eq!(polled(&mut conn).unwrap().consumer, Cursor::at(100, SIZE));
+
+    // Linux does not look at the cursors of a failover message.
+    let mut conn = connections::conn();
+    conn.handle_cdc(&message(1, size, 0)).unwrap();
+    conn.consume(100);
+    conn.move_to_link(Rkey(77), 0, 0);
+    polled(&mut conn);
+    assert!(conn.handle_cdc(&message(2, size + 100, 0)).is_err());
+}

@@ -65,7 +65,8 @@ impl Conn {
             sequence,
             token: peer.token,
             producer,
-            consumer: self.rx.cursor(),
+            // A peer that goes by cursors knows now what was read, and may fill that before the next message finds a slot.
+            consumer: if self.by_cursor { self.rx.confirm() } else { self.rx.cursor() },
             producer_flags: ProducerFlags::FAILOVER,
             conn_flags: ConnFlags::empty(),
         };
