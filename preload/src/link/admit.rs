@@ -1,13 +1,16 @@
 //! Who may join a link group: the peer that it was made with, by what CLC says of it and by where its TCP connection comes from.
 //!
-//! A part of [`Group`], under the lock of all links. Asked by the handshakes.
+//! A part of [`Group`] and [`State`], under the lock of all links. Asked by the handshakes.
 
 use super::group::Group;
 use super::one::Link;
+use super::state::State;
+use smcr_proto::smc::clc::accept::AcceptConfirm;
 use smcr_proto::smc::clc::proposal::Proposal;
+use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::{Gid, PeerId};
-use smcr_proto::smc::link::State;
-use smcr_proto::smc::link::key::GroupKey;
+use smcr_proto::smc::link::key::{self, GroupKey};
+use smcr_proto::smc::link as machine;
 use smcr_proto::smc::llc::Family;
 
 /// The addresses of a TCP connection. Who shows a group's alone may join it: what else a CLC message says of its sender anybody
@@ -47,9 +50,36 @@ impl Group {
 
     /// Server: whether this process's client is the one for whom the group is being made.
     pub fn will_serve(&self, client: PeerId, own: Option<Gid>, hosts: Option<Hosts>) -> bool {
-        let open = self.machine.as_ref().is_some_and(|m| m.state() == State::Active);
+        let open = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
         let same = self.made_for == Some(client) && self.is_from(hosts) && Some(self.links[0].port.gid) == own;
         !open && self.over.is_none() && same
+    }
+}
+
+impl State {
+    /// Client: joins the group that an Accept of this host's names; which it is, and which link. The error is the code to decline with, and
+    /// whether the server has to end the group.
+    /// A link that waits for the card to say that the answer to Confirm Link has arrived counts: who names it has that answer.
+    pub fn join_named(&mut self, accept: &AcceptConfirm, peer: Option<[u8; 16]>) -> Result<(usize, usize), (Diagnosis, bool)> {
+        let mut open = Vec::new();
+        for (place, group) in self.groups.iter().enumerate() {
+            let Some(group) = group.as_ref().filter(|g| g.is_active()) else { continue };
+            let links = group.links.iter().enumerate().filter(|(_, l)| l.is_usable() || l.is_confirming());
+            open.extend(links.filter_map(|(link, l)| Some(((place, link), group.key(l)?))));
+        }
+        let (place, link) = open[key::find(open.iter().map(|(_, key)| key), accept)?].0;
+        let Some(Some(group)) = self.groups.get_mut(place) else { return Err((Diagnosis::NO_ACTIVE_LINK, false)) };
+        if !group.is_with(peer) {
+            // Another host's, who has nothing to do with what is said of it here.
+            return Err((Diagnosis::NO_SUCH_LINK, false));
+        }
+        if !group.join() {
+            return Err((Diagnosis::NO_ACTIVE_LINK, false));
+        }
+        if !group.links[link].is_ready {
+            group.ready(link);
+        }
+        Ok((place, link))
     }
 }
 
@@ -57,14 +87,14 @@ impl Group {
 mod tests {
     use super::*;
     use crate::link::rig;
-    use crate::link::state;
+    use smcr_proto::smc::clc::accept::Form;
     use smcr_proto::smc::clc::proposal::{OfferV2, Release};
     use smcr_proto::smc::handshake::Role;
     use smcr_proto::smc::list::List;
 
     #[test]
     fn only_its_own_host_and_a_named_libsmcr_may_join_a_group() {
-        let mut all = state::State::EMPTY;
+        let mut all = State::EMPTY;
         let place = rig::group(&mut all, Role::Server, 1);
         let group = all.groups[place].as_mut().unwrap();
         let own = Some(rig::port(1).gid);
@@ -83,5 +113,23 @@ mod tests {
         assert!(!serves(group, &unnamed, stranger, false));
         (group.machine, group.made_for) = (None, Some(end.peer_id));
         assert!(group.will_serve(end.peer_id, own, Some(rig::HOSTS)) && !group.will_serve(end.peer_id, own, stranger));
+    }
+
+    #[test]
+    fn a_server_that_names_a_link_has_the_answer_by_which_it_was_confirmed() {
+        let mut all = State::EMPTY;
+        let place = rig::group(&mut all, Role::Client, 2);
+        let group = all.groups[place].as_mut().unwrap();
+        group.is_ready = false;
+        group.links.iter_mut().for_each(Link::answers);
+        let form = Form::V2 { eid: Default::default(), first_contact: None };
+        let accept = AcceptConfirm { endpoint: rig::peer(1), form };
+        assert_eq!(all.join_named(&accept, Some([9; 16])), Err((Diagnosis::NO_SUCH_LINK, false)));
+        assert!(!all.groups[place].as_ref().unwrap().is_ready, "a stranger proves nothing");
+        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer)), Ok((place, 0)), "the card has not said so yet");
+        let group = all.groups[place].as_mut().unwrap();
+        assert!(group.is_ready && group.links[0].is_usable() && !group.links[1].is_usable());
+        group.links[0].is_down = true;
+        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer)), Err((Diagnosis::NO_SUCH_LINK, false)));
     }
 }

@@ -42,7 +42,7 @@ pub struct Group {
     /// Sending rings, and their sizes, of connections that are over, from which the card may still read.
     pub(super) retired: Vec<(Element, u32)>,
     /// Rings that are not given back, because the peer may write into them still.
-    pub(super) spoilt: u32,
+    pub spoilt: u32,
     /// Records that use the group.
     pub users: usize,
     /// The first link was confirmed.
@@ -139,10 +139,14 @@ impl Group {
         Ok(())
     }
 
+    /// Whether it is confirmed, and not over.
+    pub(super) fn is_active(&self) -> bool {
+        self.over.is_none() && self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active)
+    }
+
     /// Whether new connections may join.
     pub fn is_open(&self) -> bool {
-        let active = self.machine.as_ref().is_some_and(|m| m.state() == machine::State::Active);
-        active && self.over.is_none() && self.balanced().is_some()
+        self.is_active() && self.balanced().is_some()
     }
 
     /// The link for a new connection: the one that has fewer.
@@ -197,7 +201,7 @@ impl Group {
         }
     }
 
-    fn ready(&mut self, link: usize) {
+    pub(super) fn ready(&mut self, link: usize) {
         self.links[link].ready();
         self.is_ready = true;
         log::info!(target: "smcr::link", link, "link ready");
@@ -332,10 +336,12 @@ impl Group {
     }
 
     /// A link was confirmed. A client's is ready when its answer has arrived: where RoCE passes one way only the server
-    /// hears nothing, and declines.
+    /// hears nothing, and declines. So it does where the card has not taken the answer, and the link is given up (`Link::flush`).
     fn confirmed(&mut self, link: usize) {
-        if self.role == Role::Server || !self.links[link].confirm_by_last() {
+        if self.role == Role::Server {
             self.ready(link);
+        } else {
+            self.links[link].confirm_by_last();
         }
     }
 
@@ -383,5 +389,26 @@ impl Group {
     /// Whether LLC messages or completions are still on their way.
     pub fn is_quiet(&self) -> bool {
         self.links.iter().all(Link::is_quiet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{rig, state::State};
+
+    #[test]
+    fn a_client_whose_answer_the_card_does_not_take_has_no_link() {
+        for role in [Role::Client, Role::Server] {
+            let mut all = State::EMPTY;
+            let place = rig::group(&mut all, role, 1);
+            let group = all.groups[place].as_mut().unwrap();
+            (group.is_ready, group.links[0].is_ready) = (false, false);
+            group.links[0].say(Default::default());
+            group.flush();
+            group.confirmed(0);
+            assert_eq!(group.is_ready, role == Role::Server);
+            assert_eq!(group.timeout(), Some(Time::ZERO), "the link is given up");
+        }
     }
 }

@@ -14,7 +14,6 @@ use smcr_proto::smc::clc::accept::{AcceptConfirm, Endpoint};
 use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::{Params, Role, server};
-use smcr_proto::smc::link::key;
 use smcr_proto::smc::llc::Family;
 
 impl Shake {
@@ -68,23 +67,7 @@ impl Shake {
         let first = accept.first_contact();
         let result = self.with(|all, this| {
             this.may_enter(all).map_err(|code| (code, false))?;
-            let mut place = None;
-            if !first {
-                let mut open = Vec::new();
-                for (place, group) in all.groups.iter().enumerate() {
-                    let Some(group) = group.as_ref().filter(|g| g.is_open()) else { continue };
-                    let usable = group.links.iter().enumerate().filter(|(_, l)| l.is_usable());
-                    open.extend(usable.filter_map(|(link, l)| Some(((place, link), group.key(l)?))));
-                }
-                let at = open[key::find(open.iter().map(|(_, key)| key), accept)?].0;
-                match all.groups[at.0].as_mut() {
-                    // Another host's, who has nothing to do with what is said of it here.
-                    Some(g) if !g.is_with(this.host) => return Err((Diagnosis::NO_SUCH_LINK, false)),
-                    Some(g) => g.join().then_some(()).ok_or((Diagnosis::NO_ACTIVE_LINK, false))?,
-                    None => return Err((Diagnosis::NO_ACTIVE_LINK, false)),
-                }
-                place = Some(at);
-            }
+            let place = if first { None } else { Some(all.join_named(accept, this.host)?) };
             let end = this.enter(all, place, Role::Client).map_err(|code| (code, false))?;
             if first {
                 this.receive_from(all, &accept.endpoint).map_err(|code| (code, false))?;
