@@ -370,6 +370,7 @@ impl State {
             }
             if over && !self.want_back(index) && let Some(slot) = self.slot(index) {
                 slot.link_down();
+                mark(index);
                 if slot.is_finished(true) {
                     self.release(index);
                 }

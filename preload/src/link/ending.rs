@@ -72,7 +72,8 @@ impl Slot {
     /// The end has come; true: it is not to be shown yet.
     pub(super) fn holds_end(&mut self) -> bool {
         let is_shown = self.rx_dir().fin.load(Relaxed) & fin::WRITE != 0;
-        let holds = !self.ours && self.active && !is_shown;
+        // Also in the handshake: a client has sent Confirm, and may have said all by the link before that is read.
+        let holds = !is_shown && self.conn.as_ref().is_some_and(|c| !c.is_libsmcr());
         if holds && self.late == Late::No {
             self.late = Late::Held;
         }
@@ -192,6 +193,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::rig;
+    use smcr_proto::smc::cdc::{Cdc, ConnFlags, ProducerFlags};
+    use smcr_proto::smc::cursor::Cursor;
+    use smcr_proto::smc::handshake::Role;
 
     #[test]
     fn one_question_at_a_time_and_its_own_answer() {
@@ -205,5 +210,21 @@ mod tests {
         assert!(!q.answered(1), "once");
         assert_eq!((q.due(), q.next(at)), (None, Some(2)));
         assert!(!q.answered(1), "that was before");
+    }
+
+    #[test]
+    fn an_end_that_comes_in_the_handshake_is_held_where_the_peer_is_a_kernel() {
+        for (is_kernel, late) in [(true, Late::Held), (false, Late::No)] {
+            let (mut all, _, id) = rig::one(Role::Server, 1);
+            let slot = rig::slot(&mut all, id);
+            (slot.in_handshake, slot.active, slot.ours) = (true, false, false);
+            let conn = slot.conn.as_mut().unwrap();
+            conn.set_libsmcr(!is_kernel);
+            let (token, zero) = (conn.token(), Cursor::ZERO);
+            let (producer_flags, conn_flags) = (ProducerFlags::WRITE_BLOCKED, ConnFlags::CLOSED);
+            let cdc = Cdc { sequence: 1, token, producer: Cursor { wrap: 0, count: 9 }, consumer: zero, producer_flags, conn_flags };
+            slot.handle_cdc(&cdc).unwrap();
+            assert_eq!((slot.late, slot.rx_dir().fin.load(Relaxed) & fin::WRITE == 0), (late, is_kernel), "more may follow");
+        }
     }
 }

@@ -123,8 +123,8 @@ impl State {
         let Some(slot) = slot.filter(|s| s.group == Some(place)) else { return };
         let taken = match what {
             What::Message(cdc) => slot.handle_cdc(&cdc),
-            // It says how much is new, so it counts in its order alone.
-            What::Write(len, immediate) if slot.link == link => slot.handle_immediate(len, immediate),
+            // It says how much is new, so it counts in its order alone. One whose handshake is not over here has not been moved with the others.
+            What::Write(len, immediate) if slot.link == link || !slot.active => slot.handle_immediate(len, immediate),
             What::Write(..) => return,
         };
         match taken {
@@ -197,6 +197,7 @@ mod tests {
     use smcr_proto::smc::cursor::Cursor;
     use smcr_proto::smc::handshake::Role;
     use smcr_proto::smc::id::Rkey;
+    use smcr_proto::smc::immediate;
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
@@ -249,5 +250,18 @@ mod tests {
         assert_eq!(slot.tx_dir().tail.load(Relaxed), 0);
         all.cancel_back(id.index);
         assert_eq!(rig::slot(&mut all, id).tx_dir().tail.load(Relaxed), 60);
+    }
+
+    #[test]
+    fn a_peer_that_is_ahead_with_the_handshake_may_have_changed_the_link_already() {
+        let (mut all, place, id) = rig::one(Role::Server, 2);
+        let slot = rig::slot(&mut all, id);
+        let token = slot.conn.as_ref().unwrap().token();
+        for (is_active, sequence, received) in [(false, 1, 50), (true, 2, 50)] {
+            rig::slot(&mut all, id).active = is_active;
+            let immediate = Immediate { name: immediate::name(token), sequence, consumed: 0 };
+            all.take_or_hold(Arrival { place, link: 1, index: id.index, what: What::Write(50, immediate) });
+            assert_eq!(rig::slot(&mut all, id).conn.as_ref().unwrap().received_bytes().0, received, "active: {is_active}");
+        }
     }
 }

@@ -110,7 +110,7 @@ pub struct Slot {
     /// The peer broke a rule: it may write on into the ring, which is not given to others.
     pub tainted: bool,
     /// That rule is broken because a link was lost with what it had acknowledged.
-    pub(super) has_lost: bool,
+    pub has_lost: bool,
 }
 
 impl Slot {
@@ -223,6 +223,8 @@ impl Slot {
         self.free_written();
         let fine = self.send(link, announces);
         self.free_written();
+        // Behind a link that is down nothing is waited for.
+        self.stalled &= !self.conn.as_ref().is_some_and(Conn::is_cut);
         fine
     }
 
@@ -329,7 +331,9 @@ impl Slot {
     /// Whether bytes are left that nothing but the peer's room keeps here. As it was before the last call of [`Slot::pump`], and now.
     pub fn look_at_room(&mut self) -> (bool, bool) {
         let left = self.tx_dir().head.load(Relaxed) != self.pumped;
-        let waits = left && self.active && !self.stalled && !self.is_leaving();
+        // Nor where nobody takes them any more.
+        let sendable = |conn: &mut Conn| conn.write(0, false).is_ok();
+        let waits = left && self.active && !self.stalled && !self.is_leaving() && self.conn.as_mut().is_some_and(sendable);
         (std::mem::replace(&mut self.waits_for_room, waits), waits)
     }
 
@@ -367,6 +371,11 @@ pub fn token(index: u32, generation: u16) -> Option<Token> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::rig;
+    use crate::link::state::State;
+    use smcr_proto::smc::cdc::{Cdc, ConnFlags, ProducerFlags};
+    use smcr_proto::smc::cursor::Cursor;
+    use smcr_proto::smc::handshake::Role;
 
     #[test]
     fn tokens_are_never_zero_and_name_the_slot() {
@@ -374,5 +383,27 @@ mod tests {
             let t = token(index, generation).unwrap().value();
             assert_eq!((t & 0xffff) - 1, index);
         }
+    }
+
+    #[test]
+    fn one_that_is_dead_waits_for_nothing() {
+        let (mut all, place, id) = rig::one(Role::Client, 1);
+        let State { slots, groups, .. } = &mut all;
+        let (slot, link) = (slots[id.index as usize].as_mut().unwrap(), &mut groups[place].as_mut().unwrap().links[0]);
+        slot.tx_dir().head.store(10, Relaxed);
+        link.is_down = true;
+        slot.link_down();
+        assert!(slot.pump(link, false));
+        assert_eq!((slot.stalled, slot.look_at_room()), (false, (false, false)));
+
+        let (mut all, _, id) = rig::one(Role::Client, 1);
+        let slot = rig::slot(&mut all, id);
+        slot.tx_dir().head.store(10, Relaxed);
+        assert_eq!(slot.look_at_room(), (false, true));
+        let (token, zero) = (token(id.index, 0).unwrap(), Cursor::ZERO);
+        let flags = (ProducerFlags::empty(), ConnFlags::CLOSED);
+        let cdc = Cdc { sequence: 1, token, producer: zero, consumer: zero, producer_flags: flags.0, conn_flags: flags.1 };
+        slot.handle_cdc(&cdc).unwrap();
+        assert_eq!(slot.look_at_room(), (true, false), "its peer reads no more");
     }
 }

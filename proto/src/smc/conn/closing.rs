@@ -95,6 +95,11 @@ impl Conn {
         };
     }
 
+    /// Whether it did.
+    pub fn is_cut(&self) -> bool {
+        self.link_down
+    }
+
     /// Takes over the peer's flags; true if there are new ones.
     pub(super) fn peer_flags(&mut self, flags: ConnFlags) -> bool {
         let fresh = flags.difference(self.remote);

@@ -22,6 +22,11 @@ impl Conn {
         self.rx.set_halves(yes);
     }
 
+    /// Whether it is.
+    pub fn is_libsmcr(&self) -> bool {
+        self.by_cursor
+    }
+
     /// The driver stops at so many bytes that it has to keep, however large the peer's ring is: those that the peer has not
     /// read, where nothing was forgotten.
     pub fn set_window(&mut self, bytes: u32) {
