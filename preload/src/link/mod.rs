@@ -39,7 +39,7 @@ mod patience;
 mod pieces;
 pub mod pool;
 #[cfg(test)]
-mod rig;
+pub(crate) mod rig;
 mod second;
 mod show;
 pub mod slot;

@@ -31,7 +31,7 @@ pub(super) fn port(host: u8) -> Port {
 }
 
 /// The end of another host, with a token of its own.
-pub(super) fn peer(token: u32) -> Endpoint {
+pub(crate) fn peer(token: u32) -> Endpoint {
     let Port { gid, mac, .. } = port(2);
     Endpoint {
         peer_id: PeerId([2; 8]),
@@ -88,7 +88,7 @@ fn pass(from: &mut machine::Group, to: &mut machine::Group, now: Time) {
 }
 
 /// A group that is confirmed, with so many links.
-pub(super) fn group(all: &mut State, role: Role, links: usize) -> usize {
+pub(crate) fn group(all: &mut State, role: Role, links: usize) -> usize {
     let link = |n: usize| {
         let mut link = Link::without_card(0, &port(1), Psn::truncate(0), Room { at: std::ptr::null_mut(), lkey: 0 });
         link.is_ready = true;
@@ -105,13 +105,13 @@ pub(super) fn group(all: &mut State, role: Role, links: usize) -> usize {
 }
 
 /// A record of nobody's.
-pub(super) fn record() -> &'static Sock {
+pub(crate) fn record() -> &'static Sock {
     // SAFETY: atomics, for which all zero is a value.
     Box::leak(Box::new(unsafe { std::mem::zeroed() }))
 }
 
 /// A connection of a group whose handshake is over, on its first link.
-pub(super) fn connection(all: &mut State, place: usize) -> Id {
+pub(crate) fn connection(all: &mut State, place: usize) -> Id {
     let s = record();
     let slot = all.reserve(s, SIZE.bytes()).unwrap();
     let id = slot.id();
@@ -142,6 +142,6 @@ fn conn(token: u32) -> Conn {
 }
 
 /// The connection itself.
-pub(super) fn slot(all: &mut State, id: Id) -> &mut Slot {
+pub(crate) fn slot(all: &mut State, id: Id) -> &mut Slot {
     all.slot_of(id).unwrap()
 }

@@ -108,6 +108,14 @@ impl Shake {
         true
     }
 
+    /// Server: Accept has named a ring, of a group that goes on. Who has read it may have sent Confirm, and write there whatever it is told now by
+    /// TCP: the ring is nobody else's as long as the group lasts. Not where the peer itself has declined.
+    pub(super) fn keep_ring_back(&self) {
+        if !self.is_client() && !self.made {
+            lock::with(|all| self.slot(all).map(|slot| (slot.tainted, slot.has_lost) = (true, true)));
+        }
+    }
+
     /// The connection stays on TCP.
     pub(super) fn fall_back(&mut self, why: Reason) {
         self.machine = Machine::Over;

@@ -2,7 +2,9 @@
 
 use super::about::names;
 use super::{Machine, Shake};
+use crate::link::group::Group;
 use crate::link::lock::{self, now};
+use crate::link::state::State;
 use crate::rendezvous::smc::stream;
 use crate::sys::Errno;
 use smcr_proto::handshake::HELLO;
@@ -24,6 +26,9 @@ pub(super) enum Late {
 /// What comes late comes whole; a part of it that stays one for so long is a stranger's, and the program's.
 const REST: Time = Time::from_secs(2);
 
+/// How long the card may take to hear that a message has arrived, where TCP has ended: it repeats one after 134 ms.
+const LAST: Time = Time::from_secs(1);
+
 impl Shake {
     /// While the link comes up a peer with libsmcr says nothing, unless it has given the link up.
     pub(super) fn hear_in_between(&mut self) {
@@ -34,17 +39,31 @@ impl Shake {
                 self.awaits_link = false;
                 self.come_back();
             }
-            _ => {
-                // What has come by the link counts: a peer that has said all by it may be gone by now.
-                lock::with(|all| all.poll_all());
-                self.look_at_link();
-                match &mut self.machine {
-                    Machine::Client(m) if self.awaits_link => m.handle_eof(),
-                    Machine::Server(m) if self.awaits_link => m.handle_eof(),
-                    _ => {}
-                }
+            _ => self.hear_end(),
+        }
+    }
+
+    /// TCP has ended.
+    pub(super) fn hear_end(&mut self) {
+        if self.awaits_link {
+            // What has come by the link counts: a peer that has said all by it, a kernel as well, may be gone by now.
+            lock::with(|all| all.poll_all());
+            self.look_at_link();
+            if self.may_be_up() && now() < *self.ended.get_or_insert_with(|| now() + LAST) {
+                return;
             }
         }
+        match &mut self.machine {
+            Machine::Client(m) => m.handle_eof(),
+            Machine::Server(m) => m.handle_eof(),
+            _ => {}
+        }
+    }
+
+    /// Client: the link is up at the server, if it has the answer to Confirm Link, of which the card has yet to hear.
+    fn may_be_up(&self) -> bool {
+        let group = |all: &mut State| all.groups.get(self.group?)?.as_ref().map(Group::is_confirming);
+        self.awaits_link && lock::with(group).flatten() == Some(true)
     }
 
     /// Whether a client with libsmcr has begun with something else than CLC.
@@ -174,4 +193,145 @@ enum First {
 const fn decline(len: usize) -> [u8; 7] {
     let [e0, e1, e2, e3] = SMCR;
     [e0, e1, e2, e3, Kind::Decline as u8, 0, len as u8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::rig;
+    use crate::sys::fd;
+    use smcr_proto::handshake::Peer;
+    use smcr_proto::smc::clc::Frame;
+    use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Proposal, Release};
+    use smcr_proto::smc::handshake::client::Client;
+    use smcr_proto::smc::handshake::server::{Offer, Server};
+    use smcr_proto::smc::handshake::{CONFIRM_TIMEOUT, Failure, Outcome, Role};
+    use smcr_proto::smc::id::{Eid, RmbeSize};
+    use smcr_proto::smc::list::List;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// A server that has accepted, its client, and that one's Confirm.
+    fn accepted(first_contact: bool) -> (Server, Client, Frame) {
+        let pass = |frame: Frame, take: &mut dyn FnMut(&[u8]) -> usize| {
+            let mut at = 0;
+            while at < frame.len() {
+                at += take(&frame[at..]);
+            }
+        };
+        let ((id, host), end) = (names(), rig::peer(1));
+        let limits = Limits { max_conns: 255, max_links: 1, features: 0 };
+        let eids = List::of(&[Eid::new("RIG").unwrap()]);
+        let v2 = Some(OfferV2 { gid: end.gid, release: Release::V21(limits), eids });
+        let proposal = Proposal { peer_id: end.peer_id, gid: end.gid, mac: end.mac, v1: None, v2 };
+        let mut client = Client::new(now(), proposal, host);
+        let mut server = Server::new(now(), id, Ok(Offer { v1: None, v2: Some((eids, limits)) }), host);
+        pass(client.poll_transmit().unwrap(), &mut |bytes| server.handle_bytes(bytes));
+        assert!(server.poll_event().is_some());
+        server.accept(now(), rig::peer(2), first_contact, true);
+        pass(server.poll_transmit().unwrap(), &mut |bytes| client.handle_bytes(bytes));
+        assert!(client.poll_event().is_some());
+        client.confirm(end, true);
+        let confirm = client.poll_transmit().unwrap();
+        (server, client, confirm)
+    }
+
+    /// The end of a TCP connection whose other one has gone.
+    fn ended() -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ours = listener.accept().unwrap().0;
+        drop(theirs);
+        let mut p = [libc::pollfd { fd: ours.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        assert_eq!(fd::poll(&mut p, 10_000), Ok(1));
+        ours
+    }
+
+    #[test]
+    fn a_kernel_that_has_said_all_by_its_new_link_and_has_ended_tcp_was_connected() {
+        for is_ready in [true, false] {
+            let tcp = ended();
+            let place = lock::with(|all| {
+                let place = rig::group(all, Role::Server, 1);
+                all.groups[place].as_mut().unwrap().is_ready = is_ready;
+                place
+            });
+            let (mut server, _, confirm) = accepted(true);
+            assert_eq!(server.handle_bytes(&confirm[..HEADER_LEN]) + server.handle_bytes(&confirm[HEADER_LEN..]), confirm.len());
+            assert!(server.poll_event().is_some());
+            let mut shake = Shake::bare(rig::record(), tcp.as_raw_fd(), None, RmbeSize::MIN, Peer::Smc, None);
+            (shake.machine, shake.awaits_link, shake.group) = (Machine::Server(server), true, place);
+            shake.read();
+            let Machine::Server(server) = &shake.machine else { panic!("it is over") };
+            match server.outcome() {
+                Some(Outcome::Smc(_)) => assert!(is_ready),
+                Some(Outcome::Fail(Failure::Closed)) => assert!(!is_ready, "nobody has seen that the link is there"),
+                other => panic!("{other:?}"),
+            }
+            lock::with(|all| all.groups[place.unwrap()] = None);
+        }
+    }
+
+    #[test]
+    fn a_client_hears_from_its_card_whether_a_server_that_has_ended_tcp_was_there() {
+        for arrives in [true, false] {
+            let tcp = ended();
+            let place = lock::with(|all| {
+                let place = rig::group(all, Role::Client, 1);
+                let group = all.groups[place].as_mut().unwrap();
+                group.is_ready = false;
+                group.links[0].answers();
+                place
+            });
+            let (_, mut client, _) = accepted(true);
+            assert!(client.poll_event().is_some());
+            let mut shake = Shake::bare(rig::record(), tcp.as_raw_fd(), None, RmbeSize::MIN, Peer::Smc, None);
+            (shake.machine, shake.awaits_link, shake.group) = (Machine::Client(client), true, place);
+            let outcome = |shake: &Shake| match &shake.machine {
+                Machine::Client(client) => client.outcome(),
+                _ => panic!("it is over"),
+            };
+            shake.read();
+            assert_eq!((outcome(&shake), shake.wants().events), (None, 0), "the card has not said so yet");
+            if arrives {
+                lock::with(|all| all.groups[place.unwrap()].as_mut().unwrap().completed(&[], 0, 0));
+            } else {
+                shake.ended = Some(now());
+            }
+            shake.read();
+            match outcome(&shake) {
+                Some(Outcome::Smc(_)) => assert!(arrives),
+                Some(Outcome::Fail(Failure::Closed)) => assert!(!arrives),
+                other => panic!("{other:?}"),
+            }
+            lock::with(|all| all.groups[place.unwrap()] = None);
+        }
+    }
+
+    #[test]
+    fn a_ring_that_a_client_may_have_confirmed_is_nobody_elses() {
+        for is_declined in [false, true] {
+            let tcp = ended();
+            let (place, id, s) = lock::with(|all| {
+                let place = rig::group(all, Role::Server, 1);
+                let id = rig::connection(all, place);
+                (place, id, rig::slot(all, id).sock().unwrap())
+            })
+            .unwrap();
+            let (mut server, ..) = accepted(false);
+            if is_declined {
+                let said = Decline::new(rig::peer(1).peer_id, Diagnosis::MEMORY).emit();
+                assert_eq!(server.handle_bytes(&said[..HEADER_LEN]) + server.handle_bytes(&said[HEADER_LEN..]), said.len());
+            } else {
+                server.handle_timeout(now() + CONFIRM_TIMEOUT);
+            }
+            let mut shake = Shake::bare(s, tcp.as_raw_fd(), Some(id), RmbeSize::MIN, Peer::Smc, None);
+            (shake.machine, shake.group) = (Machine::Server(server), Some(place));
+            s.generation.store(1, Relaxed); // the program has closed it meanwhile
+            assert!(shake.finish());
+            let spoilt = lock::with(|all| all.groups[place].take().unwrap().spoilt);
+            assert_eq!(spoilt, Some(u32::from(!is_declined)));
+        }
+    }
 }

@@ -84,6 +84,8 @@ pub struct Shake {
     late: Late,
     /// Until when the rest of it is waited for, where a part has come.
     rest_until: Option<Time>,
+    /// TCP has ended while the link came up: until when the link may tell whether it is there.
+    ended: Option<Time>,
     /// The connection is on its way back to TCP, by somebody else.
     gone: bool,
     /// Before it begins.
@@ -151,6 +153,7 @@ impl Shake {
             is_signalled: true,
             late: Late::Nothing,
             rest_until: None,
+            ended: None,
             gone: false,
             sight: Sight::default(),
         }
@@ -269,22 +272,18 @@ impl Shake {
                 return;
             }
             let got = stream::receive(self.fd, &mut buf[..want], 0);
-            match (got, &mut self.machine) {
-                (Ok(0), Machine::Client(m)) => return m.handle_eof(),
-                (Ok(0), Machine::Server(m)) => return m.handle_eof(),
-                (Ok(n), machine) => {
+            match got {
+                Ok(n) if n > 0 => {
                     fault::pass(Fault::ClcTaken);
                     self.received += n as u64;
-                    match machine {
+                    match &mut self.machine {
                         Machine::Client(m) => m.handle_bytes(&buf[..n]),
                         Machine::Server(m) => m.handle_bytes(&buf[..n]),
                         _ => 0,
                     };
                 }
-                (Err(Errno(libc::EAGAIN | libc::EINTR)), _) => return,
-                (Err(_), Machine::Client(m)) => return m.handle_eof(),
-                (Err(_), Machine::Server(m)) => return m.handle_eof(),
-                (Err(_), _) => return,
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
+                _ => return self.hear_end(),
             }
             self.events();
         }
@@ -356,6 +355,9 @@ impl Shake {
                 if f.end_group && let Some(place) = self.group {
                     lock::with(|all| all.end_group(place));
                 }
+                if !f.by_peer {
+                    self.keep_ring_back();
+                }
                 self.fall_back(own.or(f.reason()).unwrap_or(Reason::SmcDeclined));
             }
             // It was greeted, and has said nothing.
@@ -366,6 +368,7 @@ impl Shake {
             Some(Outcome::Fail(Failure::Closed)) => self.fall_back(Reason::PeerSilent),
             Some(Outcome::Fail(why)) => {
                 log::warn!(target: "smcr::link", why = ?why, "the SMC handshake broke; the connection is reset");
+                self.keep_ring_back();
                 self.fall_back(Reason::PeerSilent);
                 let _ = net::disconnect(self.fd);
             }

@@ -31,6 +31,8 @@ impl Shake {
     pub fn wants(&self) -> Wants {
         let mut events = 0;
         let (want, at) = match &self.machine {
+            // It is readable all the time.
+            Machine::Client(_) | Machine::Server(_) if self.awaits_link && self.ended.is_some() => (false, None),
             Machine::Client(_) | Machine::Server(_) if self.awaits_link && self.is_ours() => (true, None),
             Machine::Client(m) => (m.want() > 0, m.poll_timeout()),
             Machine::Server(m) => (m.want() > 0, m.poll_timeout()),
