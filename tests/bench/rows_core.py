@@ -48,6 +48,7 @@ def bulk(c, recv_args=(), send_args=(), both=False, **kw):
         raise Failed("nothing arrived after the warm-up: %s" % results)
     return {
         "gb_s": sum(r["bytes"] / r["secs"] for r in results) / 1e9,
+        "got": sum(r["bytes"] for r in results) / max(1, sum(r["reads"] for r in results)),
         "_all": sum(r["payload"] for r in results),
     }
 

@@ -133,13 +133,14 @@ def quota_stream(c):
 
 
 def memory_kib(pid):
+    """RSS, and PSS without that of files: a process's share of libc's pages changes when another program starts or ends."""
     rss = pss = 0
     with open("/proc/%d/smaps_rollup" % pid) as f:
         for ln in f:
             if ln.startswith("Rss:"):
                 rss = int(ln.split()[1])
-            elif ln.startswith("Pss:"):
-                pss = int(ln.split()[1])
+            elif ln.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                pss += int(ln.split()[1])
     return rss, pss
 
 

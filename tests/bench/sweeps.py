@@ -111,7 +111,7 @@ def idle_threads(x):
 
 # name: title, x axis, values of x, what makes a sample, what is kept of it, least share off TCP
 SWEEPS = {
-    "sweep_size": ("throughput over message size, one direction", "bytes per write", SIZES, by_size, ("gb_s",), 0.95),
+    "sweep_size": ("throughput over message size, one direction", "bytes per write", SIZES, by_size, ("gb_s", "got"), 0.95),
     "sweep_conns": ("64 B requests over the number of active connections, epoll", "connections", CONNS, by_conns, ("ops_s", "p50_us", "p99_us", "cpu_us"), 0.95),
     "sweep_procs": ("64 B requests over the number of client processes", "processes", PROCS, by_procs, ("ops_s", "p99_us", "cpu_us"), 0.95),
     "sweep_threads": ("64 B requests over the number of threads of one client", "threads", THREADS, by_threads, ("ops_s", "cpu_us"), 0.95),
@@ -127,7 +127,7 @@ SWEEPS = {
 # so the time that is held is CPU time.
 LINEAR = {"cpu_us": 1.5, "setup_us": 2.0, "pss_kib": 1.3}
 WHAT = {"cpu_us": "CPU time per request, us", "setup_us": "set-up time of each, us", "pss_kib": "memory (PSS) of each, KiB",
-        "rss_kib": "memory (RSS) of each, KiB", "gb_s": "GB/s", "ops_s": "requests/s", "p50_us": "p50, us", "p99_us": "p99, us"}
+        "rss_kib": "memory (RSS) of each, KiB", "gb_s": "GB/s", "got": "bytes per receive", "ops_s": "requests/s", "p50_us": "p50, us", "p99_us": "p99, us"}
 
 
 def point_of(x, samples, failed, keys):

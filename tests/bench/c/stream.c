@@ -25,7 +25,7 @@ static void *sender(void *unused) {
 }
 
 struct got {
-    uint64_t bytes, all, ns;
+    uint64_t bytes, all, ns, reads; /* bytes and reads: behind the warm-up */
 };
 
 static void *receiver(void *p) {
@@ -41,7 +41,7 @@ static void *receiver(void *p) {
         g->all += (uint64_t)r;
         g_received = g->all;
         last = ticks();
-        if (begin) g->bytes += (uint64_t)r;
+        if (begin) g->bytes += (uint64_t)r, g->reads++;
         else if (last >= start_at) begin = last;
     }
     g->ns = begin ? ticks_ns(last - begin) : 0;
@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     warm = argf("warm", 0.3);
     int recv_role = !strcmp(arg("role", "recv"), "recv");
     g_both = (int)argn("both", 0);
-    struct got g = {0, 0, 0};
+    struct got g = {0, 0, 0, 0};
     pthread_t t;
     if (recv_role) {
         g_fd = accept(listen_on((int)argn("port", 0), 0), NULL, NULL);
@@ -79,8 +79,8 @@ int main(int argc, char **argv) {
         while (recv(g_fd, &c, 1, 0) > 0) {}
     }
     if (g_both || recv_role)
-        printf("{\"bytes\":%llu,\"secs\":%.6f,\"payload\":%llu}\n", (unsigned long long)g.bytes, (double)g.ns / 1e9,
-               (unsigned long long)g.all);
+        printf("{\"bytes\":%llu,\"secs\":%.6f,\"payload\":%llu,\"reads\":%llu}\n", (unsigned long long)g.bytes, (double)g.ns / 1e9,
+               (unsigned long long)g.all, (unsigned long long)g.reads);
     close(g_fd);
     return 0;
 }
