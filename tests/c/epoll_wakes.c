@@ -310,6 +310,77 @@ static void nested_edge_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+/* Who waits for data is not woken by a peer that reads, though it has waited for room before. */
+static int of_reads, reads_set;
+static long by_poll(void) { return events(of_reads, POLLIN, -1); }
+static long by_epoll(void) {
+    struct epoll_event e;
+    return epoll_wait(reads_set, &e, 1, -1);
+}
+static long times_asleep(pid_t tid) {
+    char path[64], line[128];
+    long n = -1;
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", tid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "voluntary_ctxt_switches: %ld", &n) != 1) {
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+/* The same, when nothing of its own wakes it any more: a set is put in order after a second. */
+static long when_calm(pid_t tid) {
+    usleep(1200000);
+    for (;;) {
+        long n = times_asleep(tid);
+        usleep(100000);
+        if (times_asleep(tid) == n)
+            return n;
+    }
+}
+enum { FULL = 4 * MIB };
+static void reads_a(void) {
+    int fd = of_reads = conn();
+    reads_set = set_of(fd, EPOLLIN);
+    for (int sets = 0; sets < 2; sets++) {
+        MUST(ctl(reads_set, MOD, fd, EPOLLIN | EPOLLOUT, fd));
+        for (long n, sent = 0; sent < FULL; sent += n > 0 ? n : 0) {
+            n = send(fd, buf, FULL - sent < (long)sizeof buf ? FULL - sent : (long)sizeof buf, MSG_DONTWAIT);
+            if (n < 0 && errno != EAGAIN)
+                die("send");
+            if (n < 0)
+                sets ? by_epoll() : events(fd, POLLOUT, -1);
+        }
+        MUST(ctl(reads_set, MOD, fd, EPOLLIN, fd));
+        meet();
+        struct waiting w;
+        waiting_start(&w, sets ? "epoll" : "poll", sets ? by_epoll : by_poll);
+        put(fd, "x", 1);
+        long before = when_calm(w.tid);
+        meet();
+        meet_settled();
+        say("%s %s", w.name, times_asleep(w.tid) == before ? "sleeps on" : "was woken");
+        meet();
+        say("over %d", waiting_is_over(&w, 20000));
+        R(recv(fd, buf, 1, 0));
+    }
+}
+static void reads_b(void) {
+    int fd = conn();
+    for (int sets = 0; sets < 2; sets++) {
+        for (long n, got = 0; got < FULL; got += n) {
+            n = MUST(recv(fd, buf, FULL - got < (long)sizeof buf ? FULL - got : (long)sizeof buf, 0));
+            usleep(2000);
+        }
+        meet();
+        meet();
+        R(recv(fd, buf, 1, 0));
+        meet_settled();
+        meet();
+        put(fd, "y", 1);
+    }
+}
+
 const struct test tests[] = {{"exclusive", exclusive_a, exclusive_b, 0},
                              {"exclusive_listener", exclusive_listener_a, exclusive_listener_b, 0},
                              {"one_set", one_set_a, one_set_b, 0},
@@ -319,4 +390,5 @@ const struct test tests[] = {{"exclusive", exclusive_a, exclusive_b, 0},
                              {"both_wait", both_wait_a, both_wait_b, 0},
                              {"low_water", low_water_a, low_water_b, 0},
                              {"nested_edge", nested_edge_a, nested_edge_b, 0},
+                             {"reads", reads_a, reads_b, 0},
                              {0}};

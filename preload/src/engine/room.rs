@@ -92,6 +92,16 @@ pub fn unname(dir: &Dir, w: Waiter) {
     let _ = dir.space.compare_exchange(w.word(), 0, Relaxed, Relaxed);
 }
 
+/// Before a sleep in which `me` waits for no room here: takes its name out, which it has left when the ring was full, or for
+/// [`be_callable`]. It would be rung each time that the peer reads, for nothing.
+pub fn forget(s: &Sock, me: Waiter) {
+    if let Some(dir) = s.tx.dir().filter(|_| s.rx_in_memory() && !s.is_linked())
+        && dir.space.load(Relaxed) == me.word()
+    {
+        unname(dir, me);
+    }
+}
+
 /// Before a sleep of one that receives through TCP, after it has sent through memory: a peer that sends there as well, or has said
 /// its last word, can ring no doorbell, and may want something all the same (`follow::is_asked`). It rings who waits for room
 /// (`bell::call`). False: it can't.
@@ -109,5 +119,28 @@ pub fn is_named(s: &Sock, dir: &Dir, me: Waiter, counted: u32) -> bool {
     match Waiter::of_word(word) {
         Some(w) => w == me || w.is_ours() && w.is_asleep() && family::record(s).writers.load(Acquire) > counted,
         None => word == EACH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::sock::medium;
+
+    #[test]
+    fn a_waiter_takes_its_own_name_out_and_only_where_data_comes_through_memory() {
+        // SAFETY: all zero is a fresh record, and so is a direction of a page.
+        let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        s.tx.dir.store(std::ptr::from_ref(&dir).cast_mut(), Relaxed);
+        let [me, other] = [1, 2].map(|slot| Waiter::named(slot, 3).expect("a slot"));
+        let after = |named: Waiter| {
+            dir.space.store(named.word(), Relaxed);
+            forget(&s, me);
+            dir.space.load(Relaxed)
+        };
+        assert_eq!(after(me), me.word()); // it may be callable
+        s.rx_medium.store(medium::SHM, Relaxed);
+        assert_eq!(after(me), 0);
+        assert_eq!(after(other), other.word());
     }
 }

@@ -149,6 +149,9 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         let counted_since = counted::enter(&record.readers, &record.generation, at);
         (kernel::arm_for(s, dir, sock, me, Kind::Thread), counted_since)
     };
+    if let Some(w) = me {
+        room::forget(s, w);
+    }
     let since = clock::ticks();
     // A link tells every waiter that sleeps where it finds none named.
     let me = me.filter(|w| named || linked || room::be_callable(s, *w));

@@ -286,6 +286,10 @@ unsafe fn arm_and_sleep(
     let mut full = None;
     // Pairs with `offer::become_careful`, as in `by_kernel`.
     fence(SeqCst);
+    // Before any entry names this thread: several may be of one socket.
+    if let Some(me) = me {
+        fds.iter().filter_map(|p| table::sock(p.fd).filter(|s| level::is_served(s))).for_each(|s| room::forget(s, me));
+    }
     for (p, reader) in fds.iter().zip(readers) {
         if let Some(s) = table::sock(p.fd).filter(|s| level::is_served(s)) {
             if !reader.is_of(s) {

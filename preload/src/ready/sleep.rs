@@ -230,10 +230,14 @@ fn prepare(epfd: i32, set: &'static Set) -> Prepared {
             register_channel(epfd, set, inner);
         }
         arm(s, &mb, waiter);
+        let wants_out = mb.asks_for_room() && !mb.spent && !mb.ghost;
         if let Some(w) = waiter {
             room::be_callable(s, w);
+            // Another descriptor of it may be a member that waits for room.
+            if !wants_out && !table::life::has_twins(s) {
+                room::forget(s, w);
+            }
         }
-        let wants_out = mb.asks_for_room() && !mb.spent && !mb.ghost;
         if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }
