@@ -311,10 +311,28 @@ static void nested_edge_b(void) {
 }
 
 /* Who waits for data is not woken by a peer that reads, though it has waited for room before. */
-static int of_reads, reads_set;
-static long by_poll(void) { return events(of_reads, POLLIN, -1); }
+enum { FULL = 4 * MIB };
+static int of_reads, reads_set, is_sent;
+static void send_full(int by_set) {
+    struct epoll_event e;
+    for (long n, sent = 0; sent < FULL; sent += n > 0 ? n : 0) {
+        n = send(of_reads, buf, FULL - sent < (long)sizeof buf ? FULL - sent : (long)sizeof buf, MSG_DONTWAIT);
+        if (n < 0 && errno != EAGAIN)
+            die("send");
+        if (n < 0)
+            by_set ? epoll_wait(reads_set, &e, 1, -1) : events(of_reads, POLLOUT, -1);
+    }
+    if (by_set)
+        MUST(ctl(reads_set, MOD, of_reads, EPOLLIN, of_reads));
+    __atomic_store_n(&is_sent, 1, __ATOMIC_RELEASE);
+}
+static long by_poll(void) {
+    send_full(0);
+    return events(of_reads, POLLIN, -1);
+}
 static long by_epoll(void) {
     struct epoll_event e;
+    send_full(1);
     return epoll_wait(reads_set, &e, 1, -1);
 }
 static long times_asleep(pid_t tid) {
@@ -338,23 +356,17 @@ static long when_calm(pid_t tid) {
             return n;
     }
 }
-enum { FULL = 4 * MIB };
 static void reads_a(void) {
     int fd = of_reads = conn();
-    reads_set = set_of(fd, EPOLLIN);
-    for (int sets = 0; sets < 2; sets++) {
-        MUST(ctl(reads_set, MOD, fd, EPOLLIN | EPOLLOUT, fd));
-        for (long n, sent = 0; sent < FULL; sent += n > 0 ? n : 0) {
-            n = send(fd, buf, FULL - sent < (long)sizeof buf ? FULL - sent : (long)sizeof buf, MSG_DONTWAIT);
-            if (n < 0 && errno != EAGAIN)
-                die("send");
-            if (n < 0)
-                sets ? by_epoll() : events(fd, POLLOUT, -1);
-        }
-        MUST(ctl(reads_set, MOD, fd, EPOLLIN, fd));
-        meet();
+    for (int by_set = 0; by_set < 2; by_set++) {
+        if (by_set)
+            reads_set = set_of(fd, EPOLLIN | EPOLLOUT);
+        is_sent = 0;
         struct waiting w;
-        waiting_start(&w, sets ? "epoll" : "poll", sets ? by_epoll : by_poll);
+        waiting_start(&w, by_set ? "epoll" : "poll", by_set ? by_epoll : by_poll);
+        while (!__atomic_load_n(&is_sent, __ATOMIC_ACQUIRE))
+            usleep(1000);
+        meet();
         put(fd, "x", 1);
         long before = when_calm(w.tid);
         meet();
