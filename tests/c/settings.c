@@ -308,11 +308,37 @@ static void past_listener_b(void) {
     meet();
 }
 
+/* A limit that is over soon: what TCP's buffers hold is taken all the same, without a wait. */
+enum { AT_ONCE = MIB };
+static void short_limit_a(void) {
+    int fd = conn();
+    static char all[AT_ONCE];
+    timeouts(fd, SO_SNDTIMEO, 60);
+    for (int i = 0; i < 3; i++) {
+        fill(all, AT_ONCE, 0, i);
+        R(i == 0 ? send(fd, all, AT_ONCE, 0) : write(fd, all, AT_ONCE));
+        meet();
+        meet();
+    }
+    R(recv(fd, buf, 1, 0));
+}
+static void short_limit_b(void) {
+    int fd = conn();
+    static char all[AT_ONCE];
+    for (int i = 0; i < 3; i++) {
+        meet();
+        got(fd, all, AT_ONCE, 0, i);
+        meet();
+    }
+    close(fd);
+}
+
 const struct test tests[] = {{"read", read_a, read_b, COLD | SWITCHES},
                              {"each", each_a, each_b, 0},
                              {"inherited", inherited_a, inherited_b, COLD | SWITCHES},
                              {"untouched", untouched_a, untouched_b, COLD},
                              {"mapped", mapped_a, mapped_b, 0},
                              {"past", past_a, past_b, 0},
+                             {"short_limit", short_limit_a, short_limit_b, 0},
                              {"past_listener", past_listener_a, past_listener_b, COLD | SWITCHES},
                              {0}};

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::*;
 
 /// Flags that change nothing while the call needs no wait.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-const RECV_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | rx::FROM_READ;
+const RECV_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | rx::FROM_READ | rx::ANY;
 /// Flags of a socket that is not received from in this way.
 const UNUSUAL: u32 = flag::FROZEN | flag::PEEK_OFF | flag::URGENT | flag::SHARED | flag::UNSEEN | flag::BEHIND;
 /// Most buffers of a call that goes this way.

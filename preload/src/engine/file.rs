@@ -3,7 +3,7 @@
 use super::bulk;
 use super::pace::{Kind, Speed};
 use super::scratch;
-use super::tx::Source;
+use super::tx::{Source, Step};
 use crate::control;
 use crate::sys::{Errno, Res, clock, fd};
 use crate::transport::ring::Ring;
@@ -41,6 +41,21 @@ impl FromFile {
     }
 }
 
+/// Whether nothing of a file lies behind its own position, or `offset`.
+#[cold]
+pub fn has_ended(file: i32, offset: Option<i64>) -> bool {
+    let own = || fd::lseek(file, 0, libc::SEEK_CUR).ok().map(|at| at as i64);
+    let mut byte = 0u8;
+    // SAFETY: a byte of our own.
+    offset.or_else(own).is_some_and(|at| unsafe { fd::pread(file, &raw mut byte, 1, at) } == Ok(0))
+}
+
+/// Whether it is read past the page cache (O_DIRECT), for which most file systems want pages: a place in the ring is none.
+#[cold]
+pub fn is_direct(file: i32) -> bool {
+    fd::status_flags(file).is_ok_and(|flags| flags & libc::O_DIRECT != 0)
+}
+
 /// As much as a send queue takes: of a large file no more is read for nobody.
 const SWALLOWED: usize = 256 * 1024;
 
@@ -58,6 +73,20 @@ pub fn swallow(file: i32, offset: Option<&mut i64>, n: usize) -> Res {
 impl Source for FromFile {
     fn left(&self) -> usize {
         if self.ended { 0 } else { self.left }
+    }
+
+    fn nothing(&mut self) -> Option<Step> {
+        if !self.is_pipe {
+            return has_ended(self.file, self.offset).then_some(Step::Moved(0));
+        }
+        if fd::unread(self.file) != Ok(0) {
+            return None;
+        }
+        if fd::poll_now(self.file, libc::POLLIN) & libc::POLLHUP != 0 {
+            return Some(Step::Moved(0)); // nobody writes any more
+        }
+        self.was_empty = !self.has_given;
+        Some(Step::Failed(Errno(libc::EAGAIN)))
     }
 
     fn kind(&self) -> Kind {

@@ -32,8 +32,10 @@ pub enum Step {
 pub const FROM_READ: i32 = 1 << 24;
 /// Flag of our own as well: the caller has polled in vain.
 pub const POLLED: i32 = 1 << 28;
-/// Both, which mean nothing where a program gives them.
-pub const OWN_FLAGS: i32 = FROM_READ | POLLED;
+/// And this: the call is splice, which knows of no low-water mark, and moves no SO_PEEK_OFF.
+pub const ANY: i32 = 1 << 23;
+/// All of them, which mean nothing where a program gives them.
+pub const OWN_FLAGS: i32 = FROM_READ | POLLED | ANY;
 
 /// Doorbells spent on a reader that we have seen wait, would wait here and never had to, until it is taken for one that has no
 /// other waiter.
@@ -46,11 +48,8 @@ const ASKED: u32 = 64;
 pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let peek = flags & libc::MSG_PEEK != 0;
     let mut nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK);
-    let enough = if flags & libc::MSG_WAITALL != 0 {
-        bufs.len()
-    } else {
-        bufs.len().min((s.low_water.load(Relaxed) as usize).max(1))
-    };
+    let low = if flags & ANY != 0 { 1 } else { s.low_water.load(Relaxed) as usize };
+    let enough = if flags & libc::MSG_WAITALL != 0 { bufs.len() } else { bufs.len().min(low.max(1)) };
     let mut got = 0;
     let connection = s.disconnects.load(Relaxed);
     let (mut rounds, mut asked) = (Rounds::default(), 0u32);
@@ -309,7 +308,7 @@ fn from_ring(
         done += part;
         give_back(s, dir, size, tail + done as u64);
     }
-    if s.has(flag::PEEK_OFF) {
+    if s.has(flag::PEEK_OFF) && flags & ANY == 0 {
         let off = s.peek_off.load(Relaxed).saturating_sub(1);
         s.peek_off.store(off.saturating_sub(done as u32) + 1, Relaxed);
     }

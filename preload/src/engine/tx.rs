@@ -39,6 +39,10 @@ pub trait Source {
     fn is_urgent(&self) -> bool {
         false
     }
+    /// What a call gets that finds nothing to send, whatever the connection is like: the end of a file or pipe. None: there is something.
+    fn nothing(&mut self) -> Option<Step> {
+        None
+    }
     /// What the time that filling takes is said to be.
     fn kind(&self) -> Kind;
     /// Puts up to `n` bytes at `pos`; returns how many (fewer only at the end of a file).
@@ -202,7 +206,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         return Step::Kernel;
     }
     if s.has(flag::SHUT_WR) {
-        return Step::Failed(Errno(libc::EPIPE));
+        return source.nothing().unwrap_or(Step::Failed(Errno(libc::EPIPE)));
     }
     if s.is_linked()
         && let Some(step) = linked::answer_send(s, back, source)
@@ -224,6 +228,9 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     }
     free = free.min(limit(s, size));
     if free == 0 {
+        if let Some(step) = source.nothing() {
+            return step;
+        }
         s.tx.wants_more.store(1, Relaxed);
         // Edge-triggered sets report writability once for each time the ring was found full.
         s.tx.looked.fetch_add(1, Relaxed);

@@ -254,6 +254,11 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
             rouse::all_but(me);
         }
     }
+    // The limit is over: TCP's own buffers, which hold megabytes more, would have had room from the first.
+    if matches!(result, Err(Errno(libc::EAGAIN))) && !linked && !called::keeps_full(s) && !s.is_another(connection) {
+        switch::spill(s, sock, switch::Spill::Unread);
+        return if s.tx_in_memory() { Err(Errno(libc::EAGAIN)) } else { Ok(()) };
+    }
     if matches!(result, Ok(Woke::Kernel)) && !s.is_another(connection) {
         // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
         kernel::look_at_kernel_for_sender(s, sock);

@@ -2,7 +2,7 @@
 //! carry out is served here.
 
 use super::{cancel, direct, hooks, one};
-use crate::engine::{inside, pipes, wait};
+use crate::engine::{inside, pipes, rx, wait};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
 use crate::sys::{Errno, fd as desc, net, proc, set_errno};
@@ -135,11 +135,11 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
     let sock = wait::descriptor_now(s, sock);
     let mut buf = [0u8; MOST];
     let want = n.min(buf.len()).min(room);
-    // The flag is for the pipe alone: a socket that is empty is waited for, as in the kernel, unless it has O_NONBLOCK.
     let iov = one(buf.as_mut_ptr().cast(), want);
+    // The flag is for the pipe alone: a socket that is empty is waited for, as in the kernel, unless it has O_NONBLOCK.
     // SAFETY: the buffer is our own.
     let got = unsafe {
-        table::receiving::recv(sock, s, &iov, 0, None, || {
+        table::receiving::recv(sock, s, &iov, rx::ANY, None, || {
             net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), 0)
                 .map_or(-1, |n| n as isize)
         })

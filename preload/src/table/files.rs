@@ -10,7 +10,7 @@ use crate::engine::handlers::Since;
 use crate::engine::{begin, debt, end, follow, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, fd as desc, set_errno};
+use crate::sys::{Errno, errno, fd as desc, set_errno};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -50,6 +50,12 @@ pub fn send_file(
             match r {
                 Some(n) if n >= 0 => return done + n,
                 Some(_) if done > 0 => return done,
+                Some(n) if errno() == Errno(libc::EINVAL) && file::is_direct(file) => {
+                    switch::pin(s, fd, Reason::TcpSpecial);
+                    if s.tx_in_memory() {
+                        return n; // a handler above a sender of this socket
+                    }
+                }
                 Some(n) => return n,
                 None => done += (before - source.remaining()) as isize,
             }
@@ -79,7 +85,10 @@ pub fn send_file(
         if done > 0 && end::has_died(s, fd) {
             return done; // the next call is told
         }
-        if done == 0 && let Some(answer) = answer_of_end(s, fd, left, 0) {
+        // A file that has ended moves nothing, and takes no error.
+        let is_over = s.rx.end.load(Relaxed) != 0 || s.error.load(Relaxed) != 0;
+        let is_nothing = is_over && file::has_ended(file, offset.as_deref().copied());
+        if done == 0 && !is_nothing && let Some(answer) = answer_of_end(s, fd, left, 0) {
             return to_c(answer.and_then(|n| file::swallow(file, offset.as_deref_mut(), n)));
         }
         // In between the peer may ask for something.
