@@ -80,6 +80,52 @@ static void slow_reader_a(void) {
     meet();
 }
 
+/* ---- a reset behind our own end is told to a send, before the broken pipe ---- */
+
+static volatile sig_atomic_t pipes;
+static void on_pipe(int s) { pipes++; }
+static void told_once(int fd) {
+    on_signal(SIGPIPE, on_pipe, 0);
+    pipes = 0;
+    for (int i = 0; i < 2; i++) {
+        R(send(fd, "xyz", 3, 0));
+        say("%d signals, %s", (int)pipes, poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
+        R(recv(fd, buf, 10, 0));
+    }
+}
+static void reset_behind_a(void) {
+    int fd = conn();
+    R(shutdown(fd, SHUT_RDWR));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    meet();
+    meet_settled(); /* the peer has sent to it */
+    told_once(fd);
+    meet();
+}
+static void reset_behind_b(void) {
+    int fd = conn();
+    meet();
+    R(send(fd, "late", 4, MSG_NOSIGNAL));
+    meet_settled();
+    told_once(fd);
+    meet();
+}
+static void too_late_a(void) {
+    int fd = conn();
+    meet_settled();
+    R(shutdown(fd, SHUT_WR));
+    told_once(fd);
+    meet();
+}
+static void too_late_b(void) {
+    int fd = conn();
+    struct linger l = {1, 0};
+    MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+    close(fd);
+    meet_settled();
+    meet();
+}
+
 /* ---- a sender in another thread ---- */
 
 enum { ROUNDS = 60 };
@@ -139,5 +185,7 @@ static void beside_b(void) {
 const struct test tests[] = {{"own_end_on_tcp", on_tcp_a, on_tcp_b, COLD | SWITCHES},
                              {"dead_reader", dead_reader_a, dead_reader_b, 0},
                              {"slow_reader", slow_reader_a, slow_reader_b, WHOLE},
+                             {"reset_behind", reset_behind_a, reset_behind_b, 0},
+                             {"too_late", too_late_a, too_late_b, 0},
                              {"beside_a_sender", beside_a, beside_b, COLD | SWITCHES},
                              {0}};

@@ -9,7 +9,7 @@ use super::end;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
-use crate::sys::{clock, fd, net};
+use crate::sys::{Errno, clock, fd, net};
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::reason::Reason;
@@ -176,6 +176,33 @@ pub fn look_at_kernel_for_sender(s: &Sock, sock: i32) {
     } else if bits & (libc::POLLRDHUP | libc::POLLHUP) != 0 && has_peer_ended(s, sock) {
         end::found(s, end::FIN);
     }
+}
+
+/// What a send gets behind our own end: EPIPE, unless an error waits to be told, which the kernel looks for first.
+#[cold]
+pub fn behind_own_end(s: &Sock, sock: i32, back: &Dir) -> Errno {
+    if s.is_linked() {
+        return Errno(libc::EPIPE);
+    }
+    match s.error.swap(0, Relaxed) {
+        0 => {}
+        e => return end::took_left(s, e),
+    }
+    if s.rx.end.load(Relaxed) <= end::FIN {
+        look_at_kernel_for_sender(s, sock);
+    }
+    let told = match end::verdict(s, sock, back) {
+        end::Verdict::Died if end::take_death(s) => Some(Errno(libc::ECONNRESET)),
+        end::Verdict::Reset if !end::is_death_told(s) => {
+            let e = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|e| *e != 0);
+            e.map(|e| end::as_of_tcp(s, sock, Errno(e)))
+        }
+        _ => None,
+    };
+    if told.is_some_and(end::ends) {
+        end::take_death(s);
+    }
+    told.unwrap_or(Errno(libc::EPIPE))
 }
 
 /// Before a send through TCP behind a ring that the peer has not read: its death shows there as an end, and only what it left

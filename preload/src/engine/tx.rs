@@ -206,7 +206,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         return Step::Kernel;
     }
     if s.has(flag::SHUT_WR) {
-        return source.nothing().unwrap_or(Step::Failed(Errno(libc::EPIPE)));
+        return source.nothing().unwrap_or_else(|| Step::Failed(kernel::behind_own_end(s, sock, back)));
     }
     if s.is_linked()
         && let Some(step) = linked::answer_send(s, back, source)
