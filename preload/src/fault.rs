@@ -89,6 +89,10 @@ pub enum Step {
     ClcTaken,
     /// Receiver: the ring was empty, and whether the stream has ended is not looked at yet.
     FoundEmpty,
+    /// A relative: it holds the record no more, and what it had of the memory is not given back yet.
+    Left,
+    /// Epoll: nobody waits in a set that is about to be closed, and its number is still there.
+    Unvisited,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,

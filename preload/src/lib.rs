@@ -39,7 +39,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     sys::proc::start();
     engine::spin::start();
     sys::thread::start();
-    rendezvous::start(table::life::is_stdio);
+    rendezvous::start(table::life::is_stdio, table::steps::is_there);
     control::on_drain(table::drain::drain);
     engine::inside::on_left(table::late::leave);
     engine::threads::on_end(table::waited::thread_ends);

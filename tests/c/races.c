@@ -8,7 +8,7 @@
  *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
-#include "ends.h"
+#include "pings.h"
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <pthread.h>
@@ -20,29 +20,6 @@
 #include <sys/wait.h>
 
 enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
-
-/* A message there and back; 0 when the other end is gone. */
-static int ping(int fd, int seed) {
-    unsigned char there[BYTES], back[BYTES];
-    memset(there, seed, sizeof there);
-    if (send(fd, there, sizeof there, MSG_NOSIGNAL) != sizeof there)
-        return 0;
-    for (size_t n = 0; n < sizeof back;) {
-        ssize_t more = recv(fd, back + n, sizeof back - n, 0);
-        if (more <= 0)
-            return 0;
-        n += more;
-    }
-    if (memcmp(there, back, sizeof there))
-        die("other bytes");
-    return 1;
-}
-
-static int answer(int fd) {
-    unsigned char bytes[BYTES];
-    ssize_t n = recv(fd, bytes, sizeof bytes, 0);
-    return n > 0 && send(fd, bytes, n, MSG_NOSIGNAL) == n;
-}
 
 /* -- taken */
 

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 39] = [
+pub const STEPS: [&str; 41] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -49,6 +49,8 @@ pub const STEPS: [&str; 39] = [
     "ClcSent",
     "ClcTaken",
     "FoundEmpty",
+    "Left",
+    "Unvisited",
     "Stranger",
 ];
 

@@ -150,6 +150,34 @@ fn closed_while_its_offer_is_taken() -> Result<()> {
     met("races", "taken", REGION_ADOPTED, 60)
 }
 
+/// The same, where that takes longer than a close waits for it.
+#[test]
+fn closed_while_its_offer_is_taken_for_long() -> Result<()> {
+    const REGION_ADOPTED: u32 = 2;
+    met("races", "taken", REGION_ADOPTED, 700)
+}
+
+/// A thread makes memory for a connection while another one closes it.
+#[test]
+fn closed_while_its_memory_is_made() -> Result<()> {
+    const REGION_MADE: u32 = 0;
+    met("meets", "step", REGION_MADE, 1500)
+}
+
+/// A process says that it holds a connection no more, and the last one that does closes it.
+#[test]
+fn closed_by_relatives_at_once() -> Result<()> {
+    const LEFT: u32 = 38;
+    met("meets", "parted", LEFT, 400)
+}
+
+/// A thread comes to wait in an epoll set that another one is about to close.
+#[test]
+fn waited_in_while_it_is_closed() -> Result<()> {
+    const UNVISITED: u32 = 39;
+    met("meets", "unvisited", UNVISITED, 400)
+}
+
 /// The accepting side sends much and closes, or shuts down both ways, when the connecting one has marked its first switch and not yet
 /// sent its proof.
 #[test]

@@ -9,8 +9,9 @@ use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{fd, net, proc};
-use crate::transport::{peers, wide};
-use crate::transport::region::{self, Dir, fin, setup};
+use crate::transport::peers::{self, Peer};
+use crate::transport::region::{self, Dir, RegionHeader, fin, setup};
+use crate::transport::wide;
 use std::sync::atomic::Ordering::*;
 
 /// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between. Another user's
@@ -302,6 +303,42 @@ fn have_none(s: &Sock) {
     s.tx.dir.store(std::ptr::null_mut(), Release);
     s.rx.dir.store(std::ptr::null_mut(), Release);
     s.region.store(std::ptr::null_mut(), Release);
+}
+
+/// What this process has of the memory of a connection that others hold too.
+pub struct Share {
+    index: u32,
+    region: *mut RegionHeader,
+    wide: Option<wide::Both>,
+    peer: u32,
+}
+
+/// Before this process says that it holds it no more: then the others may close it, and the record be another connection's. None: there
+/// is nothing to be given back, or somebody is in it.
+pub fn share(s: &Sock) -> Option<Share> {
+    let (m1, m2) = (Marker::new(), Marker::new());
+    let _tx = s.tx.lock.try_take(&m1)?;
+    let _rx = s.rx.lock.try_take(&m2)?;
+    let region = s.region.load(Acquire);
+    if region.is_null() || inside::count(s) != 0 || s.link.load(Acquire) != 0 {
+        return None;
+    }
+    let index = index_of(s);
+    Some(Share { index, region, wide: wide::take_out(index), peer: s.peer.load(Relaxed) })
+}
+
+impl Share {
+    /// The others go on.
+    pub fn give_back(self) {
+        self.wide.into_iter().for_each(wide::Both::unmap);
+        region::drop_mapping(self.region);
+        peers::get(self.peer).into_iter().for_each(Peer::release);
+    }
+
+    /// They had gone: it is this process's alone.
+    pub fn keep(self) {
+        self.wide.into_iter().for_each(|both| both.put_back(self.index));
+    }
 }
 
 /// After the last close in this process: gives region and peer back. False: somebody still uses

@@ -62,10 +62,20 @@ pub fn leave(s: &Sock) -> bool {
     s.holders.fetch_sub(1, AcqRel) <= 1
 }
 
-/// This process, which had left, holds it again.
-pub fn rejoin(s: &Sock) {
-    s.holders.fetch_add(1, AcqRel);
-    s.held_in(process::index());
+/// Another process holds it, too: how many did before. None: those that did have just closed it, and the record is nobody's, or the next one's to
+/// take.
+pub fn one_more(s: &Sock) -> Option<u32> {
+    // SeqCst, as in `server::attach`: who brings memory to it finds it shared, or is waited for.
+    s.holders.fetch_update(SeqCst, SeqCst, |n| (n > 0).then_some(n + 1)).ok()
+}
+
+/// This process, which had left, holds it again, if others do.
+pub fn rejoin(s: &Sock) -> bool {
+    let is_held = one_more(s).is_some();
+    if is_held {
+        s.held_in(process::index());
+    }
+    is_held
 }
 
 /// The number of another process that holds it than this one; the same where there is none.
@@ -111,6 +121,18 @@ mod tests {
     use super::*;
     use crate::family::{open, process, take_sock};
     use std::process::{Command, Stdio};
+
+    /// A fork has found it held, and counts when it is free: it would be given back a second time, by the child, and two connections would have it.
+    #[test]
+    fn a_record_that_was_just_given_up_is_held_by_nobody_more() {
+        let s = take_sock().unwrap();
+        s.reset();
+        assert_eq!((one_more(s), s.holders.load(Relaxed)), (Some(1), 2));
+        s.holders.store(0, Relaxed);
+        assert!(!rejoin(s) && one_more(s).is_none());
+        assert_eq!(s.holders.load(Relaxed), 0);
+        crate::family::give_back(s);
+    }
 
     #[test]
     fn each_process_is_asked_about_once_and_the_gone_ones_hold_nothing() {

@@ -77,7 +77,7 @@ pub struct Sock {
     pub next_ops: AtomicU32,
     /// Rendezvous state (`rendezvous::step`).
     pub step: AtomicU32,
-    /// 1 while a thread works on the rendezvous.
+    /// The thread that works on the rendezvous, 0 none.
     pub stepping: AtomicU32,
     /// Tick before which rendezvous does not look again.
     pub next_tick: AtomicU64,

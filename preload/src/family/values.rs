@@ -134,4 +134,6 @@ pub mod step {
     pub const FAILED: u32 = 5;
     /// Accepting side: an offer is just being taken.
     pub const TAKING: u32 = 6;
+    /// The same, and its memory is brought to the record: who closes waits for that.
+    pub const ATTACHING: u32 = 7;
 }

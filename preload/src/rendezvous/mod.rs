@@ -67,6 +67,10 @@ fn is_heavy(s: &Sock) -> bool {
 #[cold]
 fn work(s: &'static Sock, sock: i32) {
     let Some(_stepping) = stepping::begin(s, &sock) else { return };
+    fence(SeqCst); // as in `step_in_wait`
+    if !is_there(s, sock) {
+        return; // closed behind the call's own look, and number and record may be those of others
+    }
     s.next_bytes.store(u64::MAX, Relaxed); // bytes alone bring it here once
     if control::is_restricted() && s.region().is_none() {
         // Each call that we make may end the process.
@@ -103,7 +107,7 @@ fn one_step(s: &'static Sock, sock: i32) {
         step::IDLE if is_client => client::begin(s, sock),
         step::IDLE => server::announce(s, sock),
         step::ANNOUNCED => server::listen(s),
-        step::TAKING => {}
+        step::TAKING | step::ATTACHING => {}
         step::OFFERED => client::await_nonce(s, sock),
         step::NONCE if is_client => client::verify(s, sock),
         step::NONCE => server::await_proof(s, sock),
@@ -267,10 +271,20 @@ fn is_stdio(s: &Sock) -> bool {
     !p.is_null() && unsafe { std::mem::transmute::<*mut (), fn(&Sock) -> bool>(p) }(s)
 }
 
-/// Sets what the layers call back: lower ones here, this one the socket table (`is_stdio`). Called by the
+static THERE: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Whether the socket has this number still.
+fn is_there(s: &Sock, sock: i32) -> bool {
+    let p = THERE.load(Acquire);
+    // SAFETY: as above.
+    p.is_null() || unsafe { std::mem::transmute::<*mut (), fn(&Sock, i32) -> bool>(p) }(s, sock)
+}
+
+/// Sets what the layers call back: lower ones here, this one the socket table (`is_stdio`, `is_there`). Called by the
 /// constructor.
-pub fn start(is_stdio: fn(&Sock) -> bool) {
+pub fn start(is_stdio: fn(&Sock) -> bool, is_there: fn(&Sock, i32) -> bool) {
     STDIO.store(is_stdio as *mut (), Release); // pairs with the Acquire above
+    THERE.store(is_there as *mut (), Release); // the same
     crate::transport::channel::set_sink(heard);
     mark::set_provider(smc::is_usable);
 }

@@ -77,7 +77,7 @@ pub fn each(f: impl Fn(&'static Sock)) {
 fn is_on_its_way(s: &Sock) -> bool {
     !s.has(flag::PINNED)
         && match s.step.load(Relaxed) {
-            step::ANNOUNCED | step::TAKING | step::OFFERED | step::NONCE => true,
+            step::ANNOUNCED | step::TAKING | step::ATTACHING | step::OFFERED | step::NONCE => true,
             step::PROVED => !(s.tx_in_memory() && s.rx_in_memory()),
             _ => false,
         }

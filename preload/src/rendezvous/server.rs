@@ -106,7 +106,7 @@ pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
         fd::close(region_fd);
         return answer(0, Reason::PeerSilent);
     };
-    // Another thread may close the socket now, and its record become another socket's: it waits (`end`).
+    // Another thread may close the socket now, and its record become another socket's: it waits, or stops this (`end`).
     if s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Relaxed).is_err() {
         fd::close(region_fd);
         // One that a child has taken over by exec is asked again: it announces itself there.
@@ -128,17 +128,20 @@ pub fn pause(s: &Sock, sock: i32) {
     }
 }
 
-/// The record ends: no offer is taken for it any more, and one that is just being taken is waited for, unless by the
-/// thread that takes it.
+/// The record ends: no offer is taken for it any more. One that is just being taken is waited for; where that takes long (it may look for
+/// whose socket the other end is) nothing comes of it.
 pub fn end(s: &Sock) {
     const YIELDS: u32 = 64;
     const TRIES: u32 = 264;
-    for n in 0..TRIES {
-        match s.step.compare_exchange(step::ANNOUNCED, step::FAILED, AcqRel, Acquire) {
-            Ok(_) => return forget(s),
-            Err(step::TAKING) if n < YIELDS => proc::yield_now(),
-            Err(step::TAKING) => drop(fd::poll(&mut [], 1)),
-            Err(_) => return forget(s), // a relative may have taken an announcement of ours back
+    /// What is left then has no question to anybody in it: its thread has no processor.
+    const MOST: u32 = TRIES + 2000;
+    for n in 0..MOST {
+        let ends = |now| now == step::ANNOUNCED || now == step::TAKING && n >= TRIES;
+        match s.step.fetch_update(AcqRel, Acquire, |now| ends(now).then_some(step::FAILED)) {
+            Ok(_) => break,
+            Err(step::TAKING | step::ATTACHING) if n < YIELDS => proc::yield_now(),
+            Err(step::TAKING | step::ATTACHING) => drop(fd::poll(&mut [], 1)),
+            Err(_) => break, // a relative may have taken an announcement of ours back
         }
     }
     forget(s);
@@ -188,6 +191,12 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
             return Err(Reason::NoResources);
         }
     };
+    // Closed meanwhile, the record may be another connection's.
+    if s.step.compare_exchange(step::TAKING, step::ATTACHING, AcqRel, Relaxed).is_err() {
+        region::drop_mapping(p);
+        peer.release();
+        return Err(Reason::PeerPinned);
+    }
     // SAFETY: a live mapping; all fields are atomics.
     let r = unsafe { &*p };
     forget(s);

@@ -4,7 +4,7 @@
 //! is. Who sees it leave says so ([`leave_below`]); of other jumps what lies below its next step is over. A step that may have done
 //! something is not taken again: the connection stays on TCP.
 
-use crate::family::lock;
+use crate::family::{lock, process};
 use crate::family::sock::{Sock, step};
 use crate::sys::thread;
 use std::cell::Cell;
@@ -33,9 +33,7 @@ pub fn begin<T>(s: &'static Sock, frame: &T) -> Option<Stepping> {
     let at = std::ptr::from_ref(frame) as usize;
     forget_abandoned(at);
     // Acquire: what the step before has done; SeqCst for `table::steps::let_finish`.
-    if s.stepping.swap(1, SeqCst) != 0 {
-        return None;
-    }
+    s.stepping.compare_exchange(0, process::tid(), SeqCst, Relaxed).ok()?;
     compiler_fence(SeqCst); // what is noted is ours
     STEPS.with(|steps| {
         if let Some(n) = steps.iter().find(|n| n.sock.get().is_none()) {
@@ -53,8 +51,13 @@ impl Drop for Stepping {
         let is_it = |n: &&Note| n.sock.get().is_some_and(|s| std::ptr::eq(s, self.0));
         STEPS.with(|steps| steps.iter().filter(is_it).for_each(|n| n.sock.set(None)));
         compiler_fence(SeqCst);
-        self.0.stepping.store(0, Release);
+        end(self.0);
     }
+}
+
+/// The record may be another's by now, and in a child that was forked from a handler on top of it the step is the parent's.
+fn end(s: &Sock) {
+    let _ = s.stepping.compare_exchange(process::tid(), 0, Release, Relaxed);
 }
 
 fn forget(n: &Note) {
@@ -63,7 +66,7 @@ fn forget(n: &Note) {
         s.next_ops.store(u32::MAX, Relaxed);
         s.next_bytes.store(u64::MAX, Relaxed);
     }
-    s.stepping.store(0, Release);
+    end(s);
 }
 
 #[inline(never)]

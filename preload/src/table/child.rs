@@ -13,7 +13,7 @@ use super::{Entry, apart, homes, late, range, set, take, waited};
 use crate::control;
 use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag};
-use crate::family::{self, SOCK_CAP, process};
+use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy};
 use crate::sys::{fd, few, proc, thread};
 use crate::transport::{peers, waiters};
@@ -81,8 +81,8 @@ fn count() {
     let serial = SERIAL.fetch_add(1, Relaxed) + 1;
     let mut connected = false;
     for s in held() {
-        // SeqCst, as in `server::attach`: who brings memory to it finds it shared, or is waited for.
-        let was_shared = s.holders.fetch_add(1, SeqCst) > 1;
+        let Some(before) = holders::one_more(s) else { continue };
+        let was_shared = before > 1;
         COUNTED[family::index_of(s) as usize].store(serial, Relaxed);
         s.set(flag::FORKED);
         known::before_fork(s, was_shared);
@@ -165,10 +165,10 @@ pub fn in_child() {
         match (counts, REFS[i as usize].load(Relaxed) > 0) {
             (true, false) => give_back(s),
             (false, true) if is_counted => forget(s),
-            (false, true) => {
-                s.holders.fetch_add(1, AcqRel); // by a fork that no hook has seen
-                hold(s);
-            }
+            (false, true) => match holders::one_more(s) {
+                Some(_) => hold(s), // by a fork that no hook has seen
+                None => forget(s),
+            },
             (true, true) => hold(s),
             (false, false) => {}
         }

@@ -132,20 +132,15 @@ pub fn exec_failed() {
     }
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
+        let left = LEFT[family::index_of(s) as usize].swap(0, Relaxed);
+        if left != 0 && (left != s.generation.load(Relaxed) | 1 << 31 || !holders::rejoin(s)) {
+            // The others have closed it meanwhile, and the record is somebody else's.
+            child::forget(s);
+            continue;
+        }
         legacy::take_back(s, fd);
         if s.holders.load(Relaxed) <= 1 && close::hear_again(s) {
             rendezvous::hand_over(s, fd, Reason::Exec);
-        }
-        let index = family::index_of(s) as usize;
-        let left = LEFT[index].swap(0, Relaxed);
-        if left == 0 {
-            continue;
-        }
-        if left == s.generation.load(Relaxed) | 1 << 31 && s.holders.load(Relaxed) > 0 {
-            holders::rejoin(s);
-        } else {
-            // The others have closed it meanwhile, and the record is somebody else's.
-            child::forget(s);
         }
     }
     rouse::all(); // who slept through it looks, and says anew whom to wake

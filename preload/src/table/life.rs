@@ -5,8 +5,10 @@
 //! a number that comes back from the kernel while its slot is filled is such a case, and the old
 //! entry is dropped.
 
+use super::leaver::{Leaver, soon};
 use super::{Entry, get, homes, late, passing, put, range, take};
 use crate::engine::{close, inside, linked, shadow, switch};
+use crate::fault::{self, Step as Fault};
 use crate::transport::idle;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -291,10 +293,20 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         return false;
     }
     process::count(Counter::Tracked, -1);
+    let is_shared = holders::is_shared(s);
+    let leaver = Leaver::new(s, fd, is_shared);
     let last = holders::leave(s);
+    if !last {
+        fault::pass(Fault::Left);
+    }
     if let Some(fd) = fd {
         rendezvous::legacy::left(s, fd);
         rendezvous::legacy::give_up(s, fd);
+    }
+    let has_left = leaver.end(last);
+    if is_shared && !last {
+        late::settle();
+        return false;
     }
     if last && s.has(flag::UNASKED) && let Some(fd) = fd {
         rendezvous::smc::close_unused(s, fd);
@@ -307,6 +319,10 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
     }
     rendezvous::forget(s);
+    if has_left {
+        late::settle();
+        return false; // another thread forks, and its child is to have it
+    }
     // From here on no memory comes to it. A thread may wait for it all the same, outside the kernel (`engine::beside`).
     if s.region.load(Acquire).is_null() && !is_linked && (!last || inside::count(s) == 0) {
         finish(s, last);
@@ -318,35 +334,13 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         }
         close::before_close(s, fd);
     }
-    if unmap_soon(s, last) {
+    if soon(s, || close::unmap(s, last)) {
         finish(s, last);
     } else if last {
         late::give_up(s);
     }
     late::settle();
     false
-}
-
-/// Whoever walks over all sockets (a drain, a message of a channel) has the locks of each for a moment.
-fn unmap_soon(s: &Sock, last: bool) -> bool {
-    const YIELDS: u32 = 48;
-    const TRIES: u32 = 64;
-    for n in 0..TRIES {
-        if close::unmap(s, last) {
-            return true;
-        }
-        if inside::count(s) != 0 {
-            break;
-        }
-        if n < YIELDS {
-            sys::proc::yield_now();
-        } else {
-            let _ = sys::fd::poll(&mut [], 1);
-        }
-    }
-    // A relative may have died with one of them, before it had introduced itself perhaps.
-    s.bury_locks();
-    close::unmap(s, last)
 }
 
 /// The record is free again, for this process or for all.

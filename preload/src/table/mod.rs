@@ -6,6 +6,7 @@
 //! forked child has a copy.
 //!
 //! - [`life`]: how slots begin and end (socket, accept, dup, close, fork, exec);
+//! - [`leaver`]: connections that are closed here and held by relatives;
 //! - [`late`]: sockets that were closed while threads are in calls on them;
 //! - [`inherit`]: connections that were there before the program was;
 //! - [`passed`]: connections that messages take to other processes;
@@ -35,6 +36,7 @@ pub mod index;
 pub mod forks;
 pub mod inherit;
 pub mod late;
+mod leaver;
 pub mod left;
 pub mod life;
 pub mod member;

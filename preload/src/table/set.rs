@@ -316,10 +316,41 @@ impl Set {
         if self.nested.load(Relaxed) != 0 {
             return None;
         }
+        let before = self.waiter.load(Relaxed);
         self.waiter().or_else(|| {
             let w = waiters::take().ok()?;
-            self.waiter.store(w.word(), Relaxed);
+            // Of two threads that come to sleep at once one has the set's eventfd: the kernel's set reports one alone.
+            if self.waiter.compare_exchange(before, w.word(), Relaxed, Relaxed).is_err() {
+                w.release();
+                return self.waiter();
+            }
             Some(w)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// What one of them says is what peers ring, and the other one's eventfd is what the kernel's set reports.
+    #[test]
+    fn threads_that_come_to_sleep_at_once_have_one_waiter() {
+        const ROUNDS: usize = 300;
+        waiters::take().expect("the page").release();
+        for _ in 0..ROUNDS {
+            let (set, together) = (make().expect("a set"), Barrier::new(2));
+            let take = || {
+                together.wait();
+                set.waiter_or_take()
+            };
+            let taken = std::thread::scope(|threads| {
+                let other = threads.spawn(take);
+                [take(), other.join().expect("a thread")]
+            });
+            assert!(taken[0].is_some() && taken == [set.waiter(); 2], "{taken:?}");
+            release(set);
+        }
     }
 }

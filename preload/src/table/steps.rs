@@ -1,10 +1,11 @@
 //! Steps of the rendezvous in calls that wait: called by the hooks of epoll_wait, poll and select before
 //! they look at anything.
 
-use super::{Entry, get};
+use super::sock;
+use crate::family::process;
 use crate::family::sock::Sock;
 use crate::rendezvous::{self, pending};
-use crate::sys::{proc, thread};
+use crate::sys::{clock, proc, thread};
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Brings on what is on its way. One load when nothing is.
@@ -24,10 +25,14 @@ fn bring_on_all() {
 
 fn bring_on(s: &'static Sock) {
     let fd = s.fd.load(Relaxed);
-    let is_there = || matches!(get(fd), Some(Entry::Sock(t)) if std::ptr::eq(s, t));
-    if is_there() {
-        rendezvous::step_in_wait(s, fd, is_there);
+    if is_there(s, fd) {
+        rendezvous::step_in_wait(s, fd, || is_there(s, fd));
     }
+}
+
+/// Whether the socket has this number.
+pub fn is_there(s: &Sock, fd: i32) -> bool {
+    sock(fd).is_some_and(|t| std::ptr::eq(s, t))
 }
 
 /// The descriptor has left the table and is about to be closed: nobody may be in the middle of a step
@@ -36,12 +41,28 @@ pub fn let_finish(s: &Sock) {
     if thread::is_only() {
         return; // a step of this very thread, below a handler: not to be waited for
     }
-    // Pairs with the fence of `rendezvous::step_in_wait`: either the step sees the empty slot, or we
-    // see the step. Bounded: a handler may have interrupted the step of this very thread.
+    // Pairs with the fences of `rendezvous::work` and `step_in_wait`: either the step sees the empty slot, or we
+    // see the step.
     fence(SeqCst);
-    let mut rounds = 0;
-    while s.stepping.load(Acquire) != 0 && rounds < 1 << 12 {
-        rounds += 1;
-        proc::yield_now();
+    if s.stepping.load(Acquire) != 0 {
+        await_end(s);
+    }
+}
+
+/// Its thread may have lost its processor in the middle. A handler can't wait for the step that it has interrupted, and a relative, which may be
+/// stopped, does nothing to a number of ours.
+#[cold]
+fn await_end(s: &Sock) {
+    const PATIENCE_NS: u64 = 10_000_000_000;
+    const PATIENCE_WITH_RELATIVES_NS: u64 = 20_000_000;
+    let patience = if s.holders.load(Relaxed) > 1 { PATIENCE_WITH_RELATIVES_NS } else { PATIENCE_NS };
+    let (mut pause, until) = (proc::Pause::default(), clock::now_ns() + patience);
+    loop {
+        match s.stepping.load(Acquire) {
+            0 => return,
+            who if who == process::tid() => return,
+            who if pause.turn() && (proc::is_gone(who) || clock::now_ns() > until) => return,
+            _ => {}
+        }
     }
 }

@@ -7,6 +7,7 @@
 use super::set::{self, Set};
 use super::{epoll_set, take};
 use crate::engine::threads;
+use crate::fault::{self, Step as Fault};
 use crate::family::lock;
 use crate::sys::{self, thread};
 use std::cell::Cell;
@@ -88,14 +89,30 @@ pub(super) fn own_number(set: &Set) -> i32 {
     set.kept.load(Acquire) - 1
 }
 
-/// The last number of a set is about to be closed. True: the table has it no more, and it lives on.
+/// The last number of a set is about to be closed. True: the table has it no more, and it lives on where somebody waits in it.
 pub fn lives_on(set: &'static Set, fd: i32) -> bool {
     let here = 0u8;
     forget_abandoned(std::ptr::from_ref(&here) as usize);
-    if set.inside.load(Acquire) == 0 || set.refs() != 1 {
+    if set.refs() != 1 {
         return false;
     }
-    let Ok(new) = sys::fd::another(fd) else { return false };
+    let is_taken = set.inside.load(Acquire) == 0;
+    if is_taken {
+        fault::pass(Fault::Unvisited);
+        let _ = take(fd);
+        // As below: one that has come since that look has found the number, and waits in the set.
+        fence(SeqCst);
+        if set.inside.load(Relaxed) == 0 {
+            set::release(set);
+            return true;
+        }
+    }
+    let Ok(new) = sys::fd::another(fd) else {
+        if is_taken {
+            set::release(set);
+        }
+        return is_taken;
+    };
     COUNT.fetch_add(1, AcqRel);
     set.kept.store(new + 1, Release);
     let _ = take(fd);

@@ -130,7 +130,7 @@ impl Waiter {
     /// Says "asleep"; the caller looks at its connections once more before it sleeps.
     #[inline]
     pub fn fall_asleep(self) {
-        if let Some(w) = word_of(self.slot()) {
+        if let Some(w) = self.own_word() {
             // A new number even if others of the same waiter sleep already: a peer rings once per
             // number, and an earlier ring may have been taken by a thread that did not sleep.
             let v = w.load(Relaxed);
@@ -154,23 +154,28 @@ impl Waiter {
     /// Says "awake".
     #[inline]
     pub fn wake_up(self) {
+        let Some(w) = self.own_word() else { return };
         if self.is_hearing() {
             LOCAL[self.slot()].hears.store(0, Relaxed);
         }
-        if let Some(w) = word_of(self.slot()) {
-            let v = w.load(Relaxed);
-            if v & 1 != 0 {
-                w.store(v.wrapping_add(1), Relaxed);
-            }
+        let v = w.load(Relaxed);
+        if v & 1 != 0 {
+            w.store(v.wrapping_add(1), Relaxed);
         }
     }
 
     /// Says "asleep" with a new number: one was woken, others sleep on.
     pub fn sleep_on(self) {
-        if let Some(w) = word_of(self.slot()) {
+        if let Some(w) = self.own_word() {
             w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
         }
         fence(SeqCst); // as in `fall_asleep`
+    }
+
+    /// Its word, unless somebody else has the slot by now: in a child that was forked from a handler on top of its sleep that is the parent.
+    #[inline]
+    fn own_word(self) -> Option<&'static AtomicU32> {
+        if self.is_ours() { word_of(self.slot()) } else { None }
     }
 
     /// Whether it says "asleep".
@@ -407,5 +412,34 @@ fn page() -> Res<()> {
             MAKING.store(0, Release);
             Err(e)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that still has one which was given back, and a child that has its parent's, change no sleep of who has the slot now.
+    #[test]
+    fn one_that_is_not_ours_says_nothing() {
+        // Another test may take the slot in between.
+        let same = |_| {
+            let before = take().ok()?;
+            before.fall_asleep();
+            before.release();
+            let now = take().ok()?;
+            if now.slot() == before.slot() { Some([before, now]) } else { now.release(); None }
+        };
+        let [before, now] = (0..100).find_map(same).expect("the same slot twice");
+        now.fall_asleep();
+        let sleep = now.sleep();
+        before.wake_up();
+        assert!(sleep.is_some() && now.sleep() == sleep);
+        before.sleep_on();
+        assert_eq!(now.sleep(), sleep);
+        now.wake_up();
+        before.fall_asleep();
+        assert_eq!(now.sleep(), None);
+        now.release();
     }
 }

@@ -61,10 +61,31 @@ pub fn map(index: u32, region: &RegionHeader) -> bool {
 
 /// The socket's region goes, or a new one comes: nobody uses the wide rings of the old one any more.
 pub fn unmap(index: u32) {
-    let Some(place) = PLACES.get(index as usize).filter(|place| !place.load(Relaxed).is_null()) else { return };
+    if let Some(both) = take_out(index) {
+        both.unmap();
+    }
+}
+
+/// The wide rings of a record, which are not in the table.
+pub struct Both(*mut u8);
+
+/// The record may be another connection's soon.
+pub fn take_out(index: u32) -> Option<Both> {
+    let place = PLACES.get(index as usize).filter(|place| !place.load(Relaxed).is_null())?;
     let p = place.swap(std::ptr::null_mut(), AcqRel);
-    if !p.is_null() {
-        let_go(p);
+    (!p.is_null()).then_some(Both(p))
+}
+
+impl Both {
+    pub fn unmap(self) {
+        let_go(self.0);
+    }
+
+    /// It is not.
+    pub fn put_back(self, index: u32) {
+        if let Some(place) = PLACES.get(index as usize) {
+            place.store(self.0, Release); // as in `map`
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! other, with a full fence in between.
 //!
 //! `step`: a descriptor is closed while a wait brings on its set-up (`rendezvous::step_in_wait`, `table/steps.rs`); alike
-//! `table/late.rs` with `engine/inside.rs`, `rendezvous/smc/backlog.rs: enter`, `rendezvous/legacy.rs: left`. `settings`: a
+//! `table/late.rs` with `engine/inside.rs`, `table/waited.rs: enter, lives_on`, `rendezvous/smc/backlog.rs: enter`, `rendezvous/legacy.rs: left`. `settings`: a
 //! policy is replaced while it is read (`control: with_policy, publish`).
 
 use loom::cell::UnsafeCell;
