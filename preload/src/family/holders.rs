@@ -55,9 +55,7 @@ impl Census {
 
 /// This process holds it no more; true if it was the last one. Those that are gone have not closed it themselves.
 pub fn leave(s: &Sock) -> bool {
-    if s.holders.load(Relaxed) > 1 {
-        is_shared(s);
-    }
+    is_shared(s);
     s.let_go_in(process::index());
     s.holders.fetch_sub(1, AcqRel) <= 1
 }
@@ -90,8 +88,9 @@ pub fn has_others(s: &Sock) -> bool {
 }
 
 /// Whether other processes hold it as well; those that are gone are struck out first.
+#[inline]
 pub fn is_shared(s: &Sock) -> bool {
-    Census::default().is_shared(s)
+    s.holders.load(Relaxed) > 1 && Census::default().is_shared(s)
 }
 
 impl Sock {
