@@ -19,9 +19,9 @@ ADDED = {
     "instr_duplex": 25780,  # 24,550
     "instr_byte1": 282,  # ~ 254 to 268, as instr_send
     # of one connection, both ends
-    "instr_short": 3075,  # 2,928
-    "instr_short_srvclose": 3075,  # 2,928
-    "instr_short_epoll": 9030,  # 8,596: what leaves or enters a set is also looked up where exec and numbers of other files matter
+    "instr_short": 3265,  # 3,109: a close looks who else holds the connection before it says that it is over
+    "instr_short_srvclose": 3265,  # 3,109: a close looks who else holds the connection before it says that it is over
+    "instr_short_epoll": 9120,  # 8,688: what leaves or enters a set is also looked up where exec and numbers of other files matter
     "instr_short_16": 15400,  # ~ 11,630 to 14,670
     "instr_short_64": 198400,  # ~ 188,500 to 188,900, nearly all of it the switch to memory
     # of one round trip with a plain peer, at the accelerated end
