@@ -16,7 +16,7 @@
 
 enum { PORT = 7071, ROUNDS = 5 };
 
-static int gate[2], back[2];
+static int back[2]; /* what the connecting end tells the other one */
 
 static void none_left(void) {
     for (int ms = 0; regions() && ms < 5000; ms++)
@@ -186,28 +186,12 @@ static void unvisited_server(int listener) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*client)(void), (*server)(int);
-    } cases[] = {{"step", step_client, step_server}, {"parted", parted_client, parted_server}, {"unvisited", unvisited_client, unvisited_server}};
-    int which = 0, status = 0;
-    while (which < (int)(sizeof cases / sizeof *cases) - 1 && argc > 1 && strcmp(argv[1], cases[which].name))
-        which++;
-    if (argc > 1 && !strcmp(argv[1], "peer"))
+    static const struct meeting cases[] = {
+        {"step", step_client, step_server}, {"parted", parted_client, parted_server}, {"unvisited", unvisited_client, unvisited_server}};
+    const char *name = argc > 1 ? argv[1] : NULL;
+    if (name && !strcmp(name, "peer"))
         peer();
-    int listener = listen_on(PORT);
-    if (pipe(gate) || pipe(back))
+    if (pipe(back))
         die("pipe");
-    pid_t child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(listener);
-        close(gate[1]);
-        close(back[0]);
-        cases[which].client();
-        exit(0);
-    }
-    cases[which].server(listener);
-    waitpid(child, &status, 0);
-    return !WIFEXITED(status) || WEXITSTATUS(status);
+    return play(cases, sizeof cases / sizeof *cases, name, PORT, back[0]);
 }

@@ -1,6 +1,39 @@
-/* Owns: messages there and back, for programs that play both ends of a connection. */
+/* Owns: cases whose ends are one program, and messages there and back between them. */
 #pragma once
 #include "ends.h"
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+/* A case: its connecting end, and its accepting one, which has the listener. */
+struct meeting {
+    const char *name;
+    void (*client)(void), (*server)(int);
+};
+
+static int gate[2]; /* what the accepting end tells the other one */
+
+/* The case of this name, else the last one, the first one without a name; the connecting end is a child, and has no use for `server_alone`. */
+__attribute__((unused)) static int play(const struct meeting *cases, int n, const char *name, int port, int server_alone) {
+    int which = 0, status = 0;
+    while (which < n - 1 && name && strcmp(name, cases[which].name))
+        which++;
+    int listener = listen_on(port);
+    if (pipe(gate))
+        die("pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(listener);
+        close(gate[1]);
+        close(server_alone);
+        cases[which].client();
+        exit(0);
+    }
+    cases[which].server(listener);
+    waitpid(child, &status, 0);
+    return !WIFEXITED(status) || WEXITSTATUS(status);
+}
 
 /* A message there and back; 0 when the other end is gone. */
 __attribute__((unused)) static int ping(int fd, int seed) {

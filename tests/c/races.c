@@ -77,7 +77,6 @@ static void taken_server(int listener) {
 
 /* -- edge */
 
-static int gate[2];
 
 static void edge_client(void) {
     int fd = dial(PORT);
@@ -243,26 +242,7 @@ static void late_server(int listener) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*client)(void), (*server)(int);
-    } cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
-                 {"late", mourner, late_server}};
-    int which = 0, status = 0;
-    while (which < (int)(sizeof cases / sizeof *cases) - 1 && argc > 1 && strcmp(argv[1], cases[which].name))
-        which++;
-    int listener = listen_on(PORT);
-    if (pipe(gate))
-        die("pipe");
-    pid_t child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(listener);
-        close(gate[1]);
-        cases[which].client();
-        exit(0);
-    }
-    cases[which].server(listener);
-    waitpid(child, &status, 0);
-    return !WIFEXITED(status) || WEXITSTATUS(status);
+    static const struct meeting cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
+                                           {"late", mourner, late_server}};
+    return play(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL, PORT, -1);
 }

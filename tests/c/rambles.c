@@ -1,42 +1,17 @@
 /* Owns: random walks as in walks.c through the calls that programs make rarely: low-water marks, offsets of PEEK, many messages, buffers that are nowhere,
  * files and pipes at their ends, signals, options and names asked for, shutdowns of every kind, and calls behind them. RAMBLE_SEED=N walks another way. */
-#include "case.h"
+enum { CONNECTIONS = 4, NUMBERS = 3, WARM_UP = 60, TAIL = 25, TAIL_WAITS = 1 };
+#include "turns.h"
 
-enum { CONNECTIONS = 4, MOST_IN_FLIGHT = 40000, NUMBERS = 3, TAIL = 25, MESSAGES = 4 };
+enum { MESSAGES = 4 };
 
-static unsigned shared, own; /* dice: of both ends, of this one */
-static int fd[NUMBERS];      /* numbers of the socket, all the same */
-static int nonblock, patience, low, peek_off, inq, over_in, over_out, gone;
-static long in, out; /* bytes on their way to this end, and from it */
-static long put_now, got_now;
-static int shut_now; /* told with the step: 1 + how */
-static volatile sig_atomic_t pipes, rings;
-static char buf[64 * KIB];
+static int low, peek_off; /* SO_RCVLOWAT; SO_PEEK_OFF is set */
+static volatile sig_atomic_t rings;
 
-static void broken(int sig) { pipes++; }
 static void on_alarm(int sig) { rings++; }
-static unsigned die_of(unsigned n) { return rnd(&own) % n; }
-static int number(void) { return fd[die_of(NUMBERS)]; }
-
-static unsigned digest(const void *bytes, long n) {
-    unsigned h = 2166136261u;
-    for (long i = 0; i < n; i++)
-        h = (h ^ ((const unsigned char *)bytes)[i]) * 16777619u;
-    return h;
-}
 static long some(void) {
     static const int sizes[] = {0, 1, 1, 2, 3, 5, 8, 13, 16, 40, 64, 100, 300, 1000, 4096, 5000, 20000};
     return sizes[die_of(sizeof sizes / sizeof *sizes)];
-}
-static long told(const char *call, long asked, int flags, long r, const void *bytes) {
-    int e = errno;
-    if (r < 0)
-        say("%s %ld %#x = %s, %d SIGPIPE", call, asked, flags, err_name(e), pipes);
-    else if (bytes)
-        say("%s %ld %#x = %ld %08x", call, asked, flags, r, digest(bytes, r));
-    else
-        say("%s %ld %#x = %ld", call, asked, flags, r);
-    return r;
 }
 static long closed(const int *fds, int n, long r) {
     int e = errno;
@@ -94,8 +69,7 @@ static void sends(void) {
         n = 1;
     flags |= die_of(4) ? 0 : MSG_DONTWAIT;
     flags |= die_of(6) ? 0 : MSG_EOR;
-    for (long i = 0; i < n; i += 64)
-        memset(buf + i, die_of(256), n - i < 64 ? n - i : 64);
+    fill_by_dice(n);
     struct iovec v[MESSAGES];
     struct mmsghdr m[MESSAGES];
     for (int i = 0; i < MESSAGES; i++) {
@@ -294,7 +268,7 @@ static void changes(void) {
         say("SO_PEEK_OFF %d: %d", n, setsockopt(fd[i], SOL_SOCKET, SO_PEEK_OFF, &n, sizeof n));
         peek_off = on;
         break;
-    case 6: sol_int(fd[i], IPPROTO_TCP, 36, on), inq = on, say("TCP_INQ %d", on); break;
+    case 6: sol_int(fd[i], IPPROTO_TCP, 36, on), say("TCP_INQ %d", on); break;
     case 7: sol_int(fd[i], IPPROTO_TCP, TCP_NODELAY, 1), say("TCP_NODELAY"); break;
     case 8:
         if (i > 0)
@@ -317,7 +291,7 @@ static void shuts(void) {
     shut_now = 1 + how;
 }
 
-enum { SHUT = 1, OFFSETS = 2 };
+enum { SHUT = 1 };
 static void step(unsigned kind) {
     unsigned which = die_of(100);
     put_now = got_now = shut_now = 0;
@@ -335,39 +309,8 @@ static void step(unsigned kind) {
 
 /* ---- a walk ---- */
 
-static void tell_step(void) {
-    tell('s');
-    tell((char)(put_now >> 8)), tell((char)put_now), tell((char)(got_now >> 8)), tell((char)got_now), tell((char)shut_now);
-    out += put_now, in -= got_now;
-}
-static int other_over; /* it sends nothing more */
-static void hear_step(void) {
-    if (hear() != 's')
-        die("step");
-    unsigned char n[5];
-    for (int i = 0; i < 5; i++)
-        n[i] = (unsigned char)hear();
-    in += n[0] << 8 | n[1], out -= n[2] << 8 | n[3];
-    if (n[4] == 1 + SHUT_WR || n[4] == 1 + SHUT_RDWR)
-        other_over = gone = 1;
-}
-
-static void begin(int is_warm) {
-    int s = conn_cold();
-    sol_int(s, IPPROTO_TCP, TCP_NODELAY, 1);
-    for (int i = 0; i < is_warm * 60; i++) {
-        char c = (char)i;
-        if (!is_a)
-            put(s, &c, 1);
-        if (get(s, &c, 1) != 1)
-            die("warm-up");
-        if (is_a)
-            put(s, &c, 1);
-    }
-    fd[0] = s;
-    for (int i = 1; i < NUMBERS; i++)
-        fd[i] = MUST(fcntl(s, F_DUPFD_CLOEXEC, 60 + i));
-    in = out = nonblock = patience = peek_off = inq = over_in = over_out = gone = other_over = 0;
+static void opened(int s) {
+    peek_off = 0;
     low = 1;
 }
 
@@ -376,50 +319,12 @@ static void end(void) {
         struct linger l = {1, 0};
         say("linger 0: %d", setsockopt(fd[0], SOL_SOCKET, SO_LINGER, &l, sizeof l));
     }
-    say("close with %ld unread, %ld sent", in, out);
-    for (int i = 0; i < NUMBERS; i++)
-        close(fd[i]);
+    close_numbers();
 }
 
 static void ramble(unsigned seed, unsigned kind) {
-    const char *other = getenv("RAMBLE_SEED"), *slow = getenv("RAMBLE_ARRIVES");
-    seed += other ? (unsigned)atol(other) : 0;
-    useconds_t arrives = slow ? (useconds_t)atol(slow) : 2000;
-    on_signal(SIGPIPE, broken, 0);
     on_signal(SIGALRM, on_alarm, 0);
-    for (unsigned c = 0; c < CONNECTIONS; c++) {
-        shared = seed * 1000 + c, own = shared * 2 + is_a;
-        unsigned steps = 20 + rnd(&shared) % 300;
-        say("connection %u", c);
-        begin(rnd(&shared) % 4 != 0);
-        meet();
-        for (unsigned i = 0; i < steps; i++) {
-            if (rnd(&shared) % 2 == (unsigned)is_a) {
-                say("%u:", i);
-                step(kind);
-                usleep(put_now > 0 || shut_now ? arrives : 0);
-                tell_step();
-            } else {
-                hear_step();
-            }
-        }
-        if (rnd(&shared) % 2 == (unsigned)is_a) {
-            end();
-            tell('c');
-        } else {
-            hear();
-            gone = 1;
-            usleep(arrives + 3000);
-            for (unsigned i = steps; i < steps + TAIL; i++) {
-                say("%u:", i);
-                step(kind);
-                usleep(put_now > 0 || shut_now ? arrives : 0); /* an answer to it may come */
-                in -= got_now, out += put_now;
-            }
-            end();
-        }
-        meet();
-    }
+    take_turns("RAMBLE", seed, kind);
 }
 
 static void plain_1(void) { ramble(1, 0); }

@@ -1,45 +1,17 @@
-/* Owns: random walks. The two ends of a connection take turns by dice; whoever has the turn makes one random call with random arguments and says what
- * came of it, with a digest of the bytes. Nothing runs meanwhile, so natively a seed has one transcript. WALK_SEED=N walks another way; WALK_ARRIVES is how long
- * bytes may take to the other end, in microseconds. */
-#include "case.h"
+/* Owns: random walks. A step (turns.h) is one random call with random arguments; what came of it is said, with a digest of the bytes. WALK_SEED=N walks
+ * another way. */
+enum { CONNECTIONS = 6, NUMBERS = 4, WARM_UP = 40, TAIL = 10, TAIL_WAITS = 0 };
+#include "turns.h"
 
-enum { CONNECTIONS = 6, MOST_IN_FLIGHT = 40000, BIG = 20000, NUMBERS = 4, TAIL = 10 };
+enum { BIG = 20000 };
 /* TCP makes an edge of IN that was read meanwhile one of OUT: the set with edges doesn't ask for that. */
 static const uint32_t LEVEL = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP, EDGE = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET;
 
-static unsigned shared, own;        /* dice: of both ends, of this one */
-static int fd[NUMBERS], lt, et;     /* numbers of the socket, all the same; sets it is in */
-static int nonblock, patience;      /* O_NONBLOCK; SO_RCVTIMEO is set */
-static int over_in, over_out, gone; /* this end has shut down; the other one has closed */
-static long in, out;                /* bytes on their way to this end, and from it */
-static long put_now, got_now;       /* of this step */
-static volatile sig_atomic_t pipes;
-static char buf[64 * KIB];
-
-static void broken(int sig) { pipes++; }
-static unsigned die_of(unsigned n) { return rnd(&own) % n; }
-static int number(void) { return fd[die_of(NUMBERS)]; }
-
-static unsigned digest(const void *bytes, long n) {
-    unsigned h = 2166136261u;
-    for (long i = 0; i < n; i++)
-        h = (h ^ ((const unsigned char *)bytes)[i]) * 16777619u;
-    return h;
-}
+static int lt, et; /* sets it is in */
 
 static long some(void) {
     static const int sizes[] = {0, 1, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 64, 100, 255, 1000, 4095, 4096, 4097, 9000, BIG};
     return sizes[die_of(sizeof sizes / sizeof *sizes)];
-}
-
-static void told(const char *call, long asked, int flags, long r, const void *bytes) {
-    int e = errno;
-    if (r < 0)
-        say("%s %ld %#x = %s, %d SIGPIPE", call, asked, flags, err_name(e), pipes);
-    else if (bytes)
-        say("%s %ld %#x = %ld %08x", call, asked, flags, r, digest(bytes, r));
-    else
-        say("%s %ld %#x = %ld", call, asked, flags, r);
 }
 
 /* What a call by a pipe comes to: `all` bytes went, and then it said `r`. */
@@ -81,8 +53,7 @@ static void sends(void) {
     if (out + n > MOST_IN_FLIGHT)
         n = 1;
     flags |= die_of(4) ? 0 : MSG_DONTWAIT;
-    for (long i = 0; i < n; i += 64)
-        memset(buf + i, die_of(256), n - i < 64 ? n - i : 64);
+    fill_by_dice(n);
     struct iovec v[3] = {{buf, n / 3}, {buf + n / 3, 0}, {buf + n / 3, n - n / 3}};
     struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = v, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = v + 1, .msg_iovlen = 2}}};
     struct msghdr h = {.msg_iov = v, .msg_iovlen = 3};
@@ -298,41 +269,11 @@ static void step(unsigned kind) {
 
 /* ---- a walk ---- */
 
-static void tell_step(void) {
-    tell('s');
-    tell((char)(put_now >> 8)), tell((char)put_now), tell((char)(got_now >> 8)), tell((char)got_now);
-    out += put_now, in -= got_now;
-}
-
-static void hear_step(void) {
-    if (hear() != 's')
-        die("step");
-    unsigned char n[4];
-    for (int i = 0; i < 4; i++)
-        n[i] = (unsigned char)hear();
-    in += n[0] << 8 | n[1], out -= n[2] << 8 | n[3];
-}
-
-static void begin(int is_warm) {
-    int s = conn_cold();
-    sol_int(s, IPPROTO_TCP, TCP_NODELAY, 1);
-    for (int i = 0; i < is_warm * 40; i++) {
-        char c = (char)i;
-        if (!is_a)
-            put(s, &c, 1);
-        if (get(s, &c, 1) != 1)
-            die("warm-up");
-        if (is_a)
-            put(s, &c, 1);
-    }
-    fd[0] = s;
-    for (int i = 1; i < NUMBERS; i++)
-        fd[i] = MUST(fcntl(s, F_DUPFD_CLOEXEC, 60 + i));
+static void opened(int s) {
     struct epoll_event level = {LEVEL, {.u64 = 7}}, edge = {EDGE, {.u64 = 7}};
     lt = MUST(epoll_create1(EPOLL_CLOEXEC)), et = MUST(epoll_create1(EPOLL_CLOEXEC));
     MUST(epoll_ctl(lt, EPOLL_CTL_ADD, s, &level));
     MUST(epoll_ctl(et, EPOLL_CTL_ADD, s, &edge));
-    in = out = nonblock = patience = over_in = over_out = gone = 0;
 }
 
 static void end(void) {
@@ -341,57 +282,16 @@ static void end(void) {
         say("linger 0");
         MUST(setsockopt(fd[0], SOL_SOCKET, SO_LINGER, &l, sizeof l));
     }
-    say("close with %ld unread, %ld sent", in, out);
-    for (int i = 0; i < NUMBERS; i++)
-        close(fd[i]);
+    close_numbers();
     close(lt), close(et);
 }
 
-static void walk(unsigned seed, unsigned kind) {
-    const char *other = getenv("WALK_SEED"), *slow = getenv("WALK_ARRIVES");
-    seed += other ? (unsigned)atol(other) : 0;
-    useconds_t arrives = slow ? (useconds_t)atol(slow) : 2000;
-    on_signal(SIGPIPE, broken, 0);
-    for (unsigned c = 0; c < CONNECTIONS; c++) {
-        shared = seed * 1000 + c, own = shared * 2 + is_a;
-        unsigned steps = 20 + rnd(&shared) % 300;
-        say("connection %u", c);
-        begin(rnd(&shared) % 4 != 0);
-        meet();
-        for (unsigned i = 0; i < steps; i++) {
-            if (rnd(&shared) % 2 == (unsigned)is_a) {
-                say("%u:", i);
-                step(kind);
-                usleep(put_now > 0 ? arrives : 0); /* its way may be paced */
-                tell_step();
-            } else {
-                hear_step();
-            }
-        }
-        if (rnd(&shared) % 2 == (unsigned)is_a) {
-            end();
-            tell('c');
-        } else {
-            hear();
-            gone = 1;
-            usleep(arrives + 3000);
-            for (unsigned i = steps; i < steps + TAIL; i++) {
-                say("%u:", i);
-                step(kind);
-                in -= got_now, out += put_now;
-            }
-            end();
-        }
-        meet();
-    }
-}
-
-static void plain_1(void) { walk(1, 0); }
-static void plain_2(void) { walk(3, 0); }
-static void shut_1(void) { walk(5, SHUT); }
-static void shut_2(void) { walk(7, SHUT); }
-static void children_1(void) { walk(8, CHILDREN); }
-static void children_2(void) { walk(6, CHILDREN); }
+static void plain_1(void) { take_turns("WALK", 1, 0); }
+static void plain_2(void) { take_turns("WALK", 3, 0); }
+static void shut_1(void) { take_turns("WALK", 5, SHUT); }
+static void shut_2(void) { take_turns("WALK", 7, SHUT); }
+static void children_1(void) { take_turns("WALK", 8, CHILDREN); }
+static void children_2(void) { take_turns("WALK", 6, CHILDREN); }
 
 const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"plain_2", plain_2, plain_2, COLD | SWITCHES},

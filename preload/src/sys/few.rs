@@ -106,14 +106,14 @@ fn await_all() -> u32 {
 /// Whether the program may open so many more, beside `own` and what lies below. Not all numbers are looked at: some that are said not to be there
 /// may be.
 pub fn are_left(own: c_int, number: usize) -> bool {
-    if !MAY_ASK.load(Relaxed) {
-        return true;
-    }
-    proc::descriptor_limit().is_none_or(|limit| are_left_below(limit, own, number))
+    !MAY_ASK.load(Relaxed) || proc::descriptor_limit().is_none_or(|limit| are_left_below(limit, own, number))
 }
 
 /// As [`are_left`], with RLIMIT_NOFILE as it is.
 pub fn are_left_below(limit: u64, own: c_int, number: usize) -> bool {
+    if !MAY_ASK.load(Relaxed) {
+        return true;
+    }
     let (first, limit) = (own + 1, limit.min(c_int::MAX as u64) as c_int);
     let far = (limit - LOOKED_AT).max(first)..limit;
     let near = first..far.start.min(first + LOOKED_AT);

@@ -16,12 +16,7 @@ impl Leaver {
     /// `fd`: the number, while the kernel still has it open.
     pub fn new(s: &'static Sock, fd: Option<i32>, is_shared: bool) -> Leaver {
         if is_shared {
-            if let Some(fd) = fd {
-                rendezvous::pause(s, fd); // those that have it too may begin when one is left
-                if s.can_return() && linked::is_owner(s) {
-                    linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
-                }
-            }
+            others_go_on(s, fd);
             rendezvous::forget(s);
         }
         let mut share = None;
@@ -46,6 +41,15 @@ impl Leaver {
             None => {}
         }
         false
+    }
+}
+
+/// What is done for those that hold it too, by its number.
+pub fn others_go_on(s: &'static Sock, fd: Option<i32>) {
+    let Some(fd) = fd else { return };
+    rendezvous::pause(s, fd); // they may begin when one is left
+    if s.can_return() && linked::is_owner(s) {
+        linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
     }
 }
 

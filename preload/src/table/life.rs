@@ -5,9 +5,9 @@
 //! a number that comes back from the kernel while its slot is filled is such a case, and the old
 //! entry is dropped.
 
-use super::leaver::{Leaver, soon};
+use super::leaver::{Leaver, others_go_on, soon};
 use super::{Entry, get, homes, late, passing, put, range, take};
-use crate::engine::{close, inside, linked, shadow, switch};
+use crate::engine::{close, inside, shadow, switch};
 use crate::fault::{self, Step as Fault};
 use crate::transport::idle;
 use crate::family::sock::{Sock, flag, role};
@@ -311,12 +311,9 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     if last && s.has(flag::UNASKED) && let Some(fd) = fd {
         rendezvous::smc::close_unused(s, fd);
     }
-    if !last && let Some(fd) = fd {
-        rendezvous::pause(s, fd); // those that have it too may begin when one is left
-    }
     let is_linked = s.link.load(Acquire) != 0;
-    if !last && s.can_return() && linked::is_owner(s) && let Some(fd) = fd {
-        linked::keep_tcp(s, fd); // a forked child goes on with it, through our link
+    if !last {
+        others_go_on(s, fd);
     }
     rendezvous::forget(s);
     if has_left {

@@ -43,8 +43,7 @@ fn taken(of_strangers: bool) -> u32 {
 fn has_room(is_kin: bool) -> bool {
     let limit = limit();
     let most = (limit / PART).clamp(1, u64::from(u32::MAX)) as u32;
-    let is_there = || control::is_restricted() || few::are_left_below(limit, libc::STDERR_FILENO, 2);
-    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2)) && is_there()
+    taken(false) < most && (is_kin || taken(true) < most.div_ceil(2)) && few::are_left_below(limit, libc::STDERR_FILENO, 2)
 }
 
 /// Whether a peer may have one more; a channel that nobody uses may have to go for it.

@@ -248,6 +248,30 @@ mod tests {
         ours
     }
 
+    /// A handshake that waits for the link of its group.
+    fn awaiting(tcp: &TcpStream, machine: Machine, group: Option<usize>) -> Shake {
+        let mut shake = Shake::bare(rig::record(), tcp.as_raw_fd(), None, RmbeSize::MIN, Peer::Smc, None);
+        (shake.machine, shake.awaits_link, shake.group) = (machine, true, group);
+        shake
+    }
+
+    fn outcome(shake: &Shake) -> Option<Outcome> {
+        match &shake.machine {
+            Machine::Client(client) => client.outcome(),
+            Machine::Server(server) => server.outcome(),
+            _ => panic!("it is over"),
+        }
+    }
+
+    /// Or it has ended with TCP.
+    fn has_connected(shake: &Shake) -> bool {
+        match outcome(shake) {
+            Some(Outcome::Smc(_)) => true,
+            Some(Outcome::Fail(Failure::Closed)) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_kernel_that_has_said_all_by_its_new_link_and_has_ended_tcp_was_connected() {
         for is_ready in [true, false] {
@@ -260,15 +284,9 @@ mod tests {
             let (mut server, _, confirm) = accepted(true);
             assert_eq!(server.handle_bytes(&confirm[..HEADER_LEN]) + server.handle_bytes(&confirm[HEADER_LEN..]), confirm.len());
             assert!(server.poll_event().is_some());
-            let mut shake = Shake::bare(rig::record(), tcp.as_raw_fd(), None, RmbeSize::MIN, Peer::Smc, None);
-            (shake.machine, shake.awaits_link, shake.group) = (Machine::Server(server), true, place);
+            let mut shake = awaiting(&tcp, Machine::Server(server), place);
             shake.read();
-            let Machine::Server(server) = &shake.machine else { panic!("it is over") };
-            match server.outcome() {
-                Some(Outcome::Smc(_)) => assert!(is_ready),
-                Some(Outcome::Fail(Failure::Closed)) => assert!(!is_ready, "nobody has seen that the link is there"),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(has_connected(&shake), is_ready, "nobody has seen that the link is there");
             lock::with(|all| all.groups[place.unwrap()] = None);
         }
     }
@@ -286,12 +304,7 @@ mod tests {
             });
             let (_, mut client, _) = accepted(true);
             assert!(client.poll_event().is_some());
-            let mut shake = Shake::bare(rig::record(), tcp.as_raw_fd(), None, RmbeSize::MIN, Peer::Smc, None);
-            (shake.machine, shake.awaits_link, shake.group) = (Machine::Client(client), true, place);
-            let outcome = |shake: &Shake| match &shake.machine {
-                Machine::Client(client) => client.outcome(),
-                _ => panic!("it is over"),
-            };
+            let mut shake = awaiting(&tcp, Machine::Client(client), place);
             shake.read();
             assert_eq!((outcome(&shake), shake.wants().events), (None, 0), "the card has not said so yet");
             if arrives {
@@ -300,11 +313,7 @@ mod tests {
                 shake.ended = Some(now());
             }
             shake.read();
-            match outcome(&shake) {
-                Some(Outcome::Smc(_)) => assert!(arrives),
-                Some(Outcome::Fail(Failure::Closed)) => assert!(!arrives),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(has_connected(&shake), arrives);
             lock::with(|all| all.groups[place.unwrap()] = None);
         }
     }
