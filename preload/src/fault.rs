@@ -93,6 +93,8 @@ pub enum Step {
     Left,
     /// Epoll: nobody waits in a set that is about to be closed, and its number is still there.
     Unvisited,
+    /// Server: reads are careful, and the program's options are known.
+    Careful,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,

@@ -1,6 +1,6 @@
 /* Owns: an accepting side that sends much and closes while the connecting one is about to leave TCP, in a build of the library in
  * which that takes its time (tests/tests/faults.rs): the proof, which comes behind the close, must not make a reset of it.
- *   farewell close|shutdown      after each number of pieces up to ROUNDS, as one of them meets the moment
+ *   farewell close|shutdown|halves   after each number of pieces up to ROUNDS, as one of them meets the moment
  * Exit 0: all that was sent has come, and then the end. The connecting side is a child that connects by itself. */
 #define _GNU_SOURCE
 #include "ends.h"
@@ -12,7 +12,7 @@
 enum { PORT = 7072, ROUNDS = 16, MUCH = 4 << 20, PIECE = 4096 };
 
 static int told[2], heard[2];
-static int shuts;
+static int shuts, halves;
 static char much[MUCH];
 
 static void client(void) {
@@ -60,13 +60,15 @@ static void server(int listener) {
         }
         for (ssize_t n; sent < MUCH && (n = send(fd, much, MUCH, MSG_NOSIGNAL)) > 0;)
             sent += n;
-        if (shuts)
+        if (halves)
+            shutdown(fd, round % 2 ? SHUT_RD : SHUT_WR), shutdown(fd, round % 2 ? SHUT_WR : SHUT_RD);
+        else if (shuts)
             shutdown(fd, SHUT_RDWR);
         else
             close(fd);
         if (write(told[1], &sent, sizeof sent) != sizeof sent || read(heard[0], &got, 1) != 1)
             die("write");
-        if (shuts)
+        if (shuts || halves)
             close(fd);
     }
 }
@@ -74,6 +76,7 @@ static void server(int listener) {
 int main(int argc, char **argv) {
     int listener = listen_on(PORT);
     shuts = argc > 1 && !strcmp(argv[1], "shutdown");
+    halves = argc > 1 && !strcmp(argv[1], "halves");
     if (pipe(told) || pipe(heard))
         die("pipe");
     signal(SIGCHLD, on_child);

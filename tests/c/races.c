@@ -4,6 +4,8 @@
  *                 given back, and the next connection is whole
  *   races edge    bytes come while epoll_wait, edge-triggered, has looked and found nothing: they are told
  *   races end     a reader has found the ring empty when the last bytes come, and the end behind them: it gets both
+ *   races limit   a thread receives by a time limit from the listener while another one brings its connection to memory: each of
+ *                 its calls ends by the limit
  *   races late    a reader that nobody sees wait takes bytes before it is called for them, and is killed: what it had sent through
  *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
@@ -241,8 +243,59 @@ static void late_server(int listener) {
         wrong("it has died otherwise");
 }
 
+/* -- limit */
+
+static void limit_client(void) {
+    unsigned char bytes[BYTES];
+    int fd = dial(PORT);
+    while (recv(fd, bytes, sizeof bytes, 0) > 0)
+        ;
+}
+
+static atomic_int limits;
+
+static void *limited(void *fd) {
+    unsigned char bytes[BYTES];
+    while (!stop)
+        if (recv(*(int *)fd, bytes, sizeof bytes, 0) < 0 && errno == EAGAIN)
+            limits++;
+    return NULL;
+}
+
+static void limit_server(int listener) {
+    pthread_t thread;
+    unsigned char bytes[BYTES] = {0};
+    struct timeval t = {0, 20000};
+    if (setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t))
+        die("SO_RCVTIMEO");
+    int fd;
+    while ((fd = accept(listener, NULL, NULL)) < 0 && errno == EAGAIN)
+        ;
+    if (fd < 0 || pthread_create(&thread, NULL, limited, &fd))
+        die("accept");
+    /* One of these brings the memory, and the other thread calls again meanwhile. */
+    for (int n = 0; !regions() && n < 20000; n++) {
+        if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != sizeof bytes)
+            die("send");
+        usleep(1000);
+    }
+    if (!regions())
+        wrong("the memory did not come");
+    for (int more = 0, before; more < 5; more++) {
+        before = limits;
+        for (int ms = 0; limits == before && ms < 10000; ms++)
+            usleep(1000);
+        if (limits == before)
+            wrong("a call waits beyond its limit");
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+    close(fd);
+    printf("limit: kept\n");
+}
+
 int main(int argc, char **argv) {
     static const struct meeting cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
-                                           {"late", mourner, late_server}};
+                                           {"limit", limit_client, limit_server}, {"late", mourner, late_server}};
     return play(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL, PORT, -1);
 }

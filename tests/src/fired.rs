@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 41] = [
+pub const STEPS: [&str; 42] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -51,6 +51,7 @@ pub const STEPS: [&str; 41] = [
     "FoundEmpty",
     "Left",
     "Unvisited",
+    "Careful",
     "Stranger",
 ];
 

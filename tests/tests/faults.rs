@@ -178,12 +178,12 @@ fn waited_in_while_it_is_closed() -> Result<()> {
     met("meets", "unvisited", UNVISITED, 400)
 }
 
-/// The accepting side sends much and closes, or shuts down both ways, when the connecting one has marked its first switch and not yet
-/// sent its proof.
+/// The accepting side sends much and closes, or shuts down both ways at once or one after the other, when the connecting one has marked
+/// its first switch and not yet sent its proof.
 #[test]
 fn closed_before_the_proof() -> Result<()> {
     const SWITCH_MARKED: u32 = 5;
-    ["close", "shutdown"].iter().try_for_each(|how| met_with("farewell", &[how], SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
+    ["close", "shutdown", "halves"].iter().try_for_each(|how| met_with("farewell", &[how], SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
 }
 
 /// A server exits, or becomes another program, and its peer is drained, and asks it for its part, when it has looked for the last time.
@@ -218,6 +218,13 @@ fn bytes_behind_a_look_that_found_nothing() -> Result<()> {
 fn the_end_behind_a_look_that_found_nothing() -> Result<()> {
     const FOUND_EMPTY: u32 = 37;
     met("races", "end", FOUND_EMPTY, 20)
+}
+
+/// A thread receives, by a limit that it has from the listener, when another one has just taken an offer for its connection.
+#[test]
+fn a_limit_of_the_listener() -> Result<()> {
+    const CAREFUL: u32 = 40;
+    met("races", "limit", CAREFUL, 400)
 }
 
 /// A doorbell for bytes that were taken meanwhile would lie unread where its reader dies, and make a reset of the end, which destroys

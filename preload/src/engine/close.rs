@@ -24,8 +24,13 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     if how != libc::SHUT_RD {
         give_back(s, sock);
     }
-    // What comes behind that, the kernel answers with a reset as behind close.
-    if how == libc::SHUT_RDWR
+    let is_last = match how {
+        libc::SHUT_RD => s.has(flag::SHUT_WR),
+        libc::SHUT_WR => s.has(flag::SHUT_RD),
+        how => how == libc::SHUT_RDWR,
+    };
+    // What comes behind both, the kernel answers with a reset as behind close.
+    if is_last
         && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
     {
         take_proof(s, sock, back);
@@ -190,6 +195,8 @@ fn give_back(s: &Sock, sock: i32) {
 fn take_proof(s: &Sock, sock: i32, back: &Dir) {
     let mut patience = None;
     let mut is_over = false;
+    // Behind our own SHUT_RD the kernel shows bytes and an end where there are none; what comes can still be taken.
+    let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     loop {
         let is_marked = back.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         if s.rx_in_memory() || !is_marked && proof::refuse(s) {
@@ -208,7 +215,7 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
         if patience.is_over() {
             return patience.was_in_vain();
         }
-        let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+        let mut p = [libc::pollfd { fd: sock, events, revents: 0 }];
         let _ = fd::poll(&mut p, 1);
         is_over = p[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         proc::yield_now();

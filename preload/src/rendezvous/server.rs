@@ -220,14 +220,15 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.set_state(State::Negotiating);
     begin_waiting(s);
     begin::count_sends(s);
+    shadow::learn(s, sock); // first: a careful read keeps the program's limits itself, also those that its listener had
     offer::become_careful(s);
+    fault::pass(Fault::Careful);
     s.step.store(step::NONCE, Release);
     later(s, 0);
     if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &o.rate).is_err() {
         offer::abandon(s, Reason::ProofFailed);
         return Err(Reason::ProofFailed);
     }
-    shadow::learn(s, sock);
     offer::offer_reading(s, sock);
     fault::pass(Fault::NonceOnSocket);
     r.server.store(setup::NONCE, Release);
