@@ -110,6 +110,18 @@ void trickled(int fd) {
     }
 }
 
+void small_talk(int fd, int n) {
+    char c = 'x';
+    for (int i = 0; i < n; i++) {
+        if (!is_a)
+            put(fd, &c, 1);
+        if (get(fd, &c, 1) != 1)
+            die("small talk");
+        if (is_a)
+            put(fd, &c, 1);
+    }
+}
+
 void echo(int fd, const char *what, unsigned seed) {
     static char a[20000], b[20000];
     fill(a, sizeof a, 0, seed);

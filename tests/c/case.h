@@ -95,6 +95,7 @@ void put_stream(int fd, uint64_t len, unsigned seed);
 void get_stream(int fd, uint64_t len, unsigned seed);
 void trickle(int fd);                      /* 300 bytes, each sent when the one before was read ... */
 void trickled(int fd);                     /* ... by the other side */
+void small_talk(int fd, int n);            /* a byte there and back, b first, n times; at both sides */
 void echo(int fd, const char *what, unsigned seed); /* 20,000 bytes there and back, and say how */
 void echo_until_end(int fd);                        /* the other side of it; closes */
 uint64_t drain(int fd, unsigned seed); /* till the end; says the count and whether it matched */

@@ -12,7 +12,7 @@
 enum { PORT = 7072, ROUNDS = 16, MUCH = 4 << 20, PIECE = 4096 };
 
 static int told[2], heard[2];
-static int shuts, halves;
+static int halves, shuts; /* one half after the other; shuts down at all, and closes later */
 static char much[MUCH];
 
 static void client(void) {
@@ -68,15 +68,15 @@ static void server(int listener) {
             close(fd);
         if (write(told[1], &sent, sizeof sent) != sizeof sent || read(heard[0], &got, 1) != 1)
             die("write");
-        if (shuts || halves)
+        if (shuts)
             close(fd);
     }
 }
 
 int main(int argc, char **argv) {
     int listener = listen_on(PORT);
-    shuts = argc > 1 && !strcmp(argv[1], "shutdown");
     halves = argc > 1 && !strcmp(argv[1], "halves");
+    shuts = halves || (argc > 1 && !strcmp(argv[1], "shutdown"));
     if (pipe(told) || pipe(heard))
         die("pipe");
     signal(SIGCHLD, on_child);

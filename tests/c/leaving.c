@@ -268,18 +268,8 @@ static void *sends(void *p) {
     }
     return NULL;
 }
-/* A connection whose switch was refused waits for some operations more each time: they are not the warm-up's. */
-static void small_talk(int fd) {
-    char c = 'x';
-    for (int i = 0; i < 300; i++) {
-        if (!is_a)
-            put(fd, &c, 1);
-        if (get(fd, &c, 1) != 1)
-            die("small talk");
-        if (is_a)
-            put(fd, &c, 1);
-    }
-}
+/* A connection whose switch was refused waits for so many operations more: they are not the warm-up's. */
+enum { SMALL_TALK = 300 };
 static void within(void *(*call)(void *)) {
     pthread_t t;
     the_fd = conn_cold();
@@ -293,7 +283,7 @@ static void within(void *(*call)(void *)) {
     pthread_join(t, NULL);
     meet();
     meet();
-    small_talk(the_fd);
+    small_talk(the_fd, SMALL_TALK);
     warm(the_fd);
 }
 static void from_recv_a(void) { within(receives); }
@@ -307,7 +297,7 @@ static void within_b(void) {
         }
     while (events(fd, POLLIN, 200) & POLLIN);
     meet();
-    small_talk(fd);
+    small_talk(fd, SMALL_TALK);
     warm(fd);
 }
 

@@ -79,7 +79,6 @@ static void taken_server(int listener) {
 
 /* -- edge */
 
-
 static void edge_client(void) {
     int fd = dial(PORT);
     char c;
@@ -247,6 +246,8 @@ static void late_server(int listener) {
 
 static void limit_client(void) {
     unsigned char bytes[BYTES];
+    if (read(gate[0], bytes, 1) != 1) /* a connection has the limit that its listener had when it came */
+        die("read");
     int fd = dial(PORT);
     while (recv(fd, bytes, sizeof bytes, 0) > 0)
         ;
@@ -268,6 +269,8 @@ static void limit_server(int listener) {
     struct timeval t = {0, 20000};
     if (setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t))
         die("SO_RCVTIMEO");
+    if (write(gate[1], "x", 1) != 1)
+        die("write");
     int fd;
     while ((fd = accept(listener, NULL, NULL)) < 0 && errno == EAGAIN)
         ;

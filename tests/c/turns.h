@@ -67,15 +67,7 @@ static void hear_step(void) {
 static void begin(int is_warm) {
     int s = conn_cold();
     sol_int(s, IPPROTO_TCP, TCP_NODELAY, 1);
-    for (int i = 0; i < is_warm * WARM_UP; i++) {
-        char c = (char)i;
-        if (!is_a)
-            put(s, &c, 1);
-        if (get(s, &c, 1) != 1)
-            die("warm-up");
-        if (is_a)
-            put(s, &c, 1);
-    }
+    small_talk(s, is_warm * WARM_UP);
     fd[0] = s;
     for (int i = 1; i < NUMBERS; i++)
         fd[i] = MUST(fcntl(s, F_DUPFD_CLOEXEC, 60 + i));

@@ -179,7 +179,7 @@ fn waited_in_while_it_is_closed() -> Result<()> {
 }
 
 /// The accepting side sends much and closes, or shuts down both ways at once or one after the other, when the connecting one has marked
-/// its first switch and not yet sent its proof.
+/// its first switch and its proof is still to come.
 #[test]
 fn closed_before_the_proof() -> Result<()> {
     const SWITCH_MARKED: u32 = 5;

@@ -3,7 +3,7 @@
 
 use super::follow::Source;
 use super::patience::{self, Patience};
-use super::{bell, bulk, debt, end, follow, here, inside, linked, near, proof, rouse, shadow, switch};
+use super::{bell, bulk, debt, end, follow, here, inside, kernel, linked, near, proof, rouse, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
@@ -24,22 +24,19 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     if how != libc::SHUT_RD {
         give_back(s, sock);
     }
-    let is_last = match how {
-        libc::SHUT_RD => s.has(flag::SHUT_WR),
-        libc::SHUT_WR => s.has(flag::SHUT_RD),
-        how => how == libc::SHUT_RDWR,
-    };
+    let receives = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
+    let sends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
     // What comes behind both, the kernel answers with a reset as behind close.
-    if is_last
+    if (receives && (sends || s.has(flag::SHUT_WR)) || sends && s.has(flag::SHUT_RD))
         && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
     {
         take_proof(s, sock, back);
     }
-    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+    if sends {
         s.set(flag::SHUT_WR);
         end_sending(s);
     }
-    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+    if receives {
         s.set(flag::SHUT_RD);
     }
 }
@@ -195,8 +192,6 @@ fn give_back(s: &Sock, sock: i32) {
 fn take_proof(s: &Sock, sock: i32, back: &Dir) {
     let mut patience = None;
     let mut is_over = false;
-    // Behind our own SHUT_RD the kernel shows bytes and an end where there are none; what comes can still be taken.
-    let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLIN | libc::POLLRDHUP };
     loop {
         let is_marked = back.switch.load(Acquire) != s.rx.switches.load(Relaxed);
         if s.rx_in_memory() || !is_marked && proof::refuse(s) {
@@ -215,9 +210,9 @@ fn take_proof(s: &Sock, sock: i32, back: &Dir) {
         if patience.is_over() {
             return patience.was_in_vain();
         }
-        let mut p = [libc::pollfd { fd: sock, events, revents: 0 }];
+        let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
         let _ = fd::poll(&mut p, 1);
-        is_over = p[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        is_over = p[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 && kernel::has_peer_ended(s, sock);
         proc::yield_now();
     }
 }

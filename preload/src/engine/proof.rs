@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end, offer, peek, signals, window};
+use super::{count, end, kernel, offer, peek, signals, window};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
@@ -146,7 +146,7 @@ fn is_cut(s: &Sock, sock: i32, n: usize) -> bool {
     let was_reset = shows & libc::POLLERR != 0
         || shows & libc::POLLHUP != 0 && !s.has(flag::SHUT_WR)
         || matches!(s.rx.end.load(Relaxed), end::RST | end::FIN_RST | end::ABORTED | end::OURS);
-    let is_over = was_reset || n >= SURE && shows & libc::POLLRDHUP != 0;
+    let is_over = was_reset || n >= SURE && shows & libc::POLLRDHUP != 0 && kernel::has_peer_ended(s, sock);
     // The rest may have come before the end did, and behind the first look.
     is_over && peeked(sock, &mut [0; PROOF as usize]) == Ok(n)
 }
@@ -258,11 +258,23 @@ mod tests {
 
     #[test]
     fn a_part_of_it_waits_for_the_rest() {
+        for has_shut in [false, true] {
+            a_part_waits(has_shut);
+        }
+    }
+
+    /// `has_shut`: behind our own SHUT_RD, which the kernel shows as the peer's end.
+    fn a_part_waits(has_shut: bool) {
         let (s, own, mut peer) = waiting();
+        if has_shut {
+            own.shutdown(std::net::Shutdown::Read).unwrap();
+            s.set(flag::SHUT_RD);
+        }
         let bytes = nonce_bytes(&s);
         peer.write_all(&bytes[..11]).unwrap();
         came(&own, libc::POLLIN);
         assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+        assert_eq!(s.rx.kernel.load(Relaxed), 0, "a part was taken");
         peer.write_all(&bytes[11..]).unwrap();
         while fd::unread(own.as_raw_fd()) != Ok(16) {
             std::thread::yield_now();
