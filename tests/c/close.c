@@ -199,6 +199,48 @@ static void unread_b(void) {
     meet();
 }
 
+/* Whom SIGPIPE comes from: the program itself. */
+static void on_pipe_from(int sig, siginfo_t *info, void *context) {
+    pipes++;
+    say("signal %d, errno %d, code %d, %s process, %s user", info->si_signo, info->si_errno, info->si_code,
+        info->si_pid == getpid() ? "own" : "another", info->si_uid == getuid() ? "own" : "another");
+}
+static void pipe_info_a(void) {
+    int fd = conn(), file = MUST(memfd_create("sent", 0)), ends[2];
+    struct iovec v = {buf, 9};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    struct sigaction act = {.sa_sigaction = on_pipe_from, .sa_flags = SA_SIGINFO};
+    MUST(sigaction(SIGPIPE, &act, NULL));
+    MUST(ftruncate(file, 100));
+    MUST(pipe(ends));
+    MUST(write(ends[1], "in a pipe", 9));
+    MUST(send(fd, "not read", 8, 0));
+    meet_settled();
+    meet_settled();
+    R(send(fd, "x", 1, 0)); /* ECONNRESET */
+    R(send(fd, "x", 1, 0));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    R(write(fd, "x", 1));
+    R(writev(fd, &v, 1));
+    R(sendmsg(fd, &m, 0));
+    R(sendfile(fd, file, NULL, 9));
+    R(splice(ends[0], NULL, fd, NULL, 9, 0));
+    MUST(close(ends[0]));
+    R(splice(fd, NULL, ends[1], NULL, 9, SPLICE_F_NONBLOCK));
+    say("signals %d", (int)pipes);
+}
+static void shut_info_a(void) {
+    int fd = conn();
+    struct sigaction act = {.sa_sigaction = on_pipe_from, .sa_flags = SA_SIGINFO};
+    MUST(sigaction(SIGPIPE, &act, NULL));
+    R(shutdown(fd, SHUT_WR));
+    R(send(fd, "x", 1, 0));
+    R(write(fd, "x", 1));
+    meet_settled();
+    meet_settled();
+    say("signals %d", (int)pipes);
+}
+
 /* What the closing side had sent is lost with the RST, or not, as the kernel has it. */
 static void unread_after_sending_a(void) {
     int fd = conn();
@@ -372,6 +414,8 @@ const struct test tests[] = {
     {"shutdown_while_reading", shut_waiting_a, shut_waiting_b, 0},
     {"eof", eof_a, eof_b, 0},
     {"unread", unread_a, unread_b, 0},
+    {"broken_pipe", pipe_info_a, unread_b, 0},
+    {"broken_by_itself", shut_info_a, unread_b, 0},
     {"unread_after_sending", unread_after_sending_a, unread_after_sending_b, 0},
     {"linger_zero", linger0_a, linger0_b, 0},
     {"linger_zero_data", linger0_data_a, linger0_data_b, 0},

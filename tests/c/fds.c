@@ -337,6 +337,46 @@ static void self_a(void) {
     done();
 }
 
+/* All numbers that are open, as a program finds them out that closes or inherits what it knows nothing of. */
+static void numbers(const char *when) {
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    int most = limit.rlim_cur > 100000 ? 100000 : (int)limit.rlim_cur;
+    char text[2000] = "";
+    size_t n = 0;
+    for (int i = 0; i < most; i++) {
+        int flags = fcntl(i, F_GETFD), copy = dup(i);
+        if ((flags < 0) != (copy < 0))
+            die("one of two");
+        if (copy < 0)
+            continue;
+        R(dup2(i, copy) == copy);
+        MUST(close(copy));
+        n += snprintf(text + n, sizeof text - n, " %d", i);
+    }
+    say("%s:%s", when, text);
+}
+static void numbers_a(void) {
+    numbers("before");
+    int fd = conn(), ep = MUST(epoll_create1(0));
+    numbers("connected");
+    struct epoll_event e = {EPOLLIN, {.fd = fd}};
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    R(epoll_wait(ep, &e, 1, 10));
+    echo(fd, "used", 1);
+    numbers("used");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        numbers("child");
+        _exit(0);
+    }
+    wait_for(child);
+    MUST(close(fd));
+    numbers("closed");
+    done();
+}
+
 const struct test tests[] = {{"duplicates", dups_a, echo_b, 0},
                              {"dup2_over", over_a, over_b, 0},
                              {"unseen_close", unseen_a, unseen_b, 0},
@@ -344,6 +384,7 @@ const struct test tests[] = {{"duplicates", dups_a, echo_b, 0},
                              {"reuse", reuse_a, reuse_b, 0},
                              {"by_syscall", syscall_a, echo_b, 0},
                              {"ranges", ranges_a, echo_b, 0},
+                             {"numbers", numbers_a, echo_b, 0},
                              {"high_numbers", high_a, echo_b, 0},
                              {"both_ends_here", self_a, echo_b, 0},
                              {0}};

@@ -388,6 +388,29 @@ static void inq_b(void) {
     meet();
 }
 
+/* A reset is no end that is still to be read; what came before it is. */
+static void inq_reset_a(void) {
+    int fd = conn();
+    sol_int(fd, IPPROTO_TCP, 36, 1);
+    put(fd, "not read", 8);
+    meet();
+    meet_settled();
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
+    inq_read(fd, 500, 64);
+    inq_read(fd, 500, 64);
+    R(recv(fd, buf, 100, 0));
+    meet();
+}
+static void inq_reset_b(void) {
+    int fd = conn();
+    static char b[1000];
+    meet();
+    put(fd, b, sizeof b);
+    MUST(close(fd)); /* with eight bytes unread */
+    meet_settled();
+    meet();
+}
+
 /* ---- how long it has been idle ---- */
 
 static void idle_times(int fd, const char *what, unsigned from, unsigned to) {
@@ -432,5 +455,6 @@ const struct test tests[] = {{"values", values_a, values_b, 0},
                              {"peek_offset_cold", peek_off_cold_a, peek_off_cold_b, COLD},
                              {"names", names_a, names_b, 0},
                              {"inq", inq_a, inq_b, 0},
+                             {"inq_reset", inq_reset_a, inq_reset_b, 0},
                              {"idle_times", idle_times_a, idle_times_b, SLOW},
                              {0}};

@@ -359,11 +359,39 @@ static void thief_b(void) {
     close(fd);
 }
 
+/* All that is there goes in one call, if the pipe has room for it. */
+enum { WHOLE_PIECE = 30000 };
+static void whole_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    static const size_t asked[] = {64 * KIB, WHOLE_PIECE, 20000, 20000};
+    for (int i = 0; i < 4; i++) {
+        if (i < 3)
+            meet_settled();
+        ssize_t n = splice(fd, NULL, p[1], NULL, asked[i], SPLICE_F_MOVE);
+        say("%zu asked, %zd moved, %d left", asked[i], n, now_in(fd));
+        R(read(p[0], buf, n));
+        R(matches(buf, n, i < 3 ? 0 : 20000, 5));
+        if (i != 2)
+            meet();
+    }
+}
+static void whole_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        fill(buf, WHOLE_PIECE, 0, 5);
+        put(fd, buf, WHOLE_PIECE);
+        meet_settled();
+        meet();
+    }
+}
+
 const struct test tests[] = {{"refused", refused_a, refused_b, 0},
                              {"no_room", no_room_a, no_room_b, 0},
                              {"nonblock", nonblock_a, nonblock_b, 0},
                              {"into_pipe", into_pipe_a, into_pipe_b, 0},
                              {"relay", relay_a, relay_b, 0},
+                             {"whole", whole_a, whole_b, 0},
                              {"singly", singly_a, singly_b, 0},
                              {"not_read", not_read_a, not_read_b, 0},
                              {"empty", empty_a, empty_b, 0},

@@ -10,7 +10,7 @@ use super::{bell, close, debt, kernel, rx::Step};
 use crate::transport::changes;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag, medium};
-use crate::log;
+use crate::{control, log};
 use crate::sys::{Errno, Res, fd, net, proc};
 use crate::transport::region::{Dir, fin};
 use smcr_proto::page::{Counter, State};
@@ -408,8 +408,13 @@ pub fn disconnected(done: usize) -> Res {
 
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.
 pub fn pipe_signal(flags: i32) {
-    if flags & libc::MSG_NOSIGNAL == 0 {
-        proc::raise(libc::SIGPIPE);
+    if flags & libc::MSG_NOSIGNAL != 0 {
+        return;
+    }
+    if control::is_restricted() {
+        proc::raise(libc::SIGPIPE); // the call that was asked of its filter
+    } else {
+        proc::break_pipe();
     }
 }
 

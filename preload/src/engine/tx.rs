@@ -12,7 +12,7 @@ use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::real;
-use crate::sys::{self, Errno, Res, mem, proc};
+use crate::sys::{self, Errno, Res, mem};
 use crate::transport::region::{self, Dir, RING_MAX};
 use crate::transport::ring::Ring;
 use smcr_proto::cursor;
@@ -430,8 +430,6 @@ pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: 
 
 /// Ends a call with EPIPE: the signal first, unless the program asked for none.
 pub fn broken_pipe(flags: i32) -> Errno {
-    if flags & libc::MSG_NOSIGNAL == 0 {
-        proc::raise(libc::SIGPIPE);
-    }
+    end::pipe_signal(flags);
     Errno(libc::EPIPE)
 }

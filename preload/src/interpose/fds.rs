@@ -14,8 +14,7 @@ hooks! {
         if table::get(fd).is_some() {
             cancel::point(); // else libc's close would be one, where it is closed for us and not for the kernel
             guarded(|| life::before_close(fd));
-        } else if own::is_own(fd) {
-            set_errno(Errno(libc::EBADF));
+        } else if is_hidden(fd) {
             return -1;
         }
         // SAFETY: the program's argument.
@@ -51,6 +50,9 @@ hooks! {
     }
 
     fn dup(fd: c_int) -> c_int {
+        if is_hidden(fd) {
+            return -1;
+        }
         // SAFETY: the program's argument.
         let new = unsafe { real::dup(fd) };
         if new >= 0 {
@@ -60,6 +62,9 @@ hooks! {
     }
 
     fn dup2(old: c_int, new: c_int) -> c_int {
+        if is_hidden(old) {
+            return -1;
+        }
         before_dup(old, new, 0);
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup2(old, new) };
@@ -70,6 +75,9 @@ hooks! {
     }
 
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        if is_hidden(old) {
+            return -1;
+        }
         before_dup(old, new, flags);
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup3(old, new, flags) };
@@ -80,6 +88,9 @@ hooks! {
     }
 
     fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        if is_hidden(fd) {
+            return -1;
+        }
         let keeps = before_fcntl(fd, cmd, arg);
         // SAFETY: the program's arguments.
         let r = unsafe { real::fcntl(fd, cmd, arg) };
@@ -88,6 +99,9 @@ hooks! {
     }
 
     fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+        if is_hidden(fd) {
+            return -1;
+        }
         let keeps = before_fcntl(fd, cmd, arg);
         // SAFETY: the program's arguments.
         let r = unsafe { real::fcntl64(fd, cmd, arg) };
@@ -140,6 +154,15 @@ hooks! {
         }
         r
     }
+}
+
+/// Whether a descriptor is the library's own: no such one is open (EBADF). A connection that has the number of a former one is the program's.
+fn is_hidden(fd: c_int) -> bool {
+    let hidden = own::is_own(fd) && table::get(fd).is_none();
+    if hidden {
+        set_errno(Errno(libc::EBADF));
+    }
+    hidden
 }
 
 fn before_dup(old: c_int, new: c_int, flags: c_int) {

@@ -2,16 +2,16 @@
 //! carry out is served here.
 
 use super::{cancel, direct, hooks, one};
-use crate::engine::{inside, pipes, rx, wait};
+use crate::engine::{end, inside, peek, pipes, rx, wait};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
-use crate::sys::{Errno, fd as desc, net, proc, set_errno};
+use crate::sys::{self, Errno, fd as desc, net, set_errno};
 use crate::{control, real, table};
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
 /// All that splice(2) knows.
 const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-/// Most that goes from a socket into a pipe in one call.
+/// Most that goes from a socket into a pipe at once.
 const MOST: usize = 16 * 1024;
 /// What fits into a pipe that is not full, whatever is in it.
 const ONE_PAGE: usize = 4096;
@@ -96,7 +96,7 @@ impl Pipe {
             let shows = if nonblock { desc::poll_now(self.fd, libc::POLLOUT) } else { pipes::wait(self.fd, libc::POLLOUT)? };
             match shows {
                 r if r & libc::POLLERR != 0 => {
-                    proc::raise(libc::SIGPIPE);
+                    end::pipe_signal(0);
                     return Err(Errno(libc::EPIPE)); // nobody reads
                 }
                 r if r & libc::POLLOUT != 0 => {
@@ -109,7 +109,7 @@ impl Pipe {
     }
 }
 
-/// splice from a socket into a pipe: received into a buffer and written, as much as the pipe takes.
+/// splice from a socket into a pipe: received into a buffer and written, as much as is there and the pipe takes.
 fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let _visit = inside::visit(s, &n);
@@ -133,14 +133,38 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
         }
     };
     let sock = wait::descriptor_now(s, sock);
+    let most = n.min(room);
+    let mut done = 0;
+    loop {
+        // What is there already goes with it.
+        let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+        let moved = take_to(sock, s, pipe.fd, most - done, more);
+        if moved <= 0 && done > 0 {
+            if moved < 0 && sys::errno().0 != libc::EAGAIN {
+                end::leave(s, sys::errno());
+            }
+            return done as isize;
+        }
+        if moved <= 0 {
+            return moved;
+        }
+        done += moved as usize;
+        if done >= most || !s.rx_in_memory() || !peek::unread(s, sock).is_ok_and(|left| left > 0) {
+            return done as isize;
+        }
+    }
+}
+
+/// Receives a piece, and writes it to the pipe, which has room for it.
+fn take_to(sock: i32, s: &'static Sock, pipe: i32, most: usize, flags: c_int) -> isize {
     let mut buf = [0u8; MOST];
-    let want = n.min(buf.len()).min(room);
+    let want = most.min(buf.len());
     let iov = one(buf.as_mut_ptr().cast(), want);
     // The flag is for the pipe alone: a socket that is empty is waited for, as in the kernel, unless it has O_NONBLOCK.
     // SAFETY: the buffer is our own.
     let got = unsafe {
-        table::receiving::recv(sock, s, &iov, rx::ANY, None, || {
-            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), 0)
+        table::receiving::recv(sock, s, &iov, rx::ANY | flags, None, || {
+            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), flags)
                 .map_or(-1, |n| n as isize)
         })
     };
@@ -149,10 +173,10 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
     }
     let mut done = 0;
     while done < got as usize {
-        match desc::write_all(pipe.fd, &buf[done..got as usize]) {
+        match desc::write_all(pipe, &buf[done..got as usize]) {
             Ok(w) => done += w,
             Err(e) if e.0 == libc::EAGAIN || e.0 == libc::EINTR => {
-                let mut p = [libc::pollfd { fd: pipe.fd, events: libc::POLLOUT, revents: 0 }];
+                let mut p = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
                 let _ = desc::poll(&mut p, -1);
             }
             Err(e) => {

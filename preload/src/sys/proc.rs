@@ -101,6 +101,20 @@ pub fn raise(signal: libc::c_int) -> bool {
     unsafe { call(Sysno::tgkill, [pid() as usize, tid() as usize, signal as usize, 0, 0, 0]) }.is_ok()
 }
 
+/// Raises SIGPIPE for the calling thread as the kernel's own send does: it comes from this process (SI_USER), where [`raise`] says SI_TKILL.
+pub fn break_pipe() {
+    const SI_USER: u32 = 0;
+    // SAFETY: no pointers.
+    let uid = unsafe { call(Sysno::getuid, [0; 6]) }.unwrap_or(0) as u32;
+    let mut info = [0u32; 32];
+    info[..6].copy_from_slice(&[libc::SIGPIPE as u32, 0, SI_USER, 0, pid(), uid]);
+    // SAFETY: the kernel's siginfo has 128 bytes, and begins with number, errno and code; behind it the sender's process and user.
+    let told = unsafe { call(Sysno::rt_tgsigqueueinfo, [pid() as usize, tid() as usize, libc::SIGPIPE as usize, info.as_ptr() as usize, 0, 0]) };
+    if told.is_err() {
+        raise(libc::SIGPIPE);
+    }
+}
+
 /// Sends a signal as the kernel does to the owner of a socket (F_SETOWN): a process, or a group below 0.
 pub fn signal_owner(owner: libc::c_int, signal: libc::c_int) {
     if owner != 0 {

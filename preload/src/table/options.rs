@@ -247,13 +247,18 @@ fn nonblocking(s: &Sock, sock: i32, now: bool) {
 }
 
 /// What a message received in memory says by TCP_INQ, if the program has set it: bytes left to read, and one
-/// for the end of the stream, so that the program reads on and finds it (as Linux counts the FIN).
+/// for the end of the stream, so that the program reads on and finds it (as Linux counts the FIN, but no reset).
 pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
     if !s.has(flag::INQ) {
         return None;
     }
-    let ended = s.rx.end.load(Relaxed) != 0 || s.rx.dir().is_some_and(end::is_marked_end);
-    Some(peek::unread(s, sock).map_or(0, |n| n as i32) + i32::from(ended))
+    let unread = peek::unread(s, sock).map_or(0, |n| n as i32);
+    let ended = s.rx.dir().is_some_and(|dir| match end::verdict(s, sock, dir) {
+        end::Verdict::Eof => true,
+        end::Verdict::Reset => s.rx.end.load(Relaxed) == end::FIN_RST,
+        end::Verdict::Died | end::Verdict::Open => false,
+    });
+    Some(unread + i32::from(ended))
 }
 
 /// ioctl answers that memory changes; None: ask the kernel.
