@@ -119,7 +119,7 @@ def haproxy_before_nginx(lab):
         sums = lab.a.run("cd /run/lab/files; md5sum 1 2 3 4 | cut -c -32").split()
         with lab.traffic() as traffic:
             got = lab.b.run(f"for i in 1 2 3 4; do for k in 1 2 3; do curl -s http://{lab.b.ip}:8091/$i | md5sum | cut -c -32 & done; wait; done", 90, **lab.env("smcr")).split()
-            text = lab.b.run(f"wrk -t 1 -c 6 -d 3 http://{lab.b.ip}:8091/1", **lab.env("smcr"))
+            text = lab.b.run(f"wrk -t 1 -c 6 -d 3 --timeout 20s http://{lab.b.ip}:8091/1", **lab.env("smcr"))
         if sorted(got) != sorted(sums * 3) or "Socket errors" in text:
             raise Failed(f"{got} {sums} {text[-200:]}")
         return f"12 files right, {re.search(r'([0-9]+) requests in', text)[1]} requests; {traffic.went_over_rdma(3 * 7_000_000, 30)}"

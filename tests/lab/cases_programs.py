@@ -100,7 +100,7 @@ def nginx_and_wrk_smcr(lab):
             here = lab.a.run("md5sum </run/lab/www/big")
             if there.split()[0] != here.split()[0]:
                 raise Failed("the file that curl got differs")
-            text = lab.b.run(f"wrk -t 1 -c 8 -d 4 http://{lab.a.ip}:8080/a", **lab.env("smcr"))
+            text = lab.b.run(f"wrk -t 1 -c 8 -d 4 --timeout 20s http://{lab.a.ip}:8080/a", **lab.env("smcr"))
         requests = int(re.search(r"(\d+) requests in", text)[1])
         if "Socket errors" in text or requests < 20:
             raise Failed(text)
