@@ -130,7 +130,7 @@ impl Group {
         let peer = &params.peer;
         first.peer = Some(PeerEnd { gid: peer.gid, mac: peer.mac, qpn: peer.qpn });
         self.ours = ours;
-        self.immediate = limits.is_some_and(|l| l.features & immediate::FEATURE != 0);
+        self.immediate = ours && limits.is_some_and(|l| l.features & immediate::FEATURE != 0);
         if let Agreed::V2 { eid, .. } = params.version {
             self.eid = eid.0;
         }

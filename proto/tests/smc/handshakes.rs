@@ -17,7 +17,7 @@ use smcr_proto::smc::id::{Gid, Mtu, RmbeSize};
 
 use crate::parts::{self, CLIENT, SERVER, eid, limits, offer, proposal};
 
-const START: Time = Time::from_secs(50);
+pub const START: Time = Time::from_secs(50);
 
 pub fn client(v1: bool, v2: Option<Release>) -> Client {
     Client::new(START, proposal(v1, v2), parts::host())

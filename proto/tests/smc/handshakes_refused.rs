@@ -4,10 +4,13 @@ use smcr_proto::smc::clc::Message;
 use smcr_proto::smc::clc::accept::Form;
 use smcr_proto::smc::clc::proposal::{Limits, Release};
 use smcr_proto::smc::diagnosis::Diagnosis;
-use smcr_proto::smc::handshake::Outcome;
+use smcr_proto::smc::handshake::client::Event as ClientEvent;
+use smcr_proto::smc::handshake::server::Event as ServerEvent;
+use smcr_proto::smc::handshake::{Outcome, Params};
+use smcr_proto::smc::id::RmbeSize;
 
-use crate::handshakes::{client, declined, server, until_confirm};
-use crate::parts::{limits, offer};
+use crate::handshakes::{START, client, declined, server, until_confirm};
+use crate::parts::{self, CLIENT, SERVER, limits, offer};
 
 #[test]
 fn values_that_are_refused_are_declined_with_their_code() {
@@ -154,4 +157,62 @@ fn a_confirm_that_does_not_fit_the_accept_is_declined() {
         "it means another group"
     );
     assert_eq!(answer(&v1), Some((Diagnosis::VERSION_MISMATCH, false)));
+}
+
+/// What both ends have agreed on where the server's Accept and the client's Confirm name these features, and what the Confirm says by itself.
+fn agreed(offered: u16, granted: u16, accept_names: u16, confirm_names: Option<u16>) -> (u16, u16, u16) {
+    let with = |features: u16| Limits {
+        features,
+        ..limits(2)
+    };
+    let set = |form: &mut Form, features: u16| {
+        let Form::V2 {
+            first_contact: Some(first),
+            ..
+        } = form
+        else {
+            panic!()
+        };
+        first.release = Release::V21(with(features));
+    };
+    let mut client = client(true, Some(Release::V21(with(offered))));
+    let mut server = server(Ok(offer(true, Some(with(granted)))));
+    server.handle_bytes(&client.poll_transmit().unwrap());
+    server.poll_event().unwrap();
+    server.accept(START, parts::endpoint(SERVER, 1, RmbeSize::MIN), true, true);
+    let Ok(Message::Accept(mut accept)) = Message::parse(&server.poll_transmit().unwrap()) else {
+        panic!()
+    };
+    set(&mut accept.form, accept_names);
+    client.handle_bytes(&Message::Accept(accept).emit());
+    client.poll_event().unwrap();
+    client.confirm(parts::endpoint(CLIENT, 1, RmbeSize::MIN), true);
+    let Some(ClientEvent::BringUpLink(at_client)) = client.poll_event() else {
+        panic!()
+    };
+    let Ok(Message::Confirm(mut confirm)) = Message::parse(&client.poll_transmit().unwrap()) else {
+        panic!()
+    };
+    let said = confirm.release().unwrap().features();
+    set(&mut confirm.form, confirm_names.unwrap_or(said));
+    server.handle_bytes(&Message::Confirm(confirm).emit());
+    let Some(ServerEvent::BringUpLink(at_server)) = server.poll_event() else {
+        panic!()
+    };
+    let of = |params: Params| params.version.limits().unwrap().features;
+    (of(at_client), said, of(at_server))
+}
+
+#[test]
+fn a_feature_is_agreed_on_where_both_ends_have_named_it() {
+    const A: u16 = 0x4000;
+    const B: u16 = 0x8000;
+    assert_eq!(agreed(A, A, A, None), (A, A, A));
+    assert_eq!(agreed(A | B, A, A, None), (A, A, A));
+    assert_eq!(agreed(0, A, 0, None), (0, 0, 0), "a client that knows none");
+    assert_eq!(agreed(A, 0, 0, None), (0, 0, 0), "a server that knows none");
+    assert_eq!(agreed(0, 0, A, None), (0, 0, 0), "an Accept that names what was not offered");
+    assert_eq!(agreed(A, A, A | B, None), (A, A, A));
+    assert_eq!(agreed(A, 0, 0, Some(A)).2, 0, "a Confirm that names what was not accepted");
+    assert_eq!(agreed(A, A, A, Some(0)).2, 0, "a Confirm that takes it back");
 }

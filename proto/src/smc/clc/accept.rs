@@ -142,6 +142,14 @@ impl AcceptConfirm {
         }
     }
 
+    /// The release that is named: on first contact in version 2.
+    pub fn release(&self) -> Option<Release> {
+        match &self.form {
+            Form::V1 { .. } => None,
+            Form::V2 { first_contact, .. } => first_contact.map(|first| first.release),
+        }
+    }
+
     /// SMC version, 1 or 2.
     pub const fn version(&self) -> u8 {
         match self.form {

@@ -140,6 +140,25 @@ impl Release {
             Release::V21(_) => 1,
         }
     }
+
+    /// The feature bits that are named.
+    pub const fn features(self) -> u16 {
+        match self {
+            Release::V20 => 0,
+            Release::V21(limits) => limits.features,
+        }
+    }
+
+    /// The same with those feature bits alone that the other end has named as well.
+    pub const fn with_features_of(self, other: Release) -> Release {
+        match self {
+            Release::V20 => Release::V20,
+            Release::V21(limits) => Release::V21(Limits {
+                features: limits.features & other.features(),
+                ..limits
+            }),
+        }
+    }
 }
 
 impl Proposal {

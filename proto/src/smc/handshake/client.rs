@@ -159,6 +159,7 @@ impl Client {
             return;
         }
         local.mtu = local.mtu.min(accept.endpoint.mtu);
+        let offered = self.offered();
         let form = match accept.form {
             Form::V1 { first_contact } => Form::V1 { first_contact },
             Form::V2 { eid, first_contact } => Form::V2 {
@@ -166,7 +167,9 @@ impl Client {
                 first_contact: first_contact.map(|theirs| FirstContact {
                     direct,
                     os: self.host.os,
-                    release: theirs.release,
+                    release: theirs
+                        .release
+                        .with_features_of(offered.unwrap_or(Release::V20)),
                     hostname: self.host.name,
                     gids: List::of(&[local.gid]),
                 }),
@@ -176,7 +179,7 @@ impl Client {
             endpoint: local,
             form,
         }));
-        let params = params(Role::Client, local, accept.endpoint, &accept);
+        let params = params(Role::Client, local, accept.endpoint, &accept, offered);
         if params.first_contact {
             self.state = State::AwaitLink(params);
             self.event = Some(Event::BringUpLink(params));
@@ -255,7 +258,12 @@ impl Client {
         }
     }
 
-    /// Whether the server chose from what was offered.
+    /// The release of the offer.
+    fn offered(&self) -> Option<Release> {
+        Some(self.proposal.as_ref()?.v2?.release)
+    }
+
+    /// Whether the server chose from what was offered. What features it names beyond that are not agreed on (`params`).
     fn check(&self, accept: &AcceptConfirm) -> Result<(), Diagnosis> {
         let offered = self.proposal.as_ref();
         match accept.form {

@@ -174,14 +174,22 @@ impl Host {
     }
 }
 
-/// Builds the parameters; `peer_message` is the Accept or Confirm that the peer sent.
-fn params(role: Role, local: Endpoint, peer: Endpoint, peer_message: &AcceptConfirm) -> Params {
+/// Builds the parameters; `peer_message` is the Accept or Confirm that the peer sent, `own` what this end has named for a first contact:
+/// a feature is agreed on where both ends have.
+fn params(
+    role: Role,
+    local: Endpoint,
+    peer: Endpoint,
+    peer_message: &AcceptConfirm,
+    own: Option<Release>,
+) -> Params {
     use super::clc::accept::Form;
+    let own = own.unwrap_or(Release::V20);
     let version = match peer_message.form {
         Form::V1 { .. } => Agreed::V1,
         Form::V2 { eid, first_contact } => Agreed::V2 {
             eid,
-            release: first_contact.map(|f| f.release),
+            release: first_contact.map(|f| f.release.with_features_of(own)),
             direct: first_contact.is_some_and(|f| f.direct),
         },
     };

@@ -265,7 +265,13 @@ impl Server {
         if proposal.peer_id != PeerId::default() {
             (peer.peer_id, peer.mac) = (proposal.peer_id, proposal.mac);
         }
-        let params = params(Role::Server, accept.endpoint, peer, &confirm);
+        let params = params(
+            Role::Server,
+            accept.endpoint,
+            peer,
+            &confirm,
+            accept.release(),
+        );
         self.wire.deadline = None;
         if params.first_contact {
             self.state = State::AwaitLink(params);
