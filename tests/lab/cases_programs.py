@@ -1,8 +1,10 @@
 """Programs that nobody here wrote, and Python's asyncio: between the guests, and within one."""
+import hashlib
 import json
 import re
 import time
 
+import known
 from guests import HERE, Failed
 from lab import LIB, add, case
 
@@ -26,6 +28,16 @@ def moved(lab, text, seconds=60, **env):
     return int(re.search(r"ok (\d+)", said)[1]), traffic
 
 
+def known_values(lab, guest, kind, port):
+    """Stored and read back by a client of this kind, and read by a plain one at the server: every byte. How many bytes the first has moved."""
+    values = "".join(value + "\n" for value in known.values())
+    for at, words, wanted, env in ((guest, "set get", "OK\n" * known.NUMBER + values, {"LD_PRELOAD": PRELOAD[kind], **lab.logged()}), (lab.a, "get", values, {})):
+        got = at.run(f"/usr/bin/python3 {HERE}/known.py {words} | redis-cli -h {lab.a.ip} -p {port} | md5sum", 60, **env).split()[0]
+        if got != hashlib.md5(wanted.encode()).hexdigest():
+            raise Failed(f"what was to be {words.replace(' ', ' and ')} at {at.role} differs: {got}")
+    return 2 * len(values)
+
+
 def redis(server, client, port):
     def run(lab):
         job = running(lab.a, f"redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab --loglevel verbose", "Ready to accept", LD_PRELOAD=PRELOAD[server], **lab.logged())
@@ -40,12 +52,15 @@ def redis(server, client, port):
             proof = traffic.went_over_rdma(2 * 3000 * 520, 25)
             if any(seen != {"rdma"} for seen in modes.values()):
                 raise Failed(f"what the ends say of their connections: {modes}")
+            with lab.traffic() as traffic:
+                total = known_values(lab, lab.b, client, port)
+            values = traffic.went_over_rdma(total)
         except Failed as error:
             time.sleep(1)
             raise Failed(f"{error}; the server: {' | '.join(job.out.strip().splitlines()[-25:])}") from error
         finally:
             job.kill()
-        return f"{', '.join(f'{name} {rate}/s' for name, rate in rates)}; {proof}, {len(modes)} ends say rdma"
+        return f"{', '.join(f'{name} {rate}/s' for name, rate in rates)}; {proof}, {len(modes)} ends say rdma; {known.NUMBER} known values are right at both ends: {values}"
     return run
 
 
