@@ -138,6 +138,28 @@ def plain(lab):
     raise Failed("plain TCP was taken for RDMA")
 
 
+ROUNDS = 500
+# Work requests for a message, at least and at most: between two libsmcr one, a write with immediate data; where a kernel is an end a write and a message
+# of CDC, which shows that they are counted. What a link takes when it comes up is in the tenth.
+REQUESTS = {pair: (1.0, 1.1) if "kernel" not in pair else (1.9, 2.2) for pair in PAIRS}
+
+
+def work_requests(client, server):
+    """A ping-pong of one byte costs no more of them than it has to, whatever the load of this machine."""
+    def run(lab):
+        to, messages = lab.server(server), 2 * ROUNDS
+        with lab.traffic(lab.a) as there, lab.traffic() as traffic:
+            text = lab.client(client, to, "rally", 1, ROUNDS, PATIENCE=90).done(95)
+        # Soft RoCE repeats what is not acknowledged in time: the other end counts those.
+        again = sum(t.of_devices("duplicate_request") for t in (there, traffic))
+        least, most = REQUESTS[client, server]
+        shown = f"{traffic.requests / messages:.3f} work requests for a message, {again} packets that came twice"
+        if not least * messages <= traffic.requests <= most * messages + again:
+            raise Failed(f"{shown}: not {least} to {most}")
+        return f"{said(text)}: {shown}; {traffic.went_over_rdma(payload(text))}{all_smcr(text, client)}"
+    return run
+
+
 @case
 def smcr_to_smcr_more_senders_than_send_slots(lab):
     """Each of 40 connections with as much to send as it can gets its share of the 16 slots of a link."""
@@ -158,6 +180,7 @@ for client, server in PAIRS:
         if operation.startswith("urgent") and client == server == "kernel":
             continue  # nothing of ours
         add(f"{client} -> {server}: {name}", stream(client, server, operation, arguments, connections, seconds))
+    add(f"{client} -> {server}: work requests of {2 * ROUNDS:,} messages of a ping-pong", work_requests(client, server))
     if "smcr" in (client, server):
         add(f"{client} -> {server}: again after 38 s of silence", after_silence(client, server))
 add("smcr -> smcr: 60 connections in one burst", burst)

@@ -3,6 +3,7 @@
 
     kernel.py ueid-add EID | ueid-del EID | pnet-add NAME ETH IBDEV PORT | diag | groups | counters
 """
+import glob
 import json
 import os
 import socket
@@ -107,10 +108,22 @@ def groups():
 
 
 def counters():
-    """Bytes that this guest's IP layer has seen of RoCE and of the tests' TCP ports."""
+    """Bytes that this guest's IP layer has seen of RoCE and of the tests' TCP ports, work requests among them, and what its RoCE devices have counted."""
     import subprocess
     text = subprocess.run(["nft", "-j", "list", "counters", "table", "inet", "lab"], capture_output=True, check=True).stdout
-    return {c["counter"]["name"]: c["counter"]["bytes"] for c in json.loads(text)["nftables"] if "counter" in c}
+    found = {c["counter"]["name"]: c["counter"] for c in json.loads(text)["nftables"] if "counter" in c}
+    return {**{name: counter["bytes"] for name, counter in found.items()}, "requests": found["requests"]["packets"], "devices": devices()}
+
+
+def devices():
+    """What each RoCE device has counted by itself: "DEVICE COUNTER"."""
+    found = {}
+    for path in glob.glob("/sys/class/infiniband/*/ports/1/hw_counters/*"):
+        with open(path) as f:
+            text = f.read().strip()
+        if text.isdigit():
+            found[f"{path.split('/')[4]} {os.path.basename(path)}"] = int(text)
+    return found
 
 
 def main(command, *rest):

@@ -147,7 +147,7 @@ class Lab:
 
 
 class Traffic:
-    """Bytes over RDMA (UDP 4791) and over TCP (ports 4000 to 9999), as IP of one guest counts them."""
+    """Bytes over RDMA (UDP 4791) and over TCP (ports 4000 to 9999), as IP of one guest counts them, and what its RoCE devices count."""
 
     def __init__(self, guest):
         self.guest = guest
@@ -164,7 +164,12 @@ class Traffic:
             return
         now = self._now()
         self.seconds = time.monotonic() - self.began
-        self.rdma, self.tcp = (now[k] - self.before[k] for k in ("roce", "stream"))
+        self.rdma, self.tcp, self.requests = (now[k] - self.before[k] for k in ("roce", "stream", "requests"))
+        self.counted = grown(self.before["devices"], now["devices"])
+
+    def of_devices(self, counter):
+        """By how much this counter of the guest's RoCE devices has grown."""
+        return sum(n for name, n in self.counted.items() if name.split()[1] == counter)
 
     def __str__(self):
         return f"RoCE {self.rdma:,} B, TCP {self.tcp:,} B"
@@ -184,6 +189,11 @@ class Traffic:
         if self.rdma > 60000 + 2000 * self.seconds + payload // 100:
             raise Failed(f"payload {payload:,} B should be on TCP: {self}")
         return f"payload {payload:,} B: {self}"
+
+
+def grown(before, now):
+    """By how much counters have grown; those of a device that was made anew began at 0."""
+    return {name: n - (before.get(name, 0) if before.get(name, 0) <= n else 0) for name, n in now.items()}
 
 
 def payload(text):
