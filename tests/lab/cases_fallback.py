@@ -170,22 +170,63 @@ for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
             add(f"fallback: RoCE is blocked, and the {end} closes at once, {pair[0]} -> {pair[1]}", closed_at_once(*pair, operation, words))
 
 
-@case
-def fallback_SYN_cookies(lab):
-    def both(lab):
-        ours = over_tcp(lab, "smcr", lab.server("smcr"), why=(NO_OPTION, NO_OPTION))
-        return f"smcr: {ours}; kernel client: {over_tcp(lab, 'kernel', lab.server('smcr'), why=(f'{NO_OPTION_SEEN}/.*', NO_OPTION))}"
-    return set_for(lab, lab.a, "sysctl -qw net.ipv4.tcp_syncookies=2", "sysctl -qw net.ipv4.tcp_syncookies=1", both)
+def tcp_counts(guest, *names):
+    """The kernel's own counts of TCP's extensions."""
+    names_of, values = (line.split()[1:] for line in guest.run("grep ^TcpExt: /proc/net/netstat").splitlines())
+    counts = dict(zip(names_of, map(int, values)))
+    return [counts[name] for name in names]
 
 
-@case
-def fallback_TCP_Fast_Open(lab):
-    def both(lab):
-        results = []
-        for server in ("smcr", "kernel"):
-            results.append(f"{server}: {over_tcp(lab, 'smcr', lab.server(server), operation='fast', arguments='50000', why=('fast-open', NO_OPTION if server == 'smcr' else f'{NO_OPTION_SEEN}/.*'))}")
-        return "; ".join(results)
-    return set_for(lab, lab.b, "sysctl -qw net.ipv4.tcp_fastopen=3", "sysctl -qw net.ipv4.tcp_fastopen=1", both)
+def counted(lab, names, function):
+    """What it shows, and by how much these counts of the server's kernel have grown meanwhile: each must."""
+    before = tcp_counts(lab.a, *names)
+    shown = function(lab)
+    more = [now - then for now, then in zip(tcp_counts(lab.a, *names), before)]
+    if not all(n > 0 for n in more):
+        raise Failed(f"{', '.join(names)} grew by {more}: {shown}")
+    return f"{shown}, {', '.join(f'{name} {n}' for name, n in zip(names, more))}"
+
+
+def unseen(kind):
+    """The option has not come from the other end: as an end of this kind shows it."""
+    return {"smcr": NO_OPTION, "kernel": f"{NO_OPTION_SEEN}/.*"}[kind]
+
+
+def cookies(client, server):
+    def run(lab):
+        function = lambda lab: over_tcp(lab, client, lab.server(server), why=(unseen(client), unseen(server)))
+        return set_for(lab, lab.a, "sysctl -qw net.ipv4.tcp_syncookies=2", "sysctl -qw net.ipv4.tcp_syncookies=1", lambda lab: counted(lab, ["SyncookiesSent", "SyncookiesRecv"], function))
+    return run
+
+
+# What the one who asks for Fast Open says of its connection. A kernel's socket stays in INIT for its diagnosis, which says TCP and is not asked for more.
+FASTEN = {"smcr": "fast-open", "kernel": None, "tcp": None}
+
+
+def fast_open(client, server):
+    """The request comes in the SYN, and the program accepts what is no whole connection yet. 0x400: no listener has to ask for that."""
+    def fresh(lab):
+        to, job = started(lab, "", server)  # listens with it
+        try:
+            return over_tcp(lab, client, to, operation="fast", arguments="50000", why=(FASTEN[client], unseen(server)))
+        finally:
+            job.kill()
+
+    def run(lab):
+        return set_for(lab, lab.a, "sysctl -qw net.ipv4.tcp_fastopen=0x403", "sysctl -qw net.ipv4.tcp_fastopen=1", lambda lab: counted(lab, ["TCPFastOpenPassive"], fresh))
+    return run
+
+
+def fast_open_refused(lab):
+    """The server has none: the request goes when there is a connection."""
+    return over_tcp(lab, "smcr", lab.server("smcr"), operation="fast", arguments="50000", why=(FASTEN["smcr"], NO_OPTION))
+
+
+for pair in (("smcr", "smcr"), ("kernel", "smcr"), ("smcr", "kernel")):
+    add(f"fallback: SYN cookies, {' -> '.join(pair)}", cookies(*pair))
+    add(f"fallback: TCP Fast Open, {' -> '.join(pair)}", fast_open(*pair))
+add("fallback: TCP Fast Open, a plain TCP client -> smcr", fast_open("tcp", "smcr"))
+add("fallback: TCP Fast Open that the server does not take, smcr -> smcr", fast_open_refused)
 
 
 @case

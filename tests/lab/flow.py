@@ -48,6 +48,14 @@ def named(call, sock, address, port):
         raise OSError(error, os.strerror(error))
 
 
+def named_send(sock, data, flags, address, port):
+    raw = raw_name(address, port)
+    sent = LIBC.sendto(sock.fileno(), data, len(data), flags, raw, len(raw))
+    if sent != len(data):
+        error = ctypes.get_errno()
+        raise OSError(error, f"{os.strerror(error)}: sent {sent}")
+
+
 def accepted(listener):
     if FAMILY == socket.AF_INET:
         return listener.accept()[0]

@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 
-from flow import HOLD, PATIENCE, PERIOD, both, connect, named, opened, pattern, put, show, take, until_end
+from flow import HOLD, PATIENCE, PERIOD, both, connect, named, named_send, opened, pattern, put, show, take, until_end
 
 
 def pings(address, port, n, seconds, stops="", over=None):
@@ -299,11 +299,11 @@ def echoed(address, port, n):
 
 
 def fast(address, port, n):
-    """The request goes with the SYN where TCP Fast Open is on (twice: the first asks for a cookie)."""
+    """The request goes with the SYN where TCP Fast Open is on at both ends: the second at least, since the first asks for a cookie where none is kept."""
     n = int(n)
     for _ in range(2):
         sock = opened()
-        sock.sendto(json.dumps({"op": "echo", "n": n, "stay": HOLD == "both"}).encode() + b"\n", socket.MSG_FASTOPEN, (address, port))
+        named_send(sock, json.dumps({"op": "echo", "n": n, "stay": HOLD == "both"}).encode() + b"\n", socket.MSG_FASTOPEN, address, port)
         both(sock, n)
         show(sock)
         sock.close()
