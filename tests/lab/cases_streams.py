@@ -13,6 +13,7 @@ OPERATIONS = [
     ("1 B to 64 MiB", "one", [64 << 20], 1, 240),
     ("ring wrap", "wrap", [3 << 20, 1], 1, 90),
     ("both directions at once", "echo", [1, 70000, 5 << 20], 3, 90),
+    ("16 MiB by one send and one receive", "whole", [16 << 20], 1, 120),
     ("stream from the server", "stream", [24 << 20], 1, 90),
     ("slow reader", "slow", [2 << 20], 1, 90),
     ("full ring, no wait", "fill", [1 << 20], 1, 90),
@@ -183,6 +184,7 @@ for client, server in PAIRS:
     add(f"{client} -> {server}: work requests of {2 * ROUNDS:,} messages of a ping-pong", work_requests(client, server))
     if "smcr" in (client, server):
         add(f"{client} -> {server}: again after 38 s of silence", after_silence(client, server))
+add("smcr -> smcr: 64 MiB by one send and one receive", stream("smcr", "smcr", "whole", [64 << 20], 1, 240))
 add("smcr -> smcr: 60 connections in one burst", burst)
 add("smcr -> smcr: a ring of 16 KiB to a peer with 64", larger_there("smcr", 65536, SMCR_RING=16384))
 add("smcr -> kernel: to a ring of 512 KiB", larger_there("kernel", 524288))

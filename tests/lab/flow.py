@@ -139,6 +139,28 @@ def take(sock, n, at=0, piece=65536, pause=0):
             time.sleep(pause)
 
 
+def of_stream(n):
+    """The first n bytes of the stream, as many as they are."""
+    return (bytes(pattern(0, PERIOD)) * (n // PERIOD + 1))[:n]
+
+
+def put_whole(sock, n):
+    """All of them by one send(); a kernel's SMC takes no more than its ring holds, and is called again with the rest."""
+    data = of_stream(n)
+    sent = sock.sendall(data) or n if FAMILY == 43 else sock.send(data)
+    PAYLOAD[0] += sent
+    if sent != n:
+        raise ValueError(f"a send of {n} bytes has taken {sent}")
+
+
+def get_whole(sock, n):
+    """All of them to one recv() that waits for them."""
+    data = sock.recv(n, socket.MSG_WAITALL)
+    PAYLOAD[1] += len(data)
+    if data != of_stream(n):
+        raise ValueError(f"{len(data)} bytes to a recv that waits for {n}, or wrong ones")
+
+
 def told_of(data):
     """What bytes are that should be others."""
     place = BLOCK.find(bytes(data[:12]))

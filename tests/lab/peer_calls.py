@@ -1,5 +1,5 @@
-"""What a client of `peer.py` does to see what single calls take. Each operation is named as it is called."""
-from flow import PERIOD, connect, put, show, take
+"""What a client of `peer.py` does to see what single calls take: many small messages, and large ones whole. Each operation is named as it is called."""
+from flow import PERIOD, connect, get_whole, put, put_whole, show, take
 
 
 def rally(address, port, n, rounds):
@@ -12,3 +12,13 @@ def rally(address, port, n, rounds):
         at = (at + n) % PERIOD
     show(sock)
     return f"{rounds} rounds of {n} bytes"
+
+
+def whole(address, port, n):
+    """n bytes by one send() and to one recv(), there and then back."""
+    n = int(n)
+    sock = connect(address, port, {"op": "whole", "n": n})
+    put_whole(sock, n)
+    get_whole(sock, n)
+    show(sock)
+    return f"{n} bytes each way, by one call at each end"

@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 
-from flow import PERIOD, READER, a_child, accepted, both, fill_table, line, named, opened, pattern, put, take, tight, told_of, until_end, urgent_in, urgent_out
+from flow import (PERIOD, READER, a_child, accepted, both, fill_table, get_whole, line, named, opened, pattern, put, put_whole, take, tight,
+                  told_of, until_end, urgent_in, urgent_out)
 
 
 def serve_one(sock):
@@ -33,6 +34,9 @@ def serve_one(sock):
         time.sleep(r.get("wait", 0))
         take(sock, n, piece=r.get("piece", 65536), pause=r.get("pause", 0))
         sock.sendall(b"k")
+    elif op == "whole":                  # n bytes to one call, and n by one
+        get_whole(sock, n)
+        put_whole(sock, n)
     elif op == "source":
         put(sock, n)
     elif op == "pours":                  # as much as the client takes
