@@ -6,7 +6,7 @@ import time
 
 import known
 from guests import HERE, Failed
-from lab import LIB, add, case, payload, said
+from lab import LIB, SMALLEST, add, case, payload, said
 
 SHIM = "/usr/local/lib/smcrun.so"
 PRELOAD = {"kernel": SHIM, "smcr": LIB, "tcp": ""}
@@ -76,7 +76,7 @@ class Within(Between):
     def shows(self, payload, connections):
         """A connection begins on TCP (docs/negotiation.md); on RoCE is what goes again to ends that earlier cases killed."""
         shown = f"payload {payload:,} B, of which lo carried {self.lo:,} B; {self.traffic}"
-        if self.lo > payload // 2 or self.traffic.rdma > 120_000:
+        if self.lo > payload // 2 or self.traffic.rdma > 120_000 or self.traffic.packets > 120_000 // SMALLEST:
             raise Failed(f"not in memory: {shown}")
         return shown
 

@@ -14,6 +14,8 @@ KERNEL = f"/usr/bin/python3 {HERE}/kernel.py"
 LIB = "/usr/local/lib/smcr/libsmcr.so"
 # RoCE does not get into a guest any more.
 CUT = "nft add rule inet lab cut udp dport 4791 drop"
+# A packet of RoCE on the wire has so many bytes at least (an acknowledgement), and carries so many at most (InfiniBand's largest MTU).
+SMALLEST, LARGEST = 48, 4096
 # What a case has cut off carries again.
 MEND = "nft flush chain inet lab cut"
 CASES = []
@@ -142,6 +144,11 @@ class Lab:
             seen = look()
             job.guest.say(id=job.number, input="go\n")
 
+    def not_ready(self):
+        """How often soft RoCE in each guest has found no receive for what came, has heard that, and has given up for it."""
+        jobs = [guest.start("grep -H . /sys/class/infiniband/*/ports/1/hw_counters/*rnr*; true") for guest in (self.a, self.b)]
+        return {f"{job.guest.role} {path.split('/')[4]} {path.split('/')[-1]}": int(n) for job in jobs for path, n in re.findall(r"^(/sys/\S+):(\d+)$", job.done(), re.M)}
+
     def groups(self, guest):
         return [g for g in json.loads(guest.run(f"{KERNEL} groups")) if g["id"]]
 
@@ -166,18 +173,21 @@ class Traffic:
         self.seconds = time.monotonic() - self.began
         self.rdma, self.tcp, self.requests = (now[k] - self.before[k] for k in ("roce", "stream", "requests"))
         self.counted = grown(self.before["devices"], now["devices"])
+        self.packets = self.of_devices("sent_pkts") + self.of_devices("rcvd_pkts")
 
     def of_devices(self, counter):
         """By how much this counter of the guest's RoCE devices has grown."""
         return sum(n for name, n in self.counted.items() if name.split()[1] == counter)
 
     def __str__(self):
-        return f"RoCE {self.rdma:,} B, TCP {self.tcp:,} B"
+        return f"RoCE {self.rdma:,} B, {self.packets:,} packets of its devices, TCP {self.tcp:,} B"
 
     def went_over_rdma(self, payload, connections=1):
         """All payload on RoCE, and on TCP no more than handshakes and CLC."""
         if self.rdma < payload:
             raise Failed(f"payload {payload:,} B is not on RoCE: {self}")
+        if self.packets * LARGEST < payload:
+            raise Failed(f"payload {payload:,} B did not pass RoCE devices: {self}")
         if self.tcp > 6000 + 2500 * connections + payload // 100:
             raise Failed(f"payload {payload:,} B: too much is on TCP: {self}")
         return f"payload {payload:,} B: {self}"
@@ -186,7 +196,8 @@ class Traffic:
         if self.tcp < payload:
             raise Failed(f"payload {payload:,} B is not on TCP: {self}")
         # Retries to ends that earlier cases killed: soft RoCE repeats what nobody takes some times a second.
-        if self.rdma > 60000 + 2000 * self.seconds + payload // 100:
+        again = 60000 + 2000 * self.seconds + payload // 100
+        if self.rdma > again or self.packets * SMALLEST > again:
             raise Failed(f"payload {payload:,} B should be on TCP: {self}")
         return f"payload {payload:,} B: {self}"
 
