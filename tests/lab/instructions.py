@@ -16,9 +16,10 @@ import re
 import shutil
 import statistics
 
+from counts import KINDS, roce
 from guests import COUNTED_SHIFT, Failed
 from lab import LIB, Lab
-from measure import KINDS, MEDIA, roce
+from measure import MEDIA
 from run import boot
 
 ROWS = "ping 64 3000;ping 65536 300;stream 65536 16777216"

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Between the two guests, one program over TCP, Debian's librspreload, the kernel's SMC-R and libsmcr.
 
-    tests/lab/measure.py [-n REPETITIONS] [--out DIR] [--write docs/rdma-measured.md]
+    tests/lab/measure.py [-n REPETITIONS] [-k WORDS]... [--limit SECONDS] [--no-redis] [--out DIR] [--write docs/rdma-measured.md]
 
-Prints the table of docs/rdma-measured.md: medians of interleaved repetitions, as ratios to TCP, and for
-each message the work requests, the receives that they took, and the packets of RoCE, acknowledgements among them. Emulated processors make only the order among the RDMA
-paths meaningful, and the counts.
+Prints the tables of docs/rdma-measured.md: medians of interleaved repetitions, as ratios to TCP, and for each message the work requests,
+the completions of sends and of receives, and the packets of RoCE, acknowledgements among them. Emulated processors make only the order among
+the RDMA paths meaningful, and the counts. What hangs, or ends, over one medium is "fails" for that row of it, and the rest goes on; a cell says so
+where only some of its repetitions went well. librspreload's server, which stops to answer now and then, is started anew for each row, and so is another
+one after a failure.
 """
 import argparse
+import itertools
 import json
 import os
 import re
@@ -15,78 +18,148 @@ import statistics
 import sys
 import time
 
+from counts import COMPLETED, KINDS, count_completions, counted
 from guests import Failed
 from lab import KERNEL, LIB, Lab
-from run import boot
+from run import boot, dead_of
 
 RSOCKET = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 SHIM = "/usr/local/lib/smcrun.so"
 # Set by env(1) for the program alone: bash crashes under librspreload.
 MEDIA = {"TCP": "", "librspreload": f"LD_PRELOAD={RSOCKET}", "kernel SMC-R": "AF=43", "libsmcr": f"LD_PRELOAD={LIB}"}
 REDIS = {**MEDIA, "kernel SMC-R": f"LD_PRELOAD={SHIM}"}
-PORT = {name: 5400 + i for i, name in enumerate(MEDIA)}
+# Media whose server serves one row.
+BRIEF = {"librspreload"}
+# No two servers have one: a server that can't be killed keeps it.
+PORTS = itertools.count(5400)
 ROUNDS, STREAM, CONNECTS, REQUESTS = 1000, 16 << 20, 30, 2000
 # Exchanges of messages that are as large as half a ring, and that are many rings.
 LARGE, HUGE = 100, 20
-# RoCE packets of a connection at least: 16 bytes and one byte there, one back. An exchange of redis has 2.
+# RoCE packets of a connection at least: 16 bytes and one byte there, one back.
 CONNECTED = 3
-
-
-KINDS = {"roce": "packets", "requests": "work requests", "received": "received"}
-
-
-def roce(lab):
-    """What one guest has sent and got on RoCE: packets, work requests, and those that took a receive there."""
-    text = lab.b.run("nft -j list counters table inet lab")
-    found = {c["counter"]["name"]: c["counter"]["packets"] for c in json.loads(text)["nftables"] if "counter" in c}
-    return {kind: found[kind] for kind in KINDS}
+SHOWN = {kind: {**KINDS, **COMPLETED}[kind] for kind in ("requests", "sent", "taken", "roce")}
 
 
 class Row:
-    """`messages`: by how many what was counted is divided; `least`: RoCE packets for each, without which it was TCP; `is_counted`: the table shows them."""
-    def __init__(self, name, unit, faster_is_more, arguments, pick, messages, least=1, is_counted=True):
-        self.name, self.unit, self.more, self.arguments, self.pick, self.messages = name, unit, faster_is_more, arguments, pick, messages
-        self.values, self.counts, self.least, self.is_counted = {m: [] for m in MEDIA}, {}, least, is_counted
+    """`arguments`: the bench program's, and which of the numbers it prints; `messages`: by how many what was counted is divided; `least`: RoCE
+    packets for each, without which it was TCP."""
+    def __init__(self, name, unit, faster_is_more, arguments, pick, messages, least=1):
+        self.name, self.unit, self.more, self.arguments, self.pick, self.messages, self.least = name, unit, faster_is_more, arguments, pick, messages, least
+        self.values, self.counts, self.failed = ({m: [] for m in MEDIA} for _ in range(3))
 
-    def run(self, lab, medium):
-        before = roce(lab)
-        text = lab.b.run(f"exec env {MEDIA[medium]} /lab/bench {self.arguments[0]} {lab.a.ip} {PORT[medium]} {' '.join(map(str, self.arguments[1:]))}", 60)
-        if self.went(lab, medium, before):
-            self.note(medium, float(text.split()[self.pick]))
+    def run(self, servers, medium, limit):
+        """One repetition."""
+        server = servers.of(medium)
+        self.measure(servers.lab, medium, limit, f"/lab/bench {self.arguments[0]} {servers.lab.a.ip} {server.port} {' '.join(map(str, self.arguments[1:]))}",
+                     lambda text: text.split()[self.pick])
 
-    def went(self, lab, medium, before):
-        """Whether it went over RoCE since then, which is counted; what has fallen back is no measurement of this medium."""
-        counts = {kind: (n - before[kind]) / self.messages for kind, n in roce(lab).items()}
+    def measure(self, lab, medium, limit, text, value):
+        """What has fallen back is no measurement of this medium."""
+        before = counted(lab)
+        out = lab.b.run(f"exec env {self.environment(medium)} {text}", limit)
+        counts = {kind: (n - before[kind]) / self.messages for kind, n in counted(lab).items()}
         if medium != "TCP" and counts["roce"] < self.least:
-            print(f"{medium}, {self.name}: on TCP, left out: {counts['roce']:.1f} packets of RoCE each", file=sys.stderr, flush=True)
-            return False
-        if self.is_counted:
-            self.counts[medium] = counts
-        return True
+            raise Failed(f"on TCP: {counts['roce']:.1f} packets of RoCE each")
+        self.values[medium].append(float(value(out)))
+        self.counts[medium].append(counts)
 
-    def note(self, medium, value):
-        self.values[medium].append(value)
+    def environment(self, medium):
+        return MEDIA[medium]
 
 
-def redis(lab, medium, rows):
-    server = lab.a.start(f"exec env {REDIS[medium]} redis-server --port {PORT[medium] + 100} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab")
-    server.expect("Ready to accept", 12)
+class Redis(Row):
+    """One command of redis-benchmark; a server of its own, which has the key already."""
+    def __init__(self, name):
+        super().__init__(f"redis {name}, -c 10", "1/s", True, [], 0, 2 * REQUESTS)
+        self.command = name
+
+    def environment(self, medium):
+        return REDIS[medium]
+
+    def run(self, servers, medium, limit):
+        lab, port = servers.lab, next(PORTS)
+        server = lab.a.start(f"exec env {REDIS[medium]} redis-server --port {port} --bind {lab.a.ip} --protected-mode no --save '' --dir /run/lab")
+        try:
+            server.expect("Ready to accept", 12)
+            client = f"redis-benchmark -h {lab.a.ip} -p {port}"
+            lab.b.run(f"exec env {REDIS[medium]} {client} -c 1 -n 10 -t set --csv", limit)
+            self.measure(lab, medium, limit, f"{client} -c 10 -n {REQUESTS} -t {self.command.lower()} --csv",
+                         lambda text: re.search(rf'"{self.command}","([\d.]+)"', text)[1])
+        finally:
+            end(server)
+
+
+class Servers:
+    """The bench program's server of each medium, where it runs."""
+    def __init__(self, lab):
+        self.lab, self.running = lab, {}
+
+    def of(self, medium):
+        job = self.running.get(medium)
+        if not job or job.rc is not None:
+            port = next(PORTS)
+            job = self.lab.a.start(f"exec env {MEDIA[medium]} /lab/bench serve {self.lab.a.ip} {port}").expect("serving", 30)
+            job.port = port
+            self.running[medium] = job
+        return job
+
+    def end(self, medium):
+        if job := self.running.pop(medium, None):
+            end(job)
+
+
+def end(job):
+    """One that can't be ended is left: nobody uses its port again."""
     try:
-        before = roce(lab)
-        text = lab.b.run(f"exec env {REDIS[medium]} redis-benchmark -h {lab.a.ip} -p {PORT[medium] + 100} -c 10 -n {REQUESTS} -t set,get --csv", 60)
-        if rows["SET"].went(lab, medium, before):
-            for name, rate in re.findall(r'"(SET|GET)","([\d.]+)"', text):
-                rows[name].note(medium, float(rate))
-    finally:
-        server.kill()
+        if job.rc is None:
+            job.kill()
+    except Failed as error:
+        print(error, file=sys.stderr, flush=True)
+
+
+class Measurement:
+    def __init__(self, guests, rows, limit):
+        self.guests, self.rows, self.limit = guests, rows, limit
+        self.prepare()
+
+    def prepare(self):
+        lab = Lab(self.guests)
+        lab.set_up()
+        count_completions(lab)
+        self.servers = Servers(lab)
+
+    def repeat(self):
+        """Each row over each medium, once."""
+        for row, medium in itertools.product(self.rows, MEDIA):
+            try:
+                row.run(self.servers, medium, self.limit)
+            except (Failed, AttributeError, IndexError, ValueError) as error:  # the program has said something else than a number
+                row.failed[medium].append(error)
+                print(f"{medium}, {row.name}: {error}", file=sys.stderr, flush=True)
+                self.after_failure(medium)
+            else:
+                if medium in BRIEF:
+                    self.servers.end(medium)
+
+    def after_failure(self, medium):
+        """The medium gets another server, and all of them other guests where one is dead."""
+        dead = dead_of(self.servers.lab)
+        if dead:
+            print(f"guests {dead} are dead: booted again", file=sys.stderr, flush=True)
+            self.guests.boot_again()
+            self.prepare()
+        else:
+            self.servers.end(medium)
 
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parse.add_argument("-n", type=int, default=3)
+    parse.add_argument("-n", type=int, default=3, help="repetitions")
+    parse.add_argument("-k", action="append", default=[], help="only rows whose name has this; may be repeated")
+    parse.add_argument("--limit", type=float, default=60, help="seconds that a row may take over one medium")
     parse.add_argument("--out")
     parse.add_argument("--no-redis", action="store_true")
-    parse.add_argument("--write", help="put the table into this file; what follows its line '## What it says' stays")
+    parse.add_argument("--write", help="put the tables into this file, after each repetition; what follows its line '## What it says' stays")
     args = parse.parse_args()
     rows = [
         Row("1 B ping-pong, p50", "us", False, ["ping", 1, ROUNDS], 0, ROUNDS * 2.2),
@@ -95,27 +168,21 @@ def main():
         Row("1 MiB ping-pong, p50", "us", False, ["ping", 1 << 20, HUGE], 0, HUGE * 2.2),
         Row("64 KiB stream", "MB/s", True, ["stream", 65536, STREAM], 0, STREAM / 65536),
         Row("connect()", "us", False, ["connect", CONNECTS], 0, CONNECTS, CONNECTED),
-        Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1, CONNECTS, CONNECTED, is_counted=False),
+        Row("connect(), 1 B there and back", "us", False, ["connect", CONNECTS], 1, CONNECTS, CONNECTED),
+        *([] if args.no_redis else [Redis("SET"), Redis("GET")]),
     ]
-    set_get = {name: Row(f"redis {name}, -c 10", "1/s", True, [], 0, 2 * REQUESTS, 2, is_counted=False) for name in ("SET", "GET")}
-    failures = {}
+    rows = [row for row in rows if not args.k or any(word in row.name for word in args.k)]
+    if not rows:
+        parse.error(f"no row has {args.k} in its name")
     with boot(args.out, bench=True) as guests:
-        lab = Lab(guests)
-        lab.set_up()
-        servers = {}
-        for medium in MEDIA:
-            servers[medium] = lab.a.start(f"exec env {MEDIA[medium]} /lab/bench serve {lab.a.ip} {PORT[medium]}").expect("serving", 30)
-        for number in range(args.n):
-            for medium in MEDIA:
-                for row in rows:
-                    attempt(failures, row, medium, lambda: row.run(lab, medium))
-                if not args.no_redis:
-                    attempt(failures, set_get["SET"], medium, lambda: redis(lab, medium, set_get))
-            print(f"after {number + 1} of {args.n} repetitions:\n{table([*rows, *set_get.values()], failures)}\n", flush=True)
-        if args.write:
-            write(args.write, guests.kernel, args.n, table([*rows, *set_get.values()], failures))
-        proof = [f"kernel's diagnosis of its sockets: {sorted({d['mode'] for d in json.loads(lab.a.run(f'{KERNEL} diag'))})}"]
-    print("\n".join(proof), file=sys.stderr)
+        measurement = Measurement(guests, rows, args.limit)
+        for number in range(1, args.n + 1):
+            measurement.repeat()
+            print(f"after {number} of {args.n} repetitions:\n{tables(rows)}\n", flush=True)
+            if args.write:
+                write(args.write, guests.kernel, number, tables(rows))
+        modes = sorted({d["mode"] for d in json.loads(measurement.servers.lab.a.run(f"{KERNEL} diag"))})
+    print(f"kernel's diagnosis of its sockets: {modes}", file=sys.stderr)
 
 
 HEAD = """# RDMA measured
@@ -124,10 +191,11 @@ HEAD = """# RDMA measured
 repetitions on {date}, on a host with a load of {load:.0f} on {processors} processors, which the guests share: absolute times mean nothing, ratios little where the load is high; the
 counts are exact.
 
-{table}
+{tables}
 
-(A message is one way. Counted in one guest for both directions: work requests posted, receives that they took at the other end, and packets, acknowledgements among
-them. For connect() they are those of connect, 16 bytes and one byte there, one back, and close.)
+(A message is one way: a request of redis is one, its answer another. Counted in both guests, for both directions: work requests posted, completions of sends and of receives that soft RoCE
+handed over, those of requests that failed left out, and packets, acknowledgements among them. For connect() they are those of connect, 16 bytes and one byte there, one back, and close; librspreload's
+completions and packets have its connection manager's datagrams among them, its work requests have not.)
 
 """
 KEEP = "## What it says\n"
@@ -136,39 +204,36 @@ KEEP = "## What it says\n"
 def write(path, kernel, n, text):
     with open(path) as f:
         kept = f.read().partition(KEEP)[2]
-    head = HEAD.format(kernel=kernel, n=n, date=time.strftime("%d %B %Y"), load=os.getloadavg()[2], processors=os.cpu_count(), table=text)
+    head = HEAD.format(kernel=kernel, n=n, date=time.strftime("%d %B %Y"), load=os.getloadavg()[2], processors=os.cpu_count(), tables=text)
     with open(path, "w") as f:
         f.write(head + KEEP + kept)
 
 
-def attempt(failures, row, medium, function):
-    if (row.name, medium) in failures:
-        return
-    try:
-        function()
-    except Failed as error:
-        failures[row.name, medium] = str(error)
-        print(f"{medium}, {row.name}: {error}", file=sys.stderr, flush=True)
-
-
-def table(rows, failures):
-    names = list(MEDIA)
-    out = ["| | TCP | " + " | ".join(f"{n}, ratio to TCP" for n in names[1:]) + " | work requests, receives and RoCE packets per message |",
-           "|---|---|" + "---|" * len(names)]
+def tables(rows):
+    """Times, and what was counted."""
+    names = list(MEDIA)[1:]
+    rule = "|---|" + "---|" * len(names)
+    times = ["| | TCP | " + " | ".join(f"{n}, ratio to TCP" for n in names) + " |", rule + "---|"]
+    counts = [f"| {', '.join(SHOWN.values())} for each message | " + " | ".join(names) + " |", rule]
     for row in rows:
-        middle = {m: statistics.median(v) for m, v in row.values.items() if v}
-        base = middle.get("TCP", 0)
+        base = statistics.median(row.values["TCP"]) if row.values["TCP"] else None
         scale = {"us": 1e-3, "MB/s": 1e-6, "1/s": 1}[row.unit]
-        cells = [f"{base * scale:,.0f} {row.unit}"]
-        for medium in names[1:]:
-            if medium in middle and base:
-                cells.append(f"{middle[medium] / base:.2f} ({'rate' if row.more else 'time'})")
-            else:
-                cells.append("fails" if (row.name, medium) in failures else "-")
-        counts = ", ".join(f"{m} " + "/".join(f"{row.counts[m][kind]:.1f}" for kind in ("requests", "received", "roce"))
-                           for m in names[1:] if m in row.counts)
-        out.append(f"| {row.name} | " + " | ".join(cells) + f" | {counts} |")
-    return "\n".join(out)
+        first = f"{base * scale:,.0f} {row.unit}" if base else "fails" if row.failed["TCP"] else "-"
+        times.append(f"| {row.name} | {first} | " + " | ".join(cell(row, medium, base) for medium in names) + " |")
+        counts.append(f"| {row.name} | " + " | ".join(numbers(row.counts[medium]) for medium in names) + " |")
+    return "\n".join([*times, "", *counts])
+
+
+def cell(row, medium, base):
+    values, failed = row.values[medium], len(row.failed[medium])
+    if not values or not base:
+        return "fails" if failed else "-"
+    some = f", {len(values)} of {len(values) + failed}" if failed else ""
+    return f"{statistics.median(values) / base:.2f} ({'rate' if row.more else 'time'}{some})"
+
+
+def numbers(counts):
+    return " / ".join(f"{statistics.median(c[kind] for c in counts):.2f}" for kind in SHOWN) if counts else "-"
 
 
 if __name__ == "__main__":
