@@ -1,7 +1,11 @@
 """A hostile peer on a real link: an established one of the build with faults (`SMCR_FORGE`, preload/src/link/forge.rs) sends what no
 peer should. It may break its own connection and its own group. Other groups of the victim go on, over RDMA, with every byte right,
-and nothing is written outside the ring, whatever keys and places the hostile end knows."""
+and nothing is written outside the ring, whatever keys and places the hostile end knows. Each forgery is sent by what the victim takes for a libsmcr, and
+again by what it takes for a kernel (`taken_for_kernel`): another part of the library hears that one, and there is no way back from it. `FORGED=WORDS`
+in the environment keeps to rows with that name."""
+import contextlib
 import json
+import os
 import re
 import signal
 import time
@@ -89,6 +93,35 @@ FORGED = [
 ]
 
 
+# What becomes of these where the peer is a kernel. Else "tcp", to which there is no way, is the end there, and a write that announces itself, of
+# which nothing was agreed, does nothing.
+OF_KERNELS = {
+    "a failover message with a number that lies": "ends",
+    "a failover message with a producer cursor that lies": "link",  # its number alone counts
+    "a failover message with a consumer cursor that lies": "link",
+}
+ANSWERS = ";".join(f"times 3 {llc(7, 0x80, b4=f'{number:032x}')}" for number in range(4))
+# And some that only such a peer can try: its end is held back until it has answered.
+BY_KERNELS = [
+    ("done in the middle, and answers before and behind it that nobody has asked for", f"{ANSWERS};cdc +0 +0 +0 +0 0 80;{ANSWERS}", "ends"),
+    ("closed, and bytes that wait for room behind that", "cdc +0 +0 +0 +0 80 40", "ends"),
+    ("500 times the consumer cursor is wanted", "times 500 cdc +0 +0 +0 +0 10 0", "link"),
+]
+
+
+def by_kernels():
+    for name, plan, wanted in FORGED:
+        if plan.startswith("imm"):
+            # Within a kernel's ring, which is half as large.
+            plan, wanted = plan.replace("1ffff", "8000"), "link"
+        yield name, plan, OF_KERNELS.get(name, "ends" if wanted == "tcp" else wanted)
+    yield from BY_KERNELS
+
+
+def some(rows):
+    return [row for row in rows if re.search(os.environ.get("FORGED", ""), row[0])]
+
+
 def groups(guest):
     return {g["qpn"]: g for g in json.loads(guest.run("smcrctl linkgroup --json"))["linkgroups"]}
 
@@ -137,6 +170,20 @@ def medium(lab, pid, port):
         time.sleep(0.5)
 
 
+@contextlib.contextmanager
+def taken_for_kernel(guest, hook, those, least):
+    """At least so many times both ends of `those` connections of a guest take each other for kernels: the SYN does not show the role of libsmcr, as it leaves, or arrives."""
+    guest.run(f"nft -f - <<'END'\ntable inet lab {{ counter greeted {{ }}\nchain greet {{ type filter hook {hook} priority -200; tcp flags & (syn | ack) == syn {those} "
+              "tcp option @254,48,16 0x5101 counter name greeted tcp option @254,48,16 set 0x0101; }\n}\nEND")
+    try:
+        yield
+        hit = json.loads(guest.run("nft -j list counter inet lab greeted"))["nftables"][-1]["counter"]["packets"]
+        if hit < least:
+            raise Failed(f"only {hit} greetings were changed")
+    finally:
+        guest.run("nft delete chain inet lab greet; nft delete counter inet lab greeted")
+
+
 def innocent(lab, to, **more):
     job = lab.client("smcr", to, "pings", 40_000, 1000, "stops", PATIENCE=1000, **more).expect("up", 30)
     await_groups_of(lab.a, 1)
@@ -168,54 +215,91 @@ def end_innocent(lab, job, before):
     return said(job.done(60))
 
 
+# The link may be over before all is sent.
+CUT_SHORT = {name for name, _, wanted in FORGED if wanted == "tcp"}
+
+
 def judged(row, how, job):
     """What is wrong with how a forgery went; `job` is the hostile end."""
     name, plan, wanted = row
-    forged = "forge: done" in job.out and (wanted == "tcp" or "forge: refused" not in job.out)
+    forged = "forge: done" in job.out and (name in CUT_SHORT or "forge: refused" not in job.out)
     if plan.startswith("rdma") and not re.search(r"forge: completed (9|10|12)\b", job.out):
         how = f"{how}, and the network card took it"
     return [] if how == wanted and forged else [f"{name}: {how}, not {wanted}{'' if forged else ', not forged'}: {job.tail()}"]
 
 
-def forged_at_server(lab):
+# A kernel is known by its address: one for each forgery, so that none is asked to join the group of another.
+ADDRESSES = [f"10.77.0.{100 + i}" for i in range(len(FORGED) + len(BY_KERNELS))]
+
+
+@contextlib.contextmanager
+def addresses(guest, all_):
+    """Meanwhile a guest has them."""
+    for address in all_:
+        guest.run(f"ip addr add {address}/32 dev eth0")
+    try:
+        yield
+    finally:
+        for address in all_:
+            guest.run(f"ip addr del {address}/32 dev eth0")
+
+
+def forged_at_server(lab, rows=None, sources=()):
     """The victim is a server; each forgery comes from a process, and so a group, of its own."""
+    rows = rows or some(FORGED)
     install(lab)
     to = lab.server("smcr")
-    server = lab.servers["smcr", "A"]
     good = innocent(lab, to)
     before, seen, wrong = groups(lab.a).keys(), {}, []
-    for at in range(0, len(FORGED), AT_ONCE):
-        jobs = [(row, hostile(lab, to, row[1])) for row in FORGED[at:at + AT_ONCE]]
-        for (name, plan, wanted), job in jobs:
-            how = outcome(lab, job)
-            seen[how] = seen.get(how, 0) + 1
-            wrong += judged((name, plan, wanted), how, job)
-            if job.rc is None:
-                job.guest.say(id=job.number, input="go\n")
-        for _, job in jobs:
-            job.wait(30)
-        if server.rc is not None or good.rc is not None:
-            raise Failed(f"after {[row[0] for row, _ in jobs]}: server {server.tail()}, innocent {good.tail()}")
+    for at in range(0, len(rows), AT_ONCE):
+        own = sources[at:at + AT_ONCE]
+        with addresses(lab.b, own):
+            forge_at_server(lab, to, good, rows[at:at + AT_ONCE], own or [""] * AT_ONCE, seen, wrong)
     text = end_innocent(lab, good, before)
-    if server.out.count("ValueError") > sum(row[1] == GARBAGE for row in FORGED):
-        wrong.append(f"wrong bytes: {server.tail()}")
+    announced = sum(row[1] == GARBAGE for row in rows)
+    if lab.servers["smcr", "A"].out.count("ValueError") > announced:
+        wrong.append(f"wrong bytes: {lab.servers['smcr', 'A'].tail()}")
     if wrong:
         raise Failed("; ".join(wrong))
-    return f"{len(FORGED)} forgeries: {seen}; the other group: {text}"
+    return f"{len(rows)} forgeries: {seen}; the other group: {text}"
+
+
+def forge_at_server(lab, to, good, rows, sources, seen, wrong):
+    """Some at once."""
+    server = lab.servers["smcr", "A"]
+    jobs = [(row, hostile(lab, to, row[1], SOURCE=source)) for row, source in zip(rows, sources)]
+    for row, job in jobs:
+        how = outcome(lab, job)
+        seen[how] = seen.get(how, 0) + 1
+        wrong += judged(row, how, job)
+        if job.rc is None:
+            job.guest.say(id=job.number, input="go\n")
+    for _, job in jobs:
+        job.wait(30)
+    if server.rc is not None or good.rc is not None:
+        raise Failed(f"after {[row[0] for row in rows]}: server {server.tail()}, innocent {good.tail()}")
+
+
+def forged_by_kernel_at_server(lab):
+    rows = some(by_kernels())
+    with taken_for_kernel(lab.b, "output", f"ip saddr {ADDRESSES[0]}-{ADDRESSES[-1]}", len(rows)):
+        return forged_at_server(lab, rows, ADDRESSES)
 
 
 add("hostile: a server, forged messages, cursors, keys", forged_at_server)
+add("hostile: a server, forged messages, cursors, keys of a kernel", forged_by_kernel_at_server)
 
 
-def forged_at_client(lab):
+def forged_at_client(lab, forgeries=None):
     """The victim is a client; each forgery comes from a server of its own, and so by a group of its own. Beside them the victim
     has a connection to a good server."""
+    forgeries = forgeries or some(FORGED)
     install(lab)
     job = lab.client("smcr", lab.server("smcr"), "victim", N, PATIENCE=1500)
     await_groups_of(lab.b, 1)
     before, seen, wrong = groups(lab.b).keys(), {}, []
     pid = int(re.search(r"^pid (\d+)", job.expect("pid", 5).out, re.M)[1])
-    left, port, tries = list(FORGED), 5600, {}
+    left, port, tries = list(forgeries), 5600, {}
     while left:
         is_blocked = False
         rows, left = {port + i: row for i, row in enumerate(left[:AT_ONCE])}, left[AT_ONCE:]
@@ -252,7 +336,13 @@ def forged_at_client(lab):
     text = re.search(r"^innocent: (.*)$", job.done(60), re.M)[1]
     if wrong:
         raise Failed("; ".join(wrong))
-    return f"{len(FORGED)} forgeries: {seen}; the other group: {text}"
+    return f"{len(forgeries)} forgeries: {seen}; the other group: {text}"
+
+
+def forged_by_kernel_at_client(lab):
+    rows = some(by_kernels())
+    with taken_for_kernel(lab.a, "prerouting", "tcp dport 5600-5999", len(rows)):
+        return forged_at_client(lab, rows)
 
 
 def seen_by_victim(lab, job, port, pid):
@@ -267,6 +357,7 @@ def seen_by_victim(lab, job, port, pid):
 
 
 add("hostile: a client, forged messages, cursors, keys", forged_at_client)
+add("hostile: a client, forged messages, cursors, keys of a kernel", forged_by_kernel_at_client)
 
 
 def other_groups_ring(lab):

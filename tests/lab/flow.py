@@ -22,6 +22,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PERIOD = 65521
 BLOCK = random.Random(7).randbytes(PERIOD) * 34
 PATIENCE = int(os.environ.get("PATIENCE", "60"))
+# The own address that a client has, where it is not to be the usual one.
+SOURCE = os.environ.get("SOURCE", "")
 PAYLOAD = [0, 0]
 # What is open is looked at from outside: "client" waits at `show` for a line on stdin; with "both" the server keeps its end open meanwhile.
 HOLD = os.environ.get("HOLD", "")
@@ -105,7 +107,10 @@ def fill_table():
 
 
 def opened():
-    return socket.socket(FAMILY, socket.SOCK_STREAM, PROTOCOL)
+    sock = socket.socket(FAMILY, socket.SOCK_STREAM, PROTOCOL)
+    if SOURCE:
+        sock.bind((SOURCE, 0))
+    return sock
 
 
 def connect(address, port, request):
