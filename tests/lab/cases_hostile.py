@@ -59,7 +59,8 @@ FORGED = [
     ("Delete Rkey of the memory in use", llc(9, b4="01", b8="O"), "ends"),
     ("unknown types, lengths that lie", ";".join(["send 3f2c", "send 00", "send 212c", "send fe", f"send 27ff00{'00' * 41}", f"send 292b{'00' * 42}",
                                                    f"send fe2d{'00' * 42}", f"send {'ff' * 200}"]), "link"),
-    ("a message longer than any", "long 400", "tcp"),
+    ("a message of 1,024 bytes", "long 400", "link"),
+    ("a message that no receive has room for", "long 1800", "tcp"),
     # CDC
     ("producer cursor one ring ahead", "cdc +0 +0 +140000 +0 0 0", "ends"),
     ("producer cursor at the end of numbers", "raw +0 ffff ffffffff 0 0 0 0", "ends"),
