@@ -13,6 +13,7 @@ def smcr_to_kernel_an_update_is_lost_by_a_signal(lab):
     mark = f"/lab/lost.{time.monotonic()}"
     with lab.traffic() as traffic:
         job = lab.client("smcr", lab.server("kernel"), "lost", 300_000, mark, PATIENCE=60).expect("up", 40)
+        seen = lab.on_rdma("smcr", "kernel", number=21)
         time.sleep(1.5)  # its ring is full
         try:
             lab.a.run(f"{CUT}; touch {mark}")
@@ -22,4 +23,4 @@ def smcr_to_kernel_an_update_is_lost_by_a_signal(lab):
         text = job.done(65)
     if float(re.search(r"held ([\d.]+) s", said(text))[1]) < 1:
         raise Failed(f"there were slots: {said(text)}")
-    return f"{said(text)}; {traffic.went_over_rdma(payload(text), 21)}"
+    return f"{said(text)}; {traffic.went_over_rdma(payload(text), 21)}{seen}"

@@ -21,6 +21,8 @@ OPERATIONS = [
     ("half-close", "half", [700001], 1, 60),
     ("urgent byte", "urgent", [], 1, 60),
     ("urgent byte from the server", "urgent_back", [], 1, 60),
+    ("urgent bytes where rings end, in a row, in line", "urgents", [], 2, 60),
+    ("urgent bytes where rings end, in a row, in line, from the server", "urgents_back", [], 2, 60),
     (f"{MANY} connections", "many", [MANY, 3000, "hold"], MANY, 120),
     ("again after a pause", "again", [4, 1.5], 4, 60),
 ]
@@ -121,8 +123,11 @@ def larger_there(server, there, piece=5000, size=1 << 20, **ours):
             lab.restart()
             to = lab.server(server)
             with lab.traffic() as traffic:
-                text = lab.client("smcr", to, "slow", size, piece, PATIENCE=60, **ours).done(65)
-            return f"{said(text)}; {traffic.went_over_rdma(payload(text))}"
+                job = lab.client("smcr", to, "slow", size, piece, PATIENCE=60, HOLD="both", **ours)
+                text, seen = lab.held(job, lambda: lab.on_rdma("smcr", server), 65)
+            if not seen:
+                raise Failed(f"nobody has looked: {job.tail()}")
+            return f"{said(text)}; {traffic.went_over_rdma(payload(text))}{seen}"
         finally:
             lab.a.run(f"sysctl -qw {setting}={before}")
     return run

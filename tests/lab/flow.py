@@ -113,12 +113,15 @@ def opened():
     return sock
 
 
+def asked(request):
+    """The line by which a client asks for it."""
+    return json.dumps({**request, "stay": True} if HOLD == "both" else request).encode() + b"\n"
+
+
 def connect(address, port, request):
     sock = opened()
     named("connect", sock, address, port)
-    if HOLD == "both":
-        request = {**request, "stay": True}
-    sock.sendall(json.dumps(request).encode() + b"\n")
+    sock.sendall(asked(request))
     return sock
 
 
@@ -164,6 +167,14 @@ def get_whole(sock, n):
     PAYLOAD[1] += len(data)
     if data != of_stream(n):
         raise ValueError(f"{len(data)} bytes to a recv that waits for {n}, or wrong ones")
+
+
+def become(sock, text, library):
+    """This process becomes another program, with the library or without, that has the connection as `s` and runs this."""
+    sock.set_inheritable(True)
+    here = os.path.dirname(os.path.abspath(__file__))
+    text = f"import sys, socket; sys.path.insert(0, {here!r}); from flow import *; s = socket.socket(fileno={sock.fileno()}); s.settimeout(20); {text}"
+    os.execve(sys.executable, [sys.executable, "-c", text], {**os.environ, **({} if library else {"LD_PRELOAD": ""})})
 
 
 def told_of(data):
@@ -212,31 +223,6 @@ def until_end(sock):
         return errno.errorcode.get(error, "eof"), n
     except OSError as error:
         return errno.errorcode.get(error.errno, str(error)), n
-
-READER = b"k" if FAMILY == 43 else b"r"
-
-
-def urgent_out(sock, n):
-    """n bytes, one urgent byte, n bytes, to a reader who says first what it is."""
-    # A kernel that has read all before an urgent byte, and then fetches it, never passes over it (docs/wire.md).
-    alone = sock.recv(1) != b"k"
-    put(sock, n if alone else n - 1)
-    sock.send((b"" if alone else bytes(pattern(n - 1, 1))) + b"!", socket.MSG_OOB)
-    PAYLOAD[0] += 0 if alone else 1
-    put(sock, n, at=n)
-
-
-def urgent_in(sock, n, inline=False):
-    before = sock.recv(n, socket.MSG_WAITALL) if not inline else b""
-    poll = select.poll()
-    poll.register(sock, select.POLLPRI)
-    pri = bool(poll.poll(10000))
-    byte = sock.recv(1, socket.MSG_OOB)
-    after = sock.recv(n, socket.MSG_WAITALL)
-    good = before == pattern(0, n) and byte == b"!" and after == pattern(n, n) and pri
-    if not good:
-        print(f"urgent: {len(before)} {byte} {len(after)} pri={pri}", flush=True)
-    return good
 
 
 def show(*socks):

@@ -1,6 +1,6 @@
 """A server under the library that forks, execs or starts programs, or gives a connection away:
 
-    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass|gives|again|workers|shuts ADDRESS PORT [exits|execs|killed] [closes]
+    forking.py fork|late|begun|heir|outlived|around|dies|system|exec|cat|pass|lend|gives|again|workers|shuts ADDRESS PORT [exits|execs|killed] [closes]
 """
 import os
 import random
@@ -12,7 +12,7 @@ import threading
 import time
 
 from flow import line, put, take
-from peer_server import serve_one
+from peer_server import ENDS, serve_one
 
 what, address, port, *how = sys.argv[1:]
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -41,12 +41,32 @@ if what == "workers":                    # that are made when clients wait alrea
         print("served", os.getpid(), flush=True)
 
 
-def echoed_first(sock):
+def echoed_first(sock, behind=b"r"):
     """What this program answers itself, before another one does."""
     n = line(sock)["n"]
     take(sock, n)
     put(sock, n)
-    sock.sendall(b"r")
+    sock.sendall(behind)
+
+
+def pass_on(sock, code):
+    """Another process without the library gets the descriptor as `s`, and does this; the socket that it has as `u`."""
+    ours, theirs = socket.socketpair()
+    code = f"import socket; u = socket.socket(fileno=0); s = socket.socket(fileno=socket.recv_fds(u, 1, 1)[1][0])\n{code}"
+    subprocess.Popen(["/usr/bin/python3", "-c", code], stdin=theirs, env={"PATH": "/bin"}, close_fds=True)
+    socket.send_fds(ours, [b"x"], [sock.fileno()])
+    return ours
+
+
+# It reads to the end, and says when it begins and what it has read.
+READS = """n, end = 0, ""
+u.send(b"b")
+try:
+    while data := s.recv(65536):
+        n += len(data)
+except OSError as error:
+    end = f", then {error}"
+print(f"the other has read {n} bytes{end}", flush=True)"""
 
 
 accepted = 0
@@ -89,7 +109,11 @@ while True:
         sock.recv(1, socket.MSG_PEEK)
         if os.fork() == 0:
             listener.close()
-            serve_one(sock)
+            try:
+                serve_one(sock)
+                print("child:", *ENDS.values(), flush=True)
+            except (OSError, EOFError, ValueError) as error:
+                print(f"child: {type(error).__name__}: {error}", flush=True)
             os._exit(0)
         if "closes" in how:
             sock.close()
@@ -126,11 +150,14 @@ while True:
         os.execve("/bin/cat", ["cat"], {"PATH": "/bin"})
     elif what == "pass":                 # another process without the library gets the descriptor, and answers
         echoed_first(sock)
-        ours, theirs = socket.socketpair()
-        code = ("import socket,sys; u = socket.socket(fileno=0); fd = socket.recv_fds(u, 1, 1)[1][0]; s = socket.socket(fileno=fd)\n"
-                "while data := s.recv(65536): s.sendall(data)")
-        subprocess.Popen(["/usr/bin/python3", "-c", code], stdin=theirs, env={"PATH": "/bin"}, close_fds=True)
-        socket.send_fds(ours, [b"x"], [sock.fileno()])
+        pass_on(sock, "while data := s.recv(65536): s.sendall(data)")
+        sock.close()
+    elif what == "lend":                 # another process gets it and reads, and this one goes on with it, or closes its own
+        echoed_first(sock, b"")
+        pass_on(sock, READS).recv(1)
+        sock.sendall(b"r")
+        while "closes" not in how and (data := sock.recv(65536)):
+            sock.sendall(data)
         sock.close()
     else:
         line(sock)

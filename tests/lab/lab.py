@@ -118,7 +118,7 @@ class Lab:
         return [({"SMCR": "rdma", "TCP": "tcp"}.get(d["mode"], d["mode"]), f"{d.get('reason')}/{d.get('peer_diagnosis')}") for d in self.diag(guest, port)] if kind == "kernel" else []
 
     def on_rdma(self, client, server, port=None, number=1):
-        """Both ends of what is open now say that it goes over RDMA. An end may take a moment to say so."""
+        """Both ends of what is open now, or one where the other is "tcp", say that it goes over RDMA. An end may take a moment to say so."""
         port, shown = port or PORTS[server], {}
         for guest, kind in ((self.b, client), (self.a, server)):
             if kind == "tcp":
@@ -131,7 +131,8 @@ class Lab:
                 if time.monotonic() > end:
                     raise Failed(f"not on RDMA at the {kind} end in {guest.role}: {found}, {number} expected")
                 time.sleep(0.3)
-        return f", on RDMA at both ends ({', '.join(f'{kind} {len(found)}x' for (kind, _), found in shown.items())})"
+        where = "both ends" if len(shown) > 1 else "one end"
+        return f", on RDMA at {where} ({', '.join(f'{kind} {len(found)}x' for (kind, _), found in shown.items())})"
 
     def held(self, job, look, seconds=60):
         """Calls `look` each time a client with HOLD shows its connections, up to its end; the output, and what was seen last."""

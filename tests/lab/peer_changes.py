@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 
-from flow import HOLD, PATIENCE, PERIOD, both, connect, named, named_send, opened, pattern, put, show, take, until_end
+from flow import HOLD, PATIENCE, PERIOD, become, both, connect, named, named_send, opened, pattern, put, show, take, until_end
 
 
 def pings(address, port, n, seconds, stops="", over=None):
@@ -65,11 +65,7 @@ def kept(address, port, n, becomes=""):
     print("up", flush=True)
     sys.stdin.readline()
     if becomes:
-        sock.set_inheritable(True)
-        here = os.path.dirname(os.path.abspath(__file__))
-        text = (f"import sys, socket; sys.path.insert(0, {here!r}); from flow import put, take; s = socket.socket(fileno={sock.fileno()}); "
-                f"s.settimeout(20); take(s, {n}); put(s, {n}, {n}); take(s, {n}, {n}); print('ok the next program reads on')")
-        os.execve(sys.executable, [sys.executable, "-c", text], {**os.environ, **({"LD_PRELOAD": ""} if becomes == "plain" else {})})
+        become(sock, f"take(s, {n}); put(s, {n}, {n}); take(s, {n}, {n}); print('ok the next program reads on')", becomes != "plain")
     take(sock, n)
     put(sock, n, n)
     take(sock, n, n)
@@ -254,6 +250,7 @@ def survive(address, port, n, idle, waits=""):
     for sock in rest[1:]:
         put(sock, 5000, 5000)
         take(sock, 5000, 5000)
+    show(*rest, half, *busy)
     for sock in rest:
         if sock.recv(1):
             raise ValueError("more than was sent")
@@ -279,8 +276,21 @@ def after(address, port, n, before):
     if sock.recv(1) != b"r":
         raise EOFError("no answer")
     both(sock, n)
+    show(sock)
     end_both(sock)
     return f"{before} bytes echoed, then {n}"
+
+
+def given_up(address, port, n):
+    """The server echoes so much and closes, while another process has the connection as well: how that ends."""
+    n = int(n)
+    sock = connect(address, port, {"n": n})
+    put(sock, n)
+    take(sock, n)
+    if sock.recv(1) != b"r":
+        raise EOFError("no answer")
+    show(sock)
+    return f"{n} bytes echoed, then saw {until_end(sock)[0]}"
 
 
 def echoed(address, port, n):

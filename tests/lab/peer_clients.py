@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from flow import PATIENCE, PAYLOAD, READER, both, connect, line, named, opened, pattern, put, show, take, until_end, urgent_in, urgent_out
+from flow import PATIENCE, PAYLOAD, both, connect, line, named, opened, pattern, put, show, take, until_end
 
 
 def echo(address, port, *sizes):
@@ -165,9 +165,9 @@ def orderly(address, port):
     return ends(address, port, OWN)
 
 
-def parting(address, port, n, name, wait=0):
-    """Says all and ends at once, without a look at what becomes of it, which is read so much later."""
-    put(connect(address, port, {"op": "report", "name": name, "quiet": True, "wait": float(wait)}), int(n))
+def parting(address, port, n, name, wait=0, kept=""):
+    """Says all and ends at once, without a look at what becomes of it, which is read so much later; kept: see `ends_kept`."""
+    put(connect(address, port, {"op": "report", "name": name, "quiet": True, "wait": float(wait), "kept": kept}), int(n))
     return f"{n} bytes"
 
 
@@ -203,6 +203,16 @@ def ends(address, port, name, seconds=50, dying=False):
             return f"server saw {' '.join(map(str, how))}"
         time.sleep(0.3)
     raise TimeoutError("the server does not see the end")
+
+
+def ends_kept(address, port, name):
+    """The same of one whose end there stays open until it has been looked at."""
+    how = ends(address, port, name)
+    sock = connect(address, port, {"op": "let go", "name": name})
+    sock.recv(1)
+    show(sock)
+    sock.sendall(b"g")
+    return how
 
 
 def unread(address, port):
@@ -249,28 +259,6 @@ def shares(address, port, n, seconds):
     PAYLOAD[1] += sum(got.values())
     least, most = min(got.values()), max(got.values())
     return f"{sum(got.values())} bytes of {n} connections, from {least} to {most} each, {sum(b < most / 20 for b in got.values())} with next to nothing"
-
-
-def urgent(address, port):
-    sock = connect(address, port, {"op": "urgent", "n": 100})
-    urgent_out(sock, 100)
-    answer = sock.recv(1)
-    show(sock)
-    if answer != b"y":
-        raise ValueError("the server read something else")
-    return "1 urgent byte between 100 and 100"
-
-
-def urgent_back(address, port):
-    sock = connect(address, port, {"op": "urgent back", "n": 100})
-    sock.sendall(READER)
-    good = urgent_in(sock, 100)
-    PAYLOAD[1] += 200
-    show(sock)
-    sock.sendall(b"y")
-    if not good:
-        raise ValueError("it was read otherwise")
-    return "1 urgent byte between 100 and 100, from the server"
 
 
 def left(address, port):
@@ -376,8 +364,19 @@ def writer(address, port):
 def bereft(address, port, writes=""):
     """The link dies, while this end writes or waits: how both ends see that. What asks the server is a new connection."""
     sock = connect(address, port, {"op": "report", "name": OWN})
+    print(ended(sock, writes, 100000 if writes else 100), flush=True)
+    sock.close()
+    return ends(address, port, OWN, 100, dying=True)
+
+
+def bereaved(address, port, writes=""):
+    """The same where it is the server's process with the link that ends."""
+    return ended(connect(address, port, {"op": "report", "name": OWN}), writes, 100000)
+
+
+def ended(sock, writes, at):
+    """How a connection ends that has carried so many bytes, for an end that writes or waits."""
     sock.recv(1)
-    at = 100000 if writes else 100
     put(sock, at)
     show(sock)
     print("up", flush=True)
@@ -390,9 +389,7 @@ def bereft(address, port, writes=""):
         how, _ = until_end(sock)
     except OSError as error:
         how = errno.errorcode.get(error.errno, error)
-    print(f"saw {how} after {time.monotonic() - began:.1f} s", flush=True)
-    sock.close()
-    return ends(address, port, OWN, 100, dying=True)
+    return f"saw {how} after {time.monotonic() - began:.1f} s"
 
 
 def hold(address, port, name):

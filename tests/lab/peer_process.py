@@ -10,7 +10,7 @@ import struct
 import sys
 import threading
 
-from flow import HOLD, LIBC, PATIENCE, a_child, connect, fill_table, named, opened, put, show, take, tight
+from flow import HOLD, LIBC, PATIENCE, a_child, become, connect, fill_table, named, opened, put, show, take, tight
 from peer_clients import OWN, ends
 
 
@@ -38,6 +38,15 @@ def children(address, port, n, where, how):
         take(sock, n, turn * n)
     show(sock)
     return f"{rounds} children {how}, {2 * rounds * n} bytes"
+
+
+def becomes(address, port, name, library=""):
+    """Another program has the connection, with the library or without: how that ends there."""
+    sock = connect(address, port, {"op": "report", "name": name})
+    sock.recv(1)
+    put(sock, 100)
+    show(sock)
+    become(sock, "print('ok the next program saw', until_end(s)[0])", library)
 
 
 def full(address, port, n, number):

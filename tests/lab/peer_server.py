@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 
-from flow import (PERIOD, READER, a_child, accepted, both, fill_table, get_whole, line, named, opened, pattern, put, put_whole, take, tight,
-                  told_of, until_end, urgent_in, urgent_out)
+from flow import (PERIOD, a_child, accepted, both, fill_table, get_whole, line, named, opened, pattern, put, put_whole, take, tight, told_of,
+                  until_end)
+from peer_urgent import READER, urgent_in, urgent_out
 
 
 def serve_one(sock):
@@ -62,6 +63,12 @@ def serve_one(sock):
             sock.sendall(b"r")
         time.sleep(r.get("wait", 0))
         ENDS[r["name"]] = until_end(sock)
+        if r.get("kept"):
+            LET_GO.setdefault(r["name"], threading.Event()).wait(60)
+    elif op == "let go":
+        sock.sendall(b"r")
+        sock.recv(1)
+        LET_GO.setdefault(r["name"], threading.Event()).set()
     elif op == "late":                   # to the client's end, a pause, then n bytes
         while sock.recv(65536):
             pass
@@ -81,11 +88,13 @@ def serve_one(sock):
         sock.shutdown(socket.SHUT_WR)
         time.sleep(0.5)
     elif op == "urgent":
+        if r["inline"]:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         sock.sendall(READER)
-        good = urgent_in(sock, n, r.get("inline"))
+        good = urgent_in(sock, r["parts"], r["inline"])
         sock.sendall(b"y" if good else b"n")
     elif op == "urgent back":
-        urgent_out(sock, n)
+        urgent_out(sock, r["parts"])
         sock.recv(1)
     elif op == "left":                   # n bytes that the client does not read; how that ends for this end
         put(sock, n)
@@ -145,6 +154,8 @@ def lost(sock, n, mark):
 JAM = threading.Event()
 # How connections have ended, by the names that clients gave them.
 ENDS = {}
+# Those that stay open behind that.
+LET_GO = {}
 
 
 def serve(address, port, asleep=0, how=""):

@@ -6,7 +6,7 @@ CLC as nobody should say it. Where the connection is to go on over TCP it checks
     raw_clc.py client ADDRESS PORT ROW...  each row by a connection of its own, four at a time
 
 A row is a function: of a server, or of a client, and what becomes of the connection: "tcp" or "ends". One of a server that goes on over TCP
-may have said something before that is the program's; a client reads it first.
+may have said something before that is the program's; a client reads it first. Where the library declines, the row has the code that it must say.
 """
 import concurrent.futures
 import json
@@ -61,21 +61,21 @@ def own(address):
     return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
 
-def proposal(eids=(OURS,), count=None, offset=28, ip_offset=0, conns=255, last=0x22, size=0, **how):
+def proposal(eids=(OURS,), count=None, offset=28, ip_offset=0, conns=255, links=1, last=0x22, size=0, **how):
     at = {"b8": os.urandom(8), "b16": own("10.77.0.2"), "b32": b"\2\0\0\0\0\2", "b38": struct.pack("!H", ip_offset), "b50": struct.pack("!H", offset),
-          "b80": bytes([len(eids) if count is None else count]), "b83": b"\x10", "b88": own("10.77.0.2"), "b104": bytes([conns, 1])}
+          "b80": bytes([len(eids) if count is None else count]), "b83": b"\x10", "b88": own("10.77.0.2"), "b104": bytes([conns, links])}
     at |= {f"b{120 + 32 * i}": eid(text) for i, text in enumerate(eids)}
     return message(PROPOSAL, placed(size or 124 + 32 * len(eids), **at), last, **how)
 
 
-def answer(kind, name=OURS, index=1, token=5, code=0x23, address=1 << 30, conns=255, gids=0, last=0x28, **how):
-    """Accept or Confirm on first contact."""
+def answer(kind, name=OURS, index=1, token=5, code=0x23, address=1 << 30, conns=255, links=1, release=1, gids=0, last=0x28, size=0, **how):
+    """Accept or Confirm, on first contact if nothing else is said."""
     at = {"b8": NAME if kind == ACCEPT else os.urandom(8), "b16": own("10.77.0.1" if kind == ACCEPT else "10.77.0.2"), "b32": b"\2\0\0\0\0\1", "b38": b"\0\0\x99", "b41": b"\0\0\1\1", "b45": bytes([index]),
-          "b46": struct.pack("!I", token), "b50": bytes([code]), "b52": struct.pack("!Q", address), "b61": b"\0\0\1", "b64": eid(name), "b104": b"\x80\x21",
-          "b108": b"stranger".ljust(32), "b140": bytes([conns, 1])}
+          "b46": struct.pack("!I", token), "b50": bytes([code]), "b52": struct.pack("!Q", address), "b61": b"\0\0\1", "b64": eid(name), "b104": bytes([0x80, 0x20 | release]),
+          "b108": b"stranger".ljust(32), "b140": bytes([conns, links])}
     if kind == CONFIRM:
         at |= {"b156": bytes([gids or 1]), "b160": own("10.77.0.2")}
-    return message(kind, placed(180 if kind == CONFIRM else 160, **at), last, **how)
+    return message(kind, placed(size or (180 if kind == CONFIRM else 160), **at), last, **how)
 
 
 def decline(last=0x10, size=28, **how):
@@ -105,6 +105,17 @@ def heard(sock, *kinds):
     if first[4] not in kinds or len(data) != size:
         raise ValueError(f"{data.hex()} in place of kinds {kinds}")
     return data
+
+
+def declined(sock, code):
+    """A Decline for this reason; where the ends disagree on their groups it ends that of this connection."""
+    said = heard(sock, DECLINE)
+    if (said[16:20].hex(), said[7] & 0x0f) != (code, 8 if code == "04000000" else 0):
+        raise ValueError(f"{said.hex()}, where {code} is the reason")
+
+
+# Accepts and Confirms of another form: of version 1; of a group that is there already.
+V1, NOT_NEW = {"size": 68, "last": 0x18}, {"size": 108, "last": 0x20}
 
 
 # --- a server ---
@@ -182,15 +193,20 @@ for what, (data, wanted) in {
         greeted(sock)
         sock.sendall(data)
 
-for what, data in {
-        "of SMC-D": answer(ACCEPT, eye=SMCD, trailer=SMCD), "of another EID": answer(ACCEPT, THEIRS), "of RMBE index 0": answer(ACCEPT, index=0), "of alert token 0": answer(ACCEPT, token=0),
-        "of MTU code 0": answer(ACCEPT, code=0x20), "of MTU code 6": answer(ACCEPT, code=0x26), "of size code 6": answer(ACCEPT, code=0x63), "of size code 15": answer(ACCEPT, code=0xf3),
-        "of a buffer beyond all addresses": answer(ACCEPT, address=(1 << 64) - 100), "of no connections": answer(ACCEPT, conns=0)}.items():
+for what, (data, code) in {
+        "of SMC-D": (answer(ACCEPT, eye=SMCD, trailer=SMCD), "03040000"), "of version 1": (answer(ACCEPT, **V1), "03040000"),
+        "of another EID": (answer(ACCEPT, THEIRS), "03030008"), "of a group that is not there": (answer(ACCEPT, **NOT_NEW), "04000000"),
+        "of RMBE index 0": (answer(ACCEPT, index=0), "09990001"), "of alert token 0": (answer(ACCEPT, token=0), "09990000"),
+        "of MTU code 0": (answer(ACCEPT, code=0x20), "09990002"), "of MTU code 6": (answer(ACCEPT, code=0x26), "09990002"),
+        "of size code 6": (answer(ACCEPT, code=0x63), "09990001"), "of size code 15": (answer(ACCEPT, code=0xf3), "09990001"),
+        "of a buffer beyond all addresses": (answer(ACCEPT, address=(1 << 64) - 100), "09990001"),
+        "of release 2.2": (answer(ACCEPT, release=2), "03030009"), "of 3 links": (answer(ACCEPT, links=3), "0303000b"), "of no links": (answer(ACCEPT, links=0), "0303000b"),
+        "of 15 connections": (answer(ACCEPT, conns=15), "0303000a"), "of no connections": (answer(ACCEPT, conns=0), "0303000a")}.items():
     @row(SERVER, f"Accept {what}", "tcp")
-    def _(sock, data=data):
+    def _(sock, data=data, code=code):
         greeted(sock)
         sock.sendall(data)
-        heard(sock, DECLINE)
+        declined(sock, code)
 
 
 # --- a client ---
@@ -208,7 +224,7 @@ row(CLIENT, "the program's bytes at once", "tcp")(hears_greeting)
 def _(sock):
     hears_greeting(sock)
     time.sleep(9)
-    heard(sock, DECLINE)
+    declined(sock, "02010000")
 
 
 @row(CLIENT, "Decline before the greeting", "tcp")
@@ -266,12 +282,14 @@ for what, (data, wanted) in {
         hears_greeting(sock)
         sock.sendall(data)
 
-for what, data in {"without a common EID": proposal([THEIRS]), "without an EID": proposal([]), "of SMC-D alone": proposal(last=0x26, size=124 + 32 + 48), "of neither": proposal(last=0x2a, size=84)}.items():
+for what, (data, code) in {
+        "without a common EID": (proposal([THEIRS]), "03030008"), "without an EID": (proposal([]), "03030008"), "of SMC-D alone": (proposal(last=0x26, size=124 + 32 + 48), "03040000"),
+        "of neither": (proposal(last=0x2a, size=84), "03040000"), "of 15 connections": (proposal(conns=15), "0303000a"), "of no links": (proposal(links=0), "0303000b")}.items():
     @row(CLIENT, f"Proposal {what}", "tcp")
-    def _(sock, data=data):
+    def _(sock, data=data, code=code):
         hears_greeting(sock)
         sock.sendall(data)
-        heard(sock, DECLINE)
+        declined(sock, code)
 
 for what, (data, wanted) in {
         "Decline": (decline(), "tcp"),
@@ -288,14 +306,18 @@ for what, (data, wanted) in {
         heard(sock, ACCEPT)
         sock.sendall(data)
 
-for what, data in {"RMBE index 0": answer(CONFIRM, index=0), "alert token 0": answer(CONFIRM, token=0), "MTU code 0": answer(CONFIRM, code=0x20), "size code 15": answer(CONFIRM, code=0xf3)}.items():
+for what, (data, code) in {
+        "RMBE index 0": (answer(CONFIRM, index=0), "09990001"), "alert token 0": (answer(CONFIRM, token=0), "09990000"), "MTU code 0": (answer(CONFIRM, code=0x20), "09990002"),
+        "size code 15": (answer(CONFIRM, code=0xf3), "09990001"), "version 1": (answer(CONFIRM, **V1), "030c0000"), "a group that is not new": (answer(CONFIRM, **NOT_NEW), "04000000"),
+        "release 2.0": (answer(CONFIRM, release=0), "03030009"), "release 2.2": (answer(CONFIRM, release=2), "03030009"),
+        "2 links in place of 1": (answer(CONFIRM, links=2), "0303000b"), "fewer connections": (answer(CONFIRM, conns=200), "0303000a")}.items():
     @row(CLIENT, f"Confirm of {what}", "tcp")
-    def _(sock, data=data):
+    def _(sock, data=data, code=code):
         hears_greeting(sock)
         sock.sendall(proposal())
         heard(sock, ACCEPT)
         sock.sendall(data)
-        heard(sock, DECLINE)
+        declined(sock, code)
 
 
 # --- both ---

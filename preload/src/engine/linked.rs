@@ -7,7 +7,7 @@
 //! [`return_receiving`]).
 
 use super::tx::{Source, Step};
-use super::{bell, close, end, rouse, shadow};
+use super::{bell, close, end, orphan, rouse, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, step};
@@ -334,7 +334,11 @@ pub fn heard() {
 
 /// How long a wait for a link may sleep without looking again. None: it will be woken.
 pub fn longest_sleep(s: &Sock, me: Option<Waiter>) -> Option<u64> {
-    (me.is_none() || !is_owner(s)).then_some(2_000_000)
+    let foreign = !is_owner(s);
+    if foreign && orphan::is_due() {
+        orphan::look(s);
+    }
+    (me.is_none() || foreign).then_some(2_000_000)
 }
 
 /// What a send gets when the peer reads no more. None: it does.

@@ -7,7 +7,7 @@
 //! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
-//! [`patience`] says how long who holds the other end is waited for; [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
+//! [`orphan`] looks whether the process lives that has the link; [`patience`] says how long who holds the other end is waited for; [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
 pub mod begin;
 pub mod bell;
@@ -36,6 +36,7 @@ pub mod known;
 pub mod linked;
 pub mod near;
 pub mod offer;
+pub mod orphan;
 pub mod pace;
 pub mod patience;
 pub mod peek;

@@ -122,18 +122,25 @@ impl State {
         true
     }
 
-    /// The process ends: connections that its relatives have as well are to go on over TCP. Whether any of these is on its way there,
-    /// or has yet to find out whether it has a link.
+    /// The process ends: connections that its relatives have as well are to go on over TCP; from a kernel there is no way there, and those that they
+    /// alone have are reset. Whether any of these is on its way, or has yet to find out whether it has a link.
     pub fn leave_to_relatives(&mut self) -> bool {
         let theirs = self.slots.iter().flatten().filter(|s| s.active && s.is_shared());
         for index in theirs.map(|s| s.index).collect::<Vec<u32>>() {
-            if let Some(s) = self.slot(index).filter(|s| s.ours && !s.is_leaving()).and_then(|s| s.sock()) {
+            let Some(slot) = self.slot(index) else { continue };
+            if !slot.ours {
+                slot.abandon();
+                mark(index);
+            } else if let Some(s) = slot.sock().filter(|_| !slot.is_leaving()) {
                 s.note(Reason::SharedByFork);
             }
             self.want_back(index);
         }
+        let State { slots, groups, .. } = self;
         // Some of them without ever having had a link.
-        self.slots.iter().flatten().any(|s| s.is_shared_in_handshake() || s.is_on_way_back() && s.is_shared())
+        slots.iter().flatten().any(|s| {
+            s.is_shared_in_handshake() || s.is_shared() && (s.is_on_way_back() || s.is_abandoned() && !s.has_said_all() && !is_over(groups, s.group))
+        })
     }
 
     /// What this end has received of the peer's stream, to be stated: nothing more is shown from the link

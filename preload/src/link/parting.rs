@@ -4,7 +4,8 @@ use super::leave::Leaving;
 use super::lock::{mark, now};
 use super::slot::{Closing, Slot};
 use super::state::{State, is_over};
-use crate::family::holders;
+use crate::family::{holders, process};
+use crate::layout::fin;
 use smcr_proto::smc::conn;
 use std::sync::atomic::Ordering::*;
 
@@ -29,6 +30,21 @@ impl Slot {
     /// over it has a link, from which it goes back to TCP, or is there.
     pub(super) fn is_shared_in_handshake(&self) -> bool {
         self.in_handshake && self.rx.is_some() && self.is_shared()
+    }
+
+    /// Relatives alone have it, and cannot go on without this process: nothing is to look like the end of what they read and say.
+    pub(super) fn abandon(&mut self) {
+        let is_used_here = self.sock().is_some_and(|s| s.is_held_in(process::index()));
+        if !is_used_here && self.tx_dir().fin.load(Relaxed) & fin::CLOSED == 0 {
+            self.tx_dir().fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release);
+            self.broken(None);
+        }
+    }
+
+    /// Whether it is being reset.
+    pub(super) fn is_abandoned(&self) -> bool {
+        const RESET: u32 = fin::CLOSED | fin::RESET;
+        self.tx_dir().fin.load(Relaxed) & RESET == RESET
     }
 }
 
@@ -110,5 +126,25 @@ mod tests {
         (slot.in_handshake, slot.leaving) = (true, Leaving::No);
         all.leave_group(id);
         assert_eq!((all.owes_handshake(), all.leave_to_relatives()), (false, false), "without a ring they go on");
+    }
+
+    #[test]
+    fn from_a_kernel_what_relatives_alone_have_is_reset() {
+        crate::family::open().unwrap(); // where this process has a record
+        let ends = |slot: &Slot| [slot.tx_dir(), slot.rx_dir()].map(|dir| dir.fin.load(Relaxed) & fin::RESET != 0);
+        for (own, reset) in [(1, false), (0, true)] {
+            let (mut all, _, id) = rig::one(Role::Server, 1);
+            let slot = rig::slot(&mut all, id);
+            slot.ours = false;
+            let s = slot.sock().unwrap();
+            s.holders.store(1 + own, Relaxed); // one is another process
+            if own == 1 {
+                s.held_in(process::index());
+            }
+            assert_eq!(all.leave_to_relatives(), reset, "until the peer has heard it");
+            assert_eq!(ends(rig::slot(&mut all, id)), [reset; 2]);
+            all.groups[0] = None;
+            assert!(!all.leave_to_relatives());
+        }
     }
 }

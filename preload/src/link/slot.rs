@@ -94,7 +94,7 @@ pub struct Slot {
     /// By a reset.
     pub tcp_reset: bool,
     /// By this end, since the connection is over.
-    pub(super) tcp_told: bool,
+    pub tcp_told: bool,
     /// The other end is libsmcr.
     pub ours: bool,
     /// Cookie of the TCP connection.

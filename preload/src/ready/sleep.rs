@@ -20,7 +20,7 @@ use crate::family::process::count;
 use crate::real;
 use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
-use crate::table;
+use crate::table::{self, forks};
 use crate::family::sock::Sock;
 use crate::table::member::Member;
 use crate::table::members::Inner;
@@ -130,6 +130,9 @@ pub unsafe fn sleep(
     if k < 0 {
         crate::sys::set_errno(e);
         return Slept::Failed;
+    }
+    if foreign.is_some() {
+        forks::look_at_owners();
     }
     if k == 0 && tidies {
         tidy(set);

@@ -4,7 +4,7 @@
 
 use super::life::{REFS, held};
 use super::{Entry, child, connections, life, passing, range};
-use crate::engine::{close, linked, rouse};
+use crate::engine::{close, linked, orphan, rouse};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::holders::{self, Census};
 use crate::family::{self, SOCK_CAP, process};
@@ -144,6 +144,13 @@ pub fn exec_failed() {
         }
     }
     rouse::all(); // who slept through it looks, and says anew whom to wake
+}
+
+/// A thread has slept for connections over links of a process that may be gone by now.
+pub fn look_at_owners() {
+    if orphan::is_due() {
+        held().for_each(orphan::look);
+    }
 }
 
 /// Before a program is started by posix_spawn.

@@ -39,6 +39,8 @@ pub enum WireError {
     Mtu,
     /// RMB address, index and size reach beyond the 64-bit address space.
     Address,
+    /// An answer of a release above 2.1, which was not offered.
+    Release,
 }
 
 impl WireError {
@@ -52,6 +54,7 @@ impl WireError {
             }
             WireError::Token => Some(Diagnosis::INTERNAL),
             WireError::Mtu => Some(Diagnosis::LINK_READY),
+            WireError::Release => Some(Diagnosis::RELEASE),
             WireError::Truncated
             | WireError::Length
             | WireError::TooLong
@@ -82,6 +85,7 @@ impl WireError {
             WireError::Token => "the alert token is 0",
             WireError::Mtu => "the MTU code is outside 1 to 5",
             WireError::Address => "the RMBE reaches beyond the address space",
+            WireError::Release => "the release was not offered",
         }
     }
 }

@@ -38,8 +38,8 @@ fn cut(message: &[u8], content: usize) -> Vec<u8> {
 }
 
 #[test]
-fn values_of_version_2_are_refused_with_the_codes_of_version_1() {
-    let refusals: [(usize, &[u8], Diagnosis); 7] = [
+fn values_of_version_2_are_refused_with_their_codes() {
+    let refusals: [(usize, &[u8], Diagnosis); 9] = [
         (45, &[0], Diagnosis::RTOKEN),
         (46, &[0; 4], Diagnosis::INTERNAL),
         (50, &[0x63], Diagnosis::RTOKEN),
@@ -47,6 +47,8 @@ fn values_of_version_2_are_refused_with_the_codes_of_version_1() {
         (50, &[0x00], Diagnosis::LINK_READY),
         (50, &[0x06], Diagnosis::LINK_READY),
         (52, &[0xff; 8], Diagnosis::RTOKEN),
+        (105, &[0x22], Diagnosis::RELEASE),
+        (105, &[0x2f], Diagnosis::RELEASE),
     ];
     for release in releases() {
         for (at, bytes, code) in refusals {

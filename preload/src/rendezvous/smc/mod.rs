@@ -215,7 +215,11 @@ pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
         log::warn!(target: "smcr::link", fd = sock, "exec resets a connection over RDMA");
         s.set(flag::LINGER0);
         linked::before_close(s, sock);
-        let _ = net::shutdown(sock, libc::SHUT_RDWR);
+        // The next program gets an error. Behind a shutdown, which the link would make of its own end, it would read an end.
+        if let Some(index) = s.link.load(Relaxed).checked_sub(1) {
+            lock::with(|all| all.slot(index).filter(|slot| slot.is_of(s)).map(|slot| slot.tcp_told = true));
+        }
+        let _ = net::disconnect(sock);
     }
     false
 }

@@ -245,8 +245,11 @@ fn parse_v2(first_contact: bool, kind: Kind, bytes: &[u8]) -> Result<Form, WireE
         return Err(WireError::Length);
     }
     let os_release = fields.u8(field::OS_RELEASE)?;
-    let release = if os_release & 0x0f == 0 {
+    let number = os_release & 0x0f;
+    let release = if number == 0 {
         Release::V20
+    } else if number > 1 {
+        return Err(WireError::Release);
     } else if content < field::END_V21 {
         return Err(WireError::Length);
     } else {
