@@ -67,6 +67,60 @@ static void urgent_b(void) { urgent_sends(conn()); }
 static void urgent_cold_a(void) { urgent(conn_cold()); }
 static void urgent_cold_b(void) { urgent_sends(conn_cold()); }
 
+/* Nothing follows the urgent byte: the next receive goes past it, though it finds nothing. A look does not. */
+enum { LAST_ROUNDS = 3 };
+static void sees(int fd) {
+    int mark = -1;
+    R(ioctl(fd, SIOCATMARK, &mark));
+    say("%s, at mark %d", poll_text(events(fd, POLLIN | POLLPRI, 0)), mark);
+}
+static void takes(int fd, int flags) {
+    long n = recv(fd, buf, 50, flags);
+    say("recv(%#x) = %ld %s '%.*s'", flags, n, n < 0 ? err_name(errno) : "", n > 0 ? (int)n : 0, buf);
+}
+static void urgent_last(int fd) {
+    for (int i = 0; i < LAST_ROUNDS; i++) {
+        meet_settled();
+        takes(fd, MSG_PEEK);
+        takes(fd, 0);
+        sees(fd);
+        takes(fd, MSG_PEEK | MSG_DONTWAIT);
+        sees(fd);
+        if (i == 1)
+            takes(fd, MSG_OOB);
+        sees(fd);
+        nonblocking(fd, i == 2);
+        takes(fd, i == 2 ? 0 : MSG_DONTWAIT);
+        nonblocking(fd, 0);
+        sees(fd);
+        takes(fd, MSG_OOB);
+        meet();
+        meet_settled();
+        takes(fd, 0);
+        sees(fd);
+        meet();
+    }
+    echo(fd, "afterwards", 1);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+static void urgent_last_sends(int fd) {
+    for (int i = 0; i < LAST_ROUNDS; i++) {
+        R(send(fd, "abc", 3, 0));
+        R(send(fd, "!", 1, MSG_OOB));
+        meet_settled();
+        meet();
+        R(send(fd, "def", 3, 0));
+        meet_settled();
+        meet();
+    }
+    echo_until_end(fd);
+}
+static void urgent_last_a(void) { urgent_last(conn()); }
+static void urgent_last_b(void) { urgent_last_sends(conn()); }
+static void urgent_last_cold_a(void) { urgent_last(conn_cold()); }
+static void urgent_last_cold_b(void) { urgent_last_sends(conn_cold()); }
+
 /* ---- SIGIO ---- */
 
 /* Signals as such are not counted: how many there are depends on segments and acknowledgements, natively too. */
@@ -206,6 +260,8 @@ static void stamps_b(void) {
 
 const struct test tests[] = {{"urgent", urgent_a, urgent_b, 0},
                              {"urgent_cold", urgent_cold_a, urgent_cold_b, COLD},
+                             {"urgent_last", urgent_last_a, urgent_last_b, 0},
+                             {"urgent_last_cold", urgent_last_cold_a, urgent_last_cold_b, COLD},
                              {"sigio", sigio_a, sigio_b, 0},
                              {"sigio_by_ioctl", sigio_ioctl_a, sigio_b, 0},
                              {"sigio_chosen", sigio_chosen_a, sigio_b, 0},

@@ -8,7 +8,7 @@ use super::within::Within;
 use super::{count, end, follow, kernel, peek};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, fd, net};
-use crate::transport::region::Dir;
+use crate::transport::region::{Dir, ctl};
 use std::sync::atomic::Ordering::*;
 
 /// A careful read from the kernel: looks how much is there, then whether the stream switched, and
@@ -29,6 +29,7 @@ pub fn read(
                 Ok(0) if limit == u64::MAX && dir.is_some_and(|d| is_behind(s, d)) => return Step::Moved(0),
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => peek::beyond_mark(sock).unwrap_or(n),
+                Err(Errno(libc::EAGAIN)) if limit == u64::MAX && passes_mark(s, sock, flags) => bufs.len() - from,
                 Err(Errno(libc::EAGAIN | libc::EINTR)) => return Step::Empty,
                 Err(e) => return failed(s, e),
             }
@@ -100,6 +101,14 @@ pub fn read(
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
         Err(e) => failed(s, end::as_of_tcp(s, sock, e)),
     }
+}
+
+/// Whether a receive that finds nothing is to be the kernel's all the same: behind an urgent byte that is the last of the stream only such a one
+/// takes POLLPRI back. What comes meanwhile is payload, for who has sent such a byte never sends through memory again.
+#[cold]
+fn passes_mark(s: &Sock, sock: i32, flags: i32) -> bool {
+    let is_pinned = s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & ctl::PINNED != 0);
+    is_pinned && flags & libc::MSG_PEEK == 0 && fd::is_at_mark(sock)
 }
 
 /// Whether the peer has switched meanwhile: its last bytes, and its end behind them, may have come through the ring.
