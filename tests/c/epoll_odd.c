@@ -239,6 +239,62 @@ static void unread_b(void) {
     }
 }
 
+/* All of what came is read before the wait: the edge is there all the same, of room if that is asked for as well. */
+static void read_first(uint32_t how, int times, int rest) {
+    int fd = conn(), ep = MUST(epoll_create1(0));
+    nonblocking(fd, 1);
+    MUST(ctl(ep, ADD, fd, how, 1));
+    for (int i = 0; i < times; i++) {
+        while (look(ep, rest)) {
+        }
+        next();
+        R(recv(fd, buf, 10, 0));
+        if (i % 2) /* which takes the doorbell as well */
+            R(recv(fd, buf, 10, 0));
+        look(ep, how & EPOLLOUT ? 5000 : 20);
+    }
+    look(ep, 20);
+}
+static void read_first_a(void) { read_first(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 4, 20); }
+static void read_first_by_names_a(void) { read_first(EPOLLRDNORM | EPOLLOUT | EPOLLET, 4, 20); }
+static void read_first_for_data_a(void) { read_first(EPOLLIN | EPOLLET, 4, 20); }
+static void read_first_b(void) { sends_b(4); }
+static void read_first_cold_a(void) { read_first(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 2, 1300); }
+static void read_first_cold_2_a(void) { read_first(EPOLLIN | EPOLLOUT | EPOLLET, 2, 1300); }
+static void read_first_cold_b(void) { sends_b(2); }
+
+/* The set is a member of another one, in which alone it is waited. */
+static void read_first_within_a(void) {
+    int fd = conn(), ep = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
+    nonblocking(fd, 1);
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    MUST(ctl(outer, ADD, ep, EPOLLIN, 2));
+    for (int i = 0; i < 4; i++) {
+        look(ep, 0);
+        look(outer, 20);
+        next();
+        R(recv(fd, buf, 10, 0));
+        if (i % 2)
+            R(recv(fd, buf, 10, 0));
+        look(outer, 5000);
+    }
+}
+
+/* On whichever medium it comes, each is told. */
+static void edges_read_a(void) {
+    int fd = conn(), ep = MUST(epoll_create1(0));
+    struct epoll_event e;
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    for (int i = 0; i < 100; i++) {
+        while (epoll_wait(ep, &e, 1, 0) == 1) { /* as in unread_a */
+        }
+        meet();
+        if (get(fd, buf, 1) != 1 || epoll_wait(ep, &e, 1, 10000) != 1 || e.events != EPOLLOUT)
+            die("an edge");
+        meet();
+    }
+}
+
 const struct test tests[] = {{"norms", norms_a, norms_b, 0},
                              {"numbers", numbers_a, numbers_b, 0},
                              {"exclusive_numbers", exclusive_a, exclusive_b, 0},
@@ -246,4 +302,11 @@ const struct test tests[] = {{"norms", norms_a, norms_b, 0},
                              {"from_set_to_set", moves_a, moves_b, 0},
                              {"sets_with_twins", twins_a, twins_b, 0},
                              {"edges_unread", unread_a, unread_b, 0},
+                             {"edges_read", edges_read_a, unread_b, 0},
+                             {"edge_of_what_was_read", read_first_a, read_first_b, 0},
+                             {"edge_of_what_was_read_by_names", read_first_by_names_a, read_first_b, 0},
+                             {"no_edge_of_what_was_read", read_first_for_data_a, read_first_b, 0},
+                             {"edge_of_what_was_read_cold", read_first_cold_a, read_first_cold_b, 0},
+                             {"edge_of_what_was_read_cold_2", read_first_cold_2_a, read_first_cold_b, 0},
+                             {"edge_of_what_was_read_within", read_first_within_a, read_first_b, 0},
                              {0}};

@@ -4,8 +4,8 @@ enum { CONNECTIONS = 6, NUMBERS = 4, WARM_UP = 40, TAIL = 10, TAIL_WAITS = 0 };
 #include "turns.h"
 
 enum { BIG = 20000 };
-/* TCP makes an edge of IN that was read meanwhile one of OUT: the set with edges doesn't ask for that. */
-static const uint32_t LEVEL = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP, EDGE = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET;
+static const uint32_t LEVEL = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP, EDGE = LEVEL | EPOLLET;
+static uint32_t edges; /* Of EDGE; behind a half-close TCP's own packets, late ones too, make edges of room. */
 
 static int lt, et; /* sets it is in */
 
@@ -177,7 +177,7 @@ static void asks(void) {
 
 static void changes(void) {
     int i = die_of(NUMBERS), on = die_of(2), n;
-    struct epoll_event level = {LEVEL, {.u64 = 7}}, edge = {EDGE, {.u64 = 7}};
+    struct epoll_event level = {LEVEL, {.u64 = 7}}, edge = {edges, {.u64 = 7}};
     switch (die_of(7)) {
     case 0:
         nonblocking(fd[i], on), nonblock = on;
@@ -270,7 +270,7 @@ static void step(unsigned kind) {
 /* ---- a walk ---- */
 
 static void opened(int s) {
-    struct epoll_event level = {LEVEL, {.u64 = 7}}, edge = {EDGE, {.u64 = 7}};
+    struct epoll_event level = {LEVEL, {.u64 = 7}}, edge = {edges, {.u64 = 7}};
     lt = MUST(epoll_create1(EPOLL_CLOEXEC)), et = MUST(epoll_create1(EPOLL_CLOEXEC));
     MUST(epoll_ctl(lt, EPOLL_CTL_ADD, s, &level));
     MUST(epoll_ctl(et, EPOLL_CTL_ADD, s, &edge));
@@ -286,12 +286,16 @@ static void end(void) {
     close(lt), close(et);
 }
 
-static void plain_1(void) { take_turns("WALK", 1, 0); }
-static void plain_2(void) { take_turns("WALK", 3, 0); }
-static void shut_1(void) { take_turns("WALK", 5, SHUT); }
-static void shut_2(void) { take_turns("WALK", 7, SHUT); }
-static void children_1(void) { take_turns("WALK", 8, CHILDREN); }
-static void children_2(void) { take_turns("WALK", 6, CHILDREN); }
+static void walk(unsigned seed, unsigned kind) {
+    edges = kind & SHUT ? EDGE & ~(uint32_t)EPOLLOUT : EDGE;
+    take_turns("WALK", seed, kind);
+}
+static void plain_1(void) { walk(1, 0); }
+static void plain_2(void) { walk(3, 0); }
+static void shut_1(void) { walk(5, SHUT); }
+static void shut_2(void) { walk(7, SHUT); }
+static void children_1(void) { walk(8, CHILDREN); }
+static void children_2(void) { walk(6, CHILDREN); }
 
 const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"plain_2", plain_2, plain_2, COLD | SWITCHES},

@@ -23,8 +23,9 @@ const ET: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// No registration is like this one.
 const STALE: u32 = EXCLUSIVE | ET | libc::EPOLLONESHOT as u32;
-/// What the kernel reports of a member that the library serves.
-pub const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
+/// What the kernel reports of a member that the library serves. Of one with edges of both the doorbell may be gone before the wait, so it
+/// reports room as well, which is always there: then the registration is the program's own, if that asks for the end by its name.
+const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
 
 /// epoll_ctl(2); `real` makes the program's own call.
 pub fn ctl(
@@ -182,9 +183,10 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
             take_over(epfd, set, inner, m);
             if nested {
                 leave_full(inner.member(m));
-                inner.member_mut(m).kernel = STALE; // an edge that TCP's room had before counts for nothing
+                register_anew(epfd, inner, m, nested); // an edge that TCP's room had before counts for nothing
+            } else {
+                let _ = register(epfd, inner, m, nested);
             }
-            let _ = register(epfd, inner, m, nested);
         }
     }
     set.ours.store(inner.ours, Release);
@@ -320,6 +322,12 @@ pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     sleep::call_who_is_alone(epfd, set, inner);
 }
 
+/// As [`register`], where an edge that the kernel has told before counts for nothing.
+pub fn register_anew(epfd: i32, inner: &mut Inner, m: u32, nested: bool) {
+    inner.member_mut(m).kernel = STALE;
+    let _ = register(epfd, inner, m, nested);
+}
+
 /// Sets the kernel's registration for what the library serves, or back to the program's own.
 pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let mb = inner.member_mut(m);
@@ -332,7 +340,12 @@ pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let served = mb.ours && !nested && !is_shared && mb.events & EXCLUSIVE == 0;
     // Of a direction that still is on TCP the kernel alone knows when there is room.
     let out = sock.is_some_and(|s| debt::owes(s) || mb.asks_for_room() && !s.tx_in_memory());
-    let want = if served { BELLS } else { mb.events } | if out { level::OUT } else { 0 };
+    let own = match (served, mb.has_edges_of_both()) {
+        (false, _) => mb.events,
+        (true, false) => BELLS,
+        (true, true) => mb.events & !(libc::EPOLLONESHOT as u32) | level::IN | level::OUT | level::RDHUP,
+    };
+    let want = own | if out { level::OUT } else { 0 };
     if mb.kernel == want {
         return Ok(0);
     }

@@ -82,7 +82,11 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                     if e.events & ENDS != 0 {
                         inner.member_mut(m).idle = WHOLE - 1; // cursors don't show it
                     }
-                    if e.events & level::IN != 0 && has_payload(mb.fd) {
+                    if mb.has_edges_of_both() && has_payload(mb.fd) {
+                        // As below, and all of it may have been read.
+                        let mb = inner.member_mut(m);
+                        (mb.fresh, mb.idle) = (true, WHOLE - 1);
+                    } else if e.events & level::IN != 0 && has_payload(mb.fd) {
                         // An edge of its own, also where nobody looked between two of them; the cursors don't show it.
                         let mb = inner.member_mut(m);
                         mb.seen_bits &= !(level::IN | level::NORMS.0);

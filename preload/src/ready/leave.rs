@@ -5,7 +5,7 @@
 //! leave no set by that: peers have most of them too, and the kernel reports a file for as long as anybody has it open. Called when no
 //! connection is in memory any more, before the sets are forgotten; and by the hooks of exec.
 
-use super::ctl::register;
+use super::ctl::register_anew;
 use super::sleep;
 use super::wait::refresh_all;
 use crate::control::wake;
@@ -99,7 +99,7 @@ fn give_member_back(epfd: i32, set: &Set, inner: &mut Inner, m: u32) {
         let _ = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, mb.fd, Some(e));
         inner.member_mut(m).kernel = e.events;
     } else {
-        let _ = register(epfd, inner, m, true);
+        register_anew(epfd, inner, m, true);
     }
     set.bury(inner, word);
 }

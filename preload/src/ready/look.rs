@@ -144,7 +144,7 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
         // As the kernel's wake-ups, of which each calls those alone that ask for what it is about.
         let (asks_in, new) = (mb.asks_for_data(), bits & !mb.seen_bits);
         let edge = mb.fresh
-            || asks_in && (head != mb.seen_in && bits & level::IN != 0 || new & OF_DATA != 0)
+            || asks_in && (head != mb.seen_in && (bits & level::IN != 0 || out && was_read(s, head, mb.seen_in)) || new & OF_DATA != 0)
             || out && (full != mb.seen_full && bits & level::OUT != 0 || new & OF_ROOM != 0)
             || new & !(OF_DATA | OF_ROOM) != 0;
         mb.seen_in = head;
@@ -179,7 +179,14 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     Some(epoll_event { events: wanted, u64: mb.data })
 }
 
-/// Level-triggered, waits for data alone: the ring is empty.
+/// Whether what has come since then would have woken a waiter, and has been read: the kernel, which looks what there is when it is asked, tells who
+/// waits for room as well of that.
+#[cold]
+fn was_read(s: &Sock, head: u64, seen: u64) -> bool {
+    has_no_data(s) && head.wrapping_sub(seen) >= u64::from(s.low_water.load(Relaxed).max(1))
+}
+
+/// The ring is empty.
 #[inline]
 fn has_no_data(s: &Sock) -> bool {
     s.rx_in_memory() && s.rx.dir().is_some_and(|d| d.head.load(Acquire) == s.rx.cursor.load(Relaxed))
@@ -218,7 +225,8 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         let marker = Marker::new();
         let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
         kernel::arm_for(s, dir, mb.fd, None, Kind::Set);
-        if follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
+        let is_untold = mb.has_edges_of_both() && !mb.spent && !mb.ghost && s.rx_in_memory() && dir.head.load(Acquire) != mb.seen_in;
+        if is_untold || follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
             inner.member_mut(m).idle = 0;
             return false;
         }

@@ -4,7 +4,7 @@
 //! Called by `wait` when a pass found nothing; `expose` by whoever puts a set where only the kernel
 //! looks.
 
-use super::ctl::{leave_full, register};
+use super::ctl::{leave_full, register_anew};
 use super::early::timespec_of;
 use super::level;
 use super::keep::{BELL, CHANNEL, keep};
@@ -423,7 +423,7 @@ pub fn expose(epfd: i32, set: &'static Set) {
         }
         if mb.ours {
             leave_full(&mb);
-            let _ = register(epfd, l.inner, m, true);
+            register_anew(epfd, l.inner, m, true);
         }
         l.inner.hide(m);
         if let Some(s) = table::sock(mb.fd) {

@@ -6,7 +6,7 @@
 //! only make them hot; what the program gets of them comes from [`look`] alone, so nothing is reported
 //! twice.
 
-use super::ctl::{register, take_over};
+use super::ctl::{register, register_anew, take_over};
 use super::level;
 use super::keep::keep;
 use super::look::{Depth, look};
@@ -316,7 +316,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
             let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(e));
             inner.member_mut(m).kernel = ONESHOT;
         } else {
-            let _ = register(epfd, inner, m, nested);
+            register_anew(epfd, inner, m, nested);
         }
         set.bury(inner, word);
     }

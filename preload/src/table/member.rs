@@ -6,6 +6,8 @@
 pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
+const ET: u32 = libc::EPOLLET as u32;
+
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well: they cost about what a doorbell does.
 pub const PATIENCE: u32 = 500;
 /// The same, without the time, of one that has been silent for so long before.
@@ -67,6 +69,12 @@ impl Member {
     #[inline]
     pub fn asks_for_room(&self) -> bool {
         self.events & OF_ROOM != 0
+    }
+
+    /// Edge-triggered, for data and for room: what arrives wakes it, and if that was read before the wait the edge is one of room.
+    #[inline]
+    pub fn has_edges_of_both(&self) -> bool {
+        self.events & ET != 0 && self.asks_for_data() && self.asks_for_room()
     }
 
     /// It turns cold: the next time it is not waited for so long. Members of a large set that speak in turn would all be looked at in

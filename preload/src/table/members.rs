@@ -133,10 +133,10 @@ impl Inner {
         unsafe { &mut *self.members.add(m as usize) }
     }
 
-    /// The data word, if the kernel's registration is not the program's.
+    /// The data word, if what the kernel tells by it is not for the program.
     pub fn own_word(&self, m: u32) -> Option<u64> {
         let mb = self.member(m);
-        ((mb.ours || mb.ghost) && mb.kernel != mb.events).then_some(mb.data)
+        ((mb.ours || mb.ghost) && (mb.kernel != mb.events || mb.has_edges_of_both())).then_some(mb.data)
     }
 
     /// Number of member entries (free ones included).
