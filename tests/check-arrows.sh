@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The rules of the house that a compiler does not know: layering, linkage, SAFETY comments, calls that
-# would enter our own hooks, file length, paths of somebody's machine, names in documents.
+# would enter our own hooks, what the library depends on, file length, paths of somebody's machine, names in documents,
+# how much the models do not cover.
 #
 #   tests/check-arrows.sh [libsmcr.so]
 #
 # Without an argument the library is looked for in the target directory, and its part is left out if it
-# is not built. Exit status 0: clean (warnings are allowed), 1: a rule is broken. Needs bash, grep, awk
-# and readelf.
+# is not built. Exit status 0: clean (warnings are allowed), 1: a rule is broken. Needs bash, grep, awk,
+# readelf, and cargo for what the library depends on.
 set -u
 shopt -s nullglob globstar
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -117,6 +118,19 @@ if [[ -f proto/src/lib.rs ]]; then
     grep -q '^#!\[forbid(unsafe_code)\]' proto/src/lib.rs || breach 'proto/src/lib.rs: #![forbid(unsafe_code)] is missing'
 fi
 grep -qE '^(nix|rustix|redhook)\b' preload/Cargo.toml 2>/dev/null && breach 'preload/Cargo.toml: nix, rustix and redhook have no place in the library (docs/decisions)'
+
+# What is mapped into every program, with what it depends on in turn. A new name needs a reason in docs/decisions first.
+linked='bitflags libc once_cell pin-project-lite smcr-preload smcr-proto syscalls tracing tracing-core'
+if [[ -n ${CARGO-} ]] || command -v cargo >/dev/null; then
+    if tree=$("${CARGO:-cargo}" tree --locked -p smcr-preload -e normal --prefix none 2>&1); then
+        found=$(awk 'NF { print $1 }' <<<"$tree" | sort -u | tr '\n' ' ')
+        [[ $found == "$linked " ]] || breach "preload/Cargo.toml: the library is made of $found(in tests/check-arrows.sh: $linked)"
+    else
+        breach "what the library depends on cannot be told: $tree"
+    fi
+else
+    echo 'note: cargo is not there, what the library depends on was not checked'
+fi
 
 # --- 3. Calls that would enter our own hooks ------------------------------------------------------
 # Up to the tests, which are last in a file. Real libc functions are called through the table of
