@@ -4,11 +4,12 @@
 use smcr_proto::control::{self, Attribute, LEN, Layer, Page, Policy};
 use smcr_proto::cursor;
 use smcr_proto::page::link;
-use smcr_proto::rendezvous::{MAX_MESSAGE, Message, agree, announced};
+use smcr_proto::rendezvous::{Legacy, MAX_MESSAGE, Message, agree, announced, announcement};
 use smcr_proto::way_back::{self, WayBack};
 
-/// What is read as a message of the channel survives being emitted.
+/// What is read as a message of the channel survives being emitted. The first eight bytes are also what stands on a socket.
 pub fn channel(data: &[u8]) {
+    on_a_socket(number(data, 0));
     if let Ok((message, page)) = Message::parse(data) {
         let mut out = [0; MAX_MESSAGE];
         let n = message.emit(&mut out, page);
@@ -17,6 +18,14 @@ pub fn channel(data: &[u8]) {
             let _ = (agree(offer.versions), announced(offer.rate));
         }
     }
+}
+
+/// An announcement, what a process leaves for its heir, or neither.
+fn on_a_socket(rate: u64) {
+    let (name, legacy) = (announced(rate), Legacy::parse(rate));
+    assert!(name.is_none() || legacy.is_none());
+    assert!(name.is_none_or(|name| announcement(name) == rate));
+    assert!(legacy.is_none_or(|legacy| legacy.rate() == Some(rate)));
 }
 
 /// A way back is exactly the bytes that it is, and never leads beyond what was sent.

@@ -19,7 +19,7 @@ tests! {
 }
 
 /// Fuzzers of `fuzz/fuzz_targets` that are run elsewhere.
-const OF_ADMIN: &[&str] = &["config_file"];
+const OF_ADMIN: &[&str] = &["config_file", "family_page"];
 
 #[test]
 fn every_target_is_run_and_has_a_fuzzer() {

@@ -139,6 +139,16 @@ mod tests {
         }
     }
 
+    /// All that there can be of what decides; the upper half is two numbers, any of which are possible.
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let read = (0..=0xffff).filter_map(|low| {
+            let word = 0xfedc_1234 << 16 | low;
+            Will::parse(word).inspect(|will| assert_eq!(will.word(), word))
+        });
+        assert_eq!(read.count(), STAGES.len() * LATES.len());
+    }
+
     #[test]
     fn an_empty_page_says_nothing() {
         assert_eq!(Will::parse(0), None);
