@@ -66,7 +66,7 @@ fn nowhere(mode: &str, who: Option<&str>) -> Result<()> {
     for name in CLAIMS {
         let claim = hostile_as(&net, who, &["claim", &here(), name]).start()?;
         eventually("claim", || Ok(claim.so_far().0.contains("claimed")))
-            .with_context(|| format!("{mode}, {name}: {:?}", claim.so_far()))?;
+            .with_context(|| format!("{mode}, {who:?}, {name}: {:?}", claim.so_far()))?;
         ensure_at_rest(server.pid()).with_context(|| format!("{mode}, {name}"))?;
         friend
             .exchange(1_000_000)
@@ -92,10 +92,24 @@ fn in_blocking_threads() -> Result<()> {
     nowhere("threads", None)
 }
 
-/// The claims of another user's.
+/// The claims of another user's, also of one that is in a user namespace of its own.
+fn by_others(mode: &str, who: &str) -> Result<()> {
+    if is_root() { nowhere(mode, Some(who)) } else { Ok(()) }
+}
+
 #[test]
 fn by_nobody() -> Result<()> {
-    if is_root() { nowhere("epoll", Some("nobody")) } else { Ok(()) }
+    by_others("epoll", "nobody")
+}
+
+#[test]
+fn by_root_of_a_user_namespace() -> Result<()> {
+    by_others("threads", "namespace")
+}
+
+#[test]
+fn by_nobody_of_a_user_namespace() -> Result<()> {
+    by_others("raw", "unmapped")
 }
 
 /// A peer that asks for a ring full of bytes through TCP and reads none of them, where the kernel's
