@@ -6,7 +6,7 @@ mod hostile_common;
 use std::collections::HashSet;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, connections, everybody, here, hostile, hostile_as, is_root, server};
+use hostile_common::{Talker, attack, connections, counter, everybody, here, hostile, hostile_as, is_root, server};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{DEADLINE, Load, Program, Running, eventually};
@@ -187,6 +187,90 @@ fn a_client_in_a_user_namespace() -> Result<()> {
         client.exchange(3_000_000)?;
         println!("{before:?}: {}", client.connection()?["state"]);
         client.end()?;
+    }
+    Ok(())
+}
+
+/// Starts a program as another container with the same network has it: PID and mount namespaces of its own with their own /proc, and
+/// a user namespace but for the first.
+const CONTAINERS: [&[&str]; 3] = [
+    &["unshare", "-p", "-m", "--mount-proc", "--kill-child"],
+    &["unshare", "-U", "-p", "-m", "--mount-proc", "--kill-child"],
+    &["unshare", "-U", "-r", "-p", "-m", "--mount-proc", "--kill-child"],
+];
+
+/// The kernel refuses a new /proc where parts of the one that is there are hidden, as they are in most containers.
+fn can_contain() -> Result<bool> {
+    let net = Net::new()?;
+    for container in CONTAINERS {
+        let ended = Program::new(&net, Load::Native, container[0]).args(&container[1..]).args(["true"]).start()?.wait(DEADLINE)?;
+        if !ended.status.success() {
+            println!("left out: no container can be made here: {ended}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whoever comes from there is served, and moves to memory where the kernel says that he is the server's user.
+#[test]
+fn a_client_in_another_container() -> Result<()> {
+    if !is_root() || !can_contain()? {
+        return Ok(());
+    }
+    for container in CONTAINERS {
+        let net = Net::new()?;
+        let server = server(&net, Load::Library, "epoll", &[])?;
+        let mut client = Talker::start_through(&net, Load::Library, container, &[LOCAL, &port()])?;
+        client.exchange(3_000_000)?;
+        let accelerated = counter(server.pid(), "accelerated")?;
+        println!("{container:?}: {accelerated}");
+        ensure!(accelerated == 1 || container != CONTAINERS[0], "it stays on TCP");
+        client.end()?;
+    }
+    Ok(())
+}
+
+/// Who relays from another container, or names a connection that is not its own, gets no memory and no byte.
+#[test]
+fn another_container_with_the_same_network() -> Result<()> {
+    if !is_root() || !can_contain()? {
+        return Ok(());
+    }
+    let another_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
+    for (user, reason) in [(&[][..], "peer-silent"), (&another_user[..], "uid")] {
+        let net = Net::new()?;
+        let before = [user, CONTAINERS[1]].concat();
+        let inside = |args: &[&str]| {
+            let line = [&before[1..], &[env!("CARGO_BIN_EXE_hostile")], args].concat();
+            Program::new(&net, Load::Native, before[0]).args(line).start()
+        };
+        let mut server = server(&net, Load::Library, "epoll", &[])?;
+
+        let relay = inside(&["relay", &here(), "7100"])?;
+        net.wait_listen(7100)?;
+        let mut relayed = Talker::start(&net, Load::Library, &[LOCAL, "7100"])?;
+        relayed.ensure_on_tcp(reason).with_context(|| format!("{user:?}: {:?}", relay.so_far()))?;
+        relayed.end()?;
+
+        let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
+        let mut victim = Talker::start_through(&net, Load::Library, &late, &[LOCAL, &port(), "7200"])?;
+        victim.exchange(20)?;
+        let mut thief = inside(&["foreign", &here(), "127.0.0.1:7200"])?;
+        eventually("the thief's offer", || {
+            victim.exchange(40)?;
+            ensure!(!thief.gone()?, "{:?}", thief.so_far());
+            Ok(thief.so_far().0.contains("taken"))
+        })?;
+        for _ in 0..100 {
+            victim.exchange(20_000)?;
+        }
+        println!("{user:?}: {}", thief.so_far().0.trim());
+        ensure!(user.is_empty() || thief.so_far().0.contains("not taken"), "{user:?}");
+        victim.end()?;
+        let ended = thief.wait(DEADLINE)?;
+        ensure!(ended.status.success(), "{ended}");
+        ensure!(!server.gone()?, "{:?}", server.so_far());
     }
     Ok(())
 }

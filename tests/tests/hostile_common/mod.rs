@@ -224,7 +224,7 @@ pub fn counter(pid: i32, name: &str) -> Result<u64> {
 
 fn smcrctl(args: &[&str]) -> Result<Vec<u8>> {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    let program = FOUND.get_or_init(|| library::build("smcr-admin", "smcrctl").expect("smcrctl"));
+    let program = FOUND.get_or_init(|| library::smcrctl().expect("smcrctl"));
     let out = Command::new(program).args(args).env_remove("LD_PRELOAD").output()?;
     ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     Ok(out.stdout)
