@@ -69,12 +69,23 @@ fn one_wrong_value() -> Result<()> {
     in_all_modes(&[&["field", "all"]])
 }
 
-/// Random values in random fields while traffic flows. `SMCR_TEST_SEED` repeats a run.
+/// Seeds of connections that are tried first, each time: one that has found something is added here.
+const KEPT: [u64; 4] = [1, 99, 4242, 20261122];
+/// Connections of one attack, which has a deadline.
+const AT_ONCE: u64 = 40;
+
+/// Random values in random fields while traffic flows. `SMCR_TEST_SEED` repeats a run, `SMCR_HOSTILE_CONNECTIONS` (for each way to
+/// wait) makes it longer.
 #[test]
 fn random_values() -> Result<()> {
     let seed = announced_seed();
-    in_all_modes(&[&["fuzz", &seed.to_string(), "40"]])
-        .with_context(|| format!("SMCR_TEST_SEED={seed}"))
+    let connections = std::env::var("SMCR_HOSTILE_CONNECTIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(AT_ONCE);
+    let mut attacks: Vec<_> = KEPT.iter().map(|kept| ["fuzz".into(), kept.to_string(), "2".into()]).collect();
+    for done in (0..connections).step_by(AT_ONCE as usize) {
+        attacks.push(["fuzz".into(), (seed + done).to_string(), AT_ONCE.min(connections - done).to_string()]);
+    }
+    let attacks: Vec<_> = attacks.iter().map(|line| line.each_ref().map(String::as_str)).collect();
+    in_all_modes(&attacks.iter().map(|line| &line[..]).collect::<Vec<_>>()).with_context(|| format!("SMCR_TEST_SEED={seed}"))
 }
 
 #[test]

@@ -216,6 +216,9 @@ impl Dice {
     }
 }
 
+/// Of so many connections some are reset; of a few it may be that what was written was possible.
+const MANY: u64 = 10;
+
 /// Random values in random fields while traffic flows: `fuzz ADDRESS SEED CONNECTIONS`.
 pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
     let seed: u64 = args.first().context("seed")?.parse()?;
@@ -260,7 +263,7 @@ pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
         }
     }
     println!("fuzz: {connections} connections, {writes} writes, {resets} reset");
-    ensure!(resets > 0, "nothing was ever reset: nothing was reached");
+    ensure!(resets > 0 || connections < MANY, "nothing was ever reset: nothing was reached");
     Ok(())
 }
 
