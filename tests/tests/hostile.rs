@@ -5,7 +5,7 @@
 mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attack, attack_as, attacked, attacked_when, everybody, here, hostile, hostile_as, is_root, survive};
+use hostile_common::{Talker, attack, attack_as, attacked, attacked_when, by_others, everybody, here, hostile, hostile_as, is_root, survive};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
 use smcr_tests::dice;
@@ -33,7 +33,7 @@ fn an_honest_one_is_accelerated() -> Result<()> {
 }
 
 /// What a peer of the server's user may do, another user's may as well, also one that is in a user namespace of its own.
-fn by_others(mode: &str, who: &str) -> Result<()> {
+fn all_attacks(mode: &str, who: &str) -> Result<()> {
     let seed = announced_seed().to_string();
     let attacks: &[&[&str]] = &[
         &["honest"],
@@ -45,23 +45,10 @@ fn by_others(mode: &str, who: &str) -> Result<()> {
         &["offer", "descriptors"],
         &["offer", "deaths"],
     ];
-    if is_root() { survive(mode, Some(who), attacks).with_context(|| format!("SMCR_TEST_SEED={seed}")) } else { Ok(()) }
+    survive(mode, Some(who), attacks).with_context(|| format!("SMCR_TEST_SEED={seed}"))
 }
 
-#[test]
-fn by_nobody() -> Result<()> {
-    by_others("epoll", "nobody")
-}
-
-#[test]
-fn by_root_of_a_user_namespace() -> Result<()> {
-    by_others("threads", "namespace")
-}
-
-#[test]
-fn by_nobody_of_a_user_namespace() -> Result<()> {
-    by_others("raw", "unmapped")
-}
+by_others!(all_attacks);
 
 /// One value that no honest peer can have written.
 #[test]

@@ -118,8 +118,38 @@ fn a_name_held_in_another_network_namespace() -> Result<()> {
     Ok(())
 }
 
-/// A requester names somebody else's connection: nothing of it is lost, nothing comes to the
-/// requester, and it goes on with its real peer.
+/// A requester names somebody else's connection: nothing of it is lost, nothing comes to the requester, and it goes on with its real
+/// peer. `hostile` starts the program that breaks the rules; what it has said.
+fn name_a_foreign_one<'a>(
+    net: &'a Net,
+    mut server: Running<'a>,
+    load: Load,
+    is_another_user: bool,
+    hostile: impl FnOnce(&[&str]) -> Result<Running<'a>>,
+) -> Result<String> {
+    // Announced, and too young for an offer of its own until the thief has come.
+    let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
+    let mut victim = Talker::start_through(net, load, &late, &[LOCAL, &port(), "7200"])?;
+    victim.exchange(20)?;
+    let mut thief = hostile(&["foreign", &here(), "127.0.0.1:7200"])?;
+    eventually("the thief's offer", || {
+        victim.exchange(40)?;
+        ensure!(!thief.gone()?, "{:?}", thief.so_far());
+        Ok(thief.so_far().0.contains("taken"))
+    })?;
+    for _ in 0..100 {
+        victim.exchange(20_000)?;
+    }
+    let said = thief.so_far().0.trim().to_string();
+    // Before anything is shared: a proxy could be had to prove for another user.
+    ensure!(!is_another_user || said.contains("not taken"), "{said}");
+    victim.end()?;
+    let ended = thief.wait(DEADLINE)?;
+    ensure!(ended.status.success(), "{ended}");
+    ensure!(!server.gone()?, "{:?}", server.so_far());
+    Ok(said)
+}
+
 #[test]
 fn a_foreign_connection_is_named() -> Result<()> {
     let modes = ["threads", "epoll", "raw"];
@@ -127,27 +157,10 @@ fn a_foreign_connection_is_named() -> Result<()> {
     for (mode, who) in modes.map(|mode| (mode, None)).into_iter().chain(by_others) {
         for load in Load::BOTH {
             let net = Net::new()?;
-            let mut server = server(&net, Load::Library, mode, &[])?;
-            // Announced, and too young for an offer of its own until the thief has come.
-            let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
-            let mut victim = Talker::start_through(&net, load, &late, &[LOCAL, &port(), "7200"])?;
-            victim.exchange(20)?;
-            let mut thief = hostile_as(&net, who, &["foreign", &here(), "127.0.0.1:7200"]).start()?;
-            eventually("the thief's offer", || {
-                victim.exchange(40)?;
-                ensure!(!thief.gone()?, "{:?}", thief.so_far());
-                Ok(thief.so_far().0.contains("taken"))
-            })?;
-            for _ in 0..100 {
-                victim.exchange(20_000)?;
-            }
-            println!("{mode}, {who:?}, {load:?}: {}", thief.so_far().0.trim());
-            // Before anything is shared: a proxy could be had to prove for another user.
-            ensure!(who.is_none() || thief.so_far().0.contains("not taken"), "{who:?}");
-            victim.end()?;
-            let ended = thief.wait(DEADLINE)?;
-            ensure!(ended.status.success(), "{ended}");
-            ensure!(!server.gone()?, "{:?}", server.so_far());
+            let server = server(&net, Load::Library, mode, &[])?;
+            let said = name_a_foreign_one(&net, server, load, who.is_some(), |args| hostile_as(&net, who, args).start())
+                .with_context(|| format!("{mode}, {who:?}, {load:?}"))?;
+            println!("{mode}, {who:?}, {load:?}: {said}");
         }
     }
     Ok(())
@@ -245,7 +258,7 @@ fn another_container_with_the_same_network() -> Result<()> {
             let line = [&before[1..], &[env!("CARGO_BIN_EXE_hostile")], args].concat();
             Program::new(&net, Load::Native, before[0]).args(line).start()
         };
-        let mut server = server(&net, Load::Library, "epoll", &[])?;
+        let server = server(&net, Load::Library, "epoll", &[])?;
 
         let relay = inside(&["relay", &here(), "7100"])?;
         net.wait_listen(7100)?;
@@ -253,24 +266,8 @@ fn another_container_with_the_same_network() -> Result<()> {
         relayed.ensure_on_tcp(reason).with_context(|| format!("{user:?}: {:?}", relay.so_far()))?;
         relayed.end()?;
 
-        let late = ["env", "SMCR_SWITCH_OPS=1000", "SMCR_SWITCH_BYTES=1000000"];
-        let mut victim = Talker::start_through(&net, Load::Library, &late, &[LOCAL, &port(), "7200"])?;
-        victim.exchange(20)?;
-        let mut thief = inside(&["foreign", &here(), "127.0.0.1:7200"])?;
-        eventually("the thief's offer", || {
-            victim.exchange(40)?;
-            ensure!(!thief.gone()?, "{:?}", thief.so_far());
-            Ok(thief.so_far().0.contains("taken"))
-        })?;
-        for _ in 0..100 {
-            victim.exchange(20_000)?;
-        }
-        println!("{user:?}: {}", thief.so_far().0.trim());
-        ensure!(user.is_empty() || thief.so_far().0.contains("not taken"), "{user:?}");
-        victim.end()?;
-        let ended = thief.wait(DEADLINE)?;
-        ensure!(ended.status.success(), "{ended}");
-        ensure!(!server.gone()?, "{:?}", server.so_far());
+        let said = name_a_foreign_one(&net, server, Load::Library, !user.is_empty(), inside).with_context(|| format!("{user:?}"))?;
+        println!("{user:?}: {said}");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ mod hostile_common;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, attacked, here, hostile, hostile_as, is_root};
+use hostile_common::{Talker, attacked, by_others, here, hostile, hostile_as};
 use smcr_tests::apps::PORT;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, eventually};
@@ -92,25 +92,8 @@ fn in_blocking_threads() -> Result<()> {
     nowhere("threads", None)
 }
 
-/// The claims of another user's, also of one that is in a user namespace of its own.
-fn by_others(mode: &str, who: &str) -> Result<()> {
-    if is_root() { nowhere(mode, Some(who)) } else { Ok(()) }
-}
-
-#[test]
-fn by_nobody() -> Result<()> {
-    by_others("epoll", "nobody")
-}
-
-#[test]
-fn by_root_of_a_user_namespace() -> Result<()> {
-    by_others("threads", "namespace")
-}
-
-#[test]
-fn by_nobody_of_a_user_namespace() -> Result<()> {
-    by_others("raw", "unmapped")
-}
+// The claims of another user's, also of one that is in a user namespace of its own.
+by_others!(|mode, who| nowhere(mode, Some(who)));
 
 /// A peer that asks for a ring full of bytes through TCP and reads none of them, where the kernel's
 /// buffers are smaller than the ring.

@@ -245,6 +245,34 @@ pub fn hostile_as<'a>(net: &'a Net, who: Option<&str>, args: &[&str]) -> Program
     }
 }
 
+/// Tests of what other users do (`hostile_as`), each to a server that waits in another way: `$does(mode, who)`.
+#[allow(unused_macros)]
+macro_rules! by_others {
+    ($does:expr) => {
+        #[test]
+        fn by_nobody() -> anyhow::Result<()> {
+            hostile_common::where_others_are("epoll", "nobody", $does)
+        }
+
+        #[test]
+        fn by_root_of_a_user_namespace() -> anyhow::Result<()> {
+            hostile_common::where_others_are("threads", "namespace", $does)
+        }
+
+        #[test]
+        fn by_nobody_of_a_user_namespace() -> anyhow::Result<()> {
+            hostile_common::where_others_are("raw", "unmapped", $does)
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use by_others;
+
+/// Only root can be another user.
+pub fn where_others_are(mode: &str, who: &str, does: impl Fn(&str, &str) -> Result<()>) -> Result<()> {
+    if is_root() { does(mode, who) } else { Ok(()) }
+}
+
 /// Runs it to its end, which must be a good one.
 pub fn attack(net: &Net, args: &[&str]) -> Result<String> {
     attack_as(net, None, args)
