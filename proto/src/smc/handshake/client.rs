@@ -167,9 +167,7 @@ impl Client {
                 first_contact: first_contact.map(|theirs| FirstContact {
                     direct,
                     os: self.host.os,
-                    release: theirs
-                        .release
-                        .with_features_of(offered.unwrap_or(Release::V20)),
+                    release: theirs.release.with_features_of(offered),
                     hostname: self.host.name,
                     gids: List::of(&[local.gid]),
                 }),
@@ -258,9 +256,10 @@ impl Client {
         }
     }
 
-    /// The release of the offer.
-    fn offered(&self) -> Option<Release> {
-        Some(self.proposal.as_ref()?.v2?.release)
+    /// The release of the offer; the one that names no features where it has none.
+    fn offered(&self) -> Release {
+        let offer = self.proposal.as_ref().and_then(|p| p.v2);
+        offer.map_or(Release::V20, |offer| offer.release)
     }
 
     /// Whether the server chose from what was offered. What features it names beyond that are not agreed on (`params`).

@@ -181,10 +181,9 @@ fn params(
     local: Endpoint,
     peer: Endpoint,
     peer_message: &AcceptConfirm,
-    own: Option<Release>,
+    own: Release,
 ) -> Params {
     use super::clc::accept::Form;
-    let own = own.unwrap_or(Release::V20);
     let version = match peer_message.form {
         Form::V1 { .. } => Agreed::V1,
         Form::V2 { eid, first_contact } => Agreed::V2 {

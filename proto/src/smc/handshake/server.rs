@@ -270,7 +270,7 @@ impl Server {
             accept.endpoint,
             peer,
             &confirm,
-            accept.release(),
+            accept.release().unwrap_or(Release::V20),
         );
         self.wire.deadline = None;
         if params.first_contact {
