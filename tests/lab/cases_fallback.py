@@ -4,7 +4,7 @@ import re
 import time
 
 from guests import HERE, Failed
-from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, modes, payload, said
+from lab import EID, KERNEL, MEND, PEER, PORTS, add, case, grown, modes, payload, said
 
 FORKING = f"/usr/bin/python3 {HERE}/forking.py"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
@@ -170,21 +170,21 @@ for pair in (("smcr", "kernel"), ("kernel", "smcr"), ("smcr", "smcr")):
             add(f"fallback: RoCE is blocked, and the {end} closes at once, {pair[0]} -> {pair[1]}", closed_at_once(*pair, operation, words))
 
 
-def tcp_counts(guest, *names):
+def tcp_counts(guest):
     """The kernel's own counts of TCP's extensions."""
-    names_of, values = (line.split()[1:] for line in guest.run("grep ^TcpExt: /proc/net/netstat").splitlines())
-    counts = dict(zip(names_of, map(int, values)))
-    return [counts[name] for name in names]
+    names, values = (line.split()[1:] for line in guest.run("grep ^TcpExt: /proc/net/netstat").splitlines())
+    return dict(zip(names, map(int, values)))
 
 
 def counted(lab, names, function):
     """What it shows, and by how much these counts of the server's kernel have grown meanwhile: each must."""
-    before = tcp_counts(lab.a, *names)
+    before = tcp_counts(lab.a)
     shown = function(lab)
-    more = [now - then for now, then in zip(tcp_counts(lab.a, *names), before)]
-    if not all(n > 0 for n in more):
-        raise Failed(f"{', '.join(names)} grew by {more}: {shown}")
-    return f"{shown}, {', '.join(f'{name} {n}' for name, n in zip(names, more))}"
+    growth = grown(before, tcp_counts(lab.a))
+    text = ", ".join(f"{name} {growth[name]}" for name in names)
+    if not all(growth[name] > 0 for name in names):
+        raise Failed(f"grew by {text}: {shown}")
+    return f"{shown}, {text}"
 
 
 def unseen(kind):

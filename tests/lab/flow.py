@@ -147,6 +147,13 @@ def take(sock, n, at=0, piece=65536, pause=0):
             time.sleep(pause)
 
 
+def round_trip(sock, n, at):
+    """n bytes of the stream there and back, from its offset `at` on; the next one's offset."""
+    put(sock, n, at)
+    take(sock, n, at)
+    return (at + n) % PERIOD
+
+
 def of_stream(n):
     """The first n bytes of the stream, as many as they are."""
     return (bytes(pattern(0, PERIOD)) * (n // PERIOD + 1))[:n]

@@ -1,5 +1,5 @@
 """What a client of `peer.py` does to see what single calls take: many small messages, and large ones whole. Each operation is named as it is called."""
-from flow import PERIOD, connect, get_whole, put, put_whole, show, take
+from flow import connect, get_whole, put_whole, round_trip, show
 
 
 def rally(address, port, n, rounds):
@@ -7,9 +7,7 @@ def rally(address, port, n, rounds):
     n, at = int(n), 0
     sock = connect(address, port, {"op": "echo", "n": n, "rounds": int(rounds)})
     for _ in range(int(rounds)):
-        put(sock, n, at)
-        take(sock, n, at)
-        at = (at + n) % PERIOD
+        at = round_trip(sock, n, at)
     show(sock)
     return f"{rounds} rounds of {n} bytes"
 

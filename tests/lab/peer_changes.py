@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 
-from flow import HOLD, PATIENCE, PERIOD, become, both, connect, named, named_send, opened, pattern, put, show, take, until_end
+from flow import HOLD, PATIENCE, become, both, connect, named, named_send, opened, pattern, put, round_trip, show, take, until_end
 
 
 def pings(address, port, n, seconds, stops="", over=None):
@@ -23,9 +23,7 @@ def pings(address, port, n, seconds, stops="", over=None):
     end, worst, count = time.monotonic() + float(seconds), 0.0, 0
     while time.monotonic() < end and not (over and over.is_set() or stops and select.select([sys.stdin], [], [], 0)[0]):
         began = time.monotonic()
-        put(sock, n, at)
-        take(sock, n, at)
-        at = (at + n) % PERIOD
+        at = round_trip(sock, n, at)
         worst, count = max(worst, time.monotonic() - began), count + 1
     show(sock)
     return f"{count} rounds of {n} bytes, longest {worst:.2f} s"
