@@ -7,9 +7,10 @@
 //! - [`twice`]: small programs run natively and under the library, and compared;
 //! - [`share`]: how much of a workload's payload stayed off TCP;
 //! - [`apps`]: redis, nginx and the others, started in a namespace;
-//! - [`mill`]: streams on several connections, whose ends are killed; [`census`]: what is left then;
+//! - [`mill`]: streams on several connections, whose ends are killed; [`judge`]: what the other ends must see; [`census`]: what is left then;
 //! - [`page`]: what a process showed of itself, also after its death;
 //! - [`fired`]: the faults that fired in the library's build with faults;
+//! - [`slow`]: failures that a slow machine may make;
 //! - [`dice`]: random numbers that a seed repeats.
 //!
 //! A test never asserts a time, and where acceleration is expected it asserts the share of the
@@ -20,10 +21,12 @@ pub mod census;
 pub mod dice;
 pub mod dump;
 pub mod fired;
+pub mod judge;
 pub mod library;
 pub mod mill;
 pub mod net;
 pub mod page;
 pub mod process;
 pub mod share;
+pub mod slow;
 pub mod twice;

@@ -1,9 +1,8 @@
-//! Owns: the mill (`c/mill.c`) from the outside: its two ends, its board, its deaths, and what a
-//! survivor must have seen.
+//! Owns: the mill (`c/mill.c`) from the outside: its two ends, its board, its deaths. What a survivor must have seen
+//! is `judge`'s.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,32 +11,22 @@ use tempfile::TempDir;
 
 use crate::apps::PORT;
 use crate::dump;
+pub use crate::judge::proofs_unread;
+use crate::judge::{END, goes_on, has_moved, judge};
 use crate::net::Net;
 use crate::page::{Page, Record, Totals};
 use crate::process::{Load, Program, Running};
+use crate::slow::MARK;
 use crate::twice::compile_with;
 
 /// The ways to wait; each takes other paths through the library.
 pub const MODES: [&str; 5] = ["threads", "level", "edge", "raw", "poll"];
 
-/// Connections that were reset because of a proof that stood unread, and would not have been natively.
-static PROOFS_UNREAD: AtomicU64 = AtomicU64::new(0);
-
-/// How many there were in this run.
-pub fn proofs_unread() -> u64 {
-    PROOFS_UNREAD.load(Relaxed)
-}
-
 /// How long a survivor may take until all of its connections have ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// More than the largest segment on loopback.
-const SEGMENT: u64 = 70_000;
 const HEADER: u64 = 128;
 const SIDE: u64 = 56;
-const END: u32 = 1;
-const ERROR: u32 = 1000;
-
 /// The two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
@@ -237,10 +226,11 @@ impl<'a> Mill<'a> {
         let end = Instant::now() + PATIENCE;
         while !done(self)? {
             if Instant::now() > end {
-                let stuck = self.show()?;
+                let (stuck, before) = (self.show()?, self.lines()?);
                 std::thread::sleep(Duration::from_secs(1));
+                let slow = if goes_on(&before, &self.lines()?) { MARK } else { "" };
                 let later = format!("a second later\n{}{}", self.show()?, self.net.read("net/tcp")?);
-                bail!("{what}: not within the deadline\n{stuck}{later}{}{}", self.tell_ends(), dump::all(&self.net.pids()));
+                bail!("{slow}{what}: not within the deadline\n{stuck}{later}{}{}", self.tell_ends(), dump::all(&self.net.pids()));
             }
             std::thread::sleep(Duration::from_micros(500));
         }
@@ -404,45 +394,4 @@ impl<'a> Mill<'a> {
 fn record(page: &Option<Page>, who: Who, port: u16) -> Option<Record> {
     let (local, peer) = if who == Who::Client { (port, PORT) } else { (PORT, port) };
     page.as_ref()?.find(local, peer).ok()?
-}
-
-/// Whether a line has moved, as far as its rhythm lets it (see `mill.c`).
-fn has_moved(line: usize, now: &[Side; 2], before: &[Side; 2]) -> bool {
-    const HALF: usize = 6;
-    let grew = now.iter().zip(before).any(|(n, b)| n.got > b.got);
-    grew || line % 8 == HALF && now[1].phase == 2
-}
-
-/// Whether what a survivor saw of its dead peer is what TCP shows. `page`: what the dead end's page shows. A proof
-/// may have stood unread in its stream, of which the kernel makes a reset (docs/faults.md).
-fn judge(survivor: &Side, dead: &Side, before: &Side, page: Option<Record>) -> Result<()> {
-    let reset = ERROR + libc::ECONNRESET as u32;
-    let awaits_proof = page.is_some_and(|r| r.awaits_proof());
-    ensure!(survivor.wrong == 0 && dead.wrong == 0, "other bytes than were sent");
-    if survivor.phase == 0 || survivor.in_end == 0 {
-        return Ok(()); // never met, or the connection was refused
-    }
-    ensure!(survivor.got <= dead.offered, "more bytes than were sent");
-    let ends = [END, reset, ERROR + libc::EPIPE as u32, ERROR + libc::ENOTCONN as u32];
-    ensure!([END, reset].contains(&survivor.in_end), "recv ended with {}", survivor.in_end);
-    ensure!(ends.contains(&survivor.out_end), "send ended with {}", survivor.out_end);
-    // The error of a reset is told once: to the reader, or to the writer beside it.
-    let was_reset = survivor.in_end == reset || survivor.out_end == reset;
-    if !was_reset {
-        ensure!(survivor.got >= dead.sent, "{} bytes are lost before an orderly end", dead.sent - survivor.got);
-    }
-    if !awaits_proof && dead.phase != 0 && survivor.offered <= dead.got {
-        ensure!(!was_reset, "a reset although the dead end had read everything");
-    }
-    if awaits_proof && was_reset && survivor.offered <= dead.got {
-        PROOFS_UNREAD.fetch_add(1, Relaxed);
-    }
-    // Less than a segment may have waited for an acknowledgement. Through TCP more may have been on its way: who
-    // dies before it comes has left nothing unread, and the survivor gets an end, and EPIPE when it has come.
-    let through_tcp = page.is_none_or(|r| r.rx_switches.is_multiple_of(2));
-    let came_late = through_tcp && survivor.out_end == ERROR + libc::EPIPE as u32;
-    if dead.phase != 0 && dead.out_end == 0 && before.sent > dead.asked.max(dead.got) + SEGMENT {
-        ensure!(was_reset || came_late, "no reset although the dead end left bytes unread");
-    }
-    Ok(())
 }

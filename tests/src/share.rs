@@ -5,6 +5,7 @@ use anyhow::{Result, ensure};
 
 use crate::net::{Lo, Net};
 use crate::process::{Load, flipping};
+use crate::slow::only_slow;
 
 /// What a workload moved and what of it was seen on `lo`.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +30,15 @@ impl Share {
         if flipping() {
             return Ok(());
         }
-        ensure!(
-            self.lo.bytes * 20 <= self.payload,
-            "{what}: not accelerated: {} bytes in {} packets on lo for {} bytes of payload ({:.1} %)",
-            self.lo.bytes,
-            self.lo.packets,
-            self.payload,
-            self.percent()
-        );
+        if self.lo.bytes * 20 > self.payload {
+            return Err(only_slow(format!(
+                "{what}: not accelerated: {} bytes in {} packets on lo for {} bytes of payload ({:.1} %)",
+                self.lo.bytes,
+                self.lo.packets,
+                self.payload,
+                self.percent()
+            )));
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use smcr_tests::mill::{MODES, Mill, Plan, Who};
 use smcr_tests::net::Net;
 use smcr_tests::page::Totals;
 use smcr_tests::process::{Load, Program};
+use smcr_tests::slow::MARK;
 use smcr_tests::twice::{self, Ends, compile_with};
 use tempfile::TempDir;
 
@@ -76,8 +77,8 @@ fn go_on_between(strangers: bool, delay: u64, fail: u64) -> Result<()> {
             totals += mill.totals(Who::Client)?;
         }
         println!("{}\n{}\n{}", fired.show(Event::Passed)?, fired.show(Event::Late)?, fired.show(Event::Failed)?);
-        ensure!(delay == 0 || fired.sum(Event::Late)? > 0, "nothing was late");
-        ensure!(fail == 0 || fired.sum(Event::Failed)? > 0, "nothing failed");
+        ensure!(delay == 0 || fired.sum(Event::Late)? > 0, "{MARK}nothing was late");
+        ensure!(fail == 0 || fired.sum(Event::Failed)? > 0, "{MARK}nothing failed");
         if fail < CERTAIN {
             totals.ensure_in_memory("lines", 2, 100_000)?;
         } else {
@@ -418,7 +419,7 @@ fn death_at_each_step() -> Result<()> {
                     // The mill has nobody who hands a connection over.
                 } else {
                     let time = if *name == "EndMarked" { Duration::from_secs(1) } else { PATIENCE };
-                    ensure!(dies(dice, step, *who, 1, time)?, "{who:?} has never passed {name}");
+                    ensure!(dies(dice, step, *who, 1, time)?, "{MARK}{who:?} has never passed {name}");
                     died.push(name.to_string());
                 }
             }
