@@ -2,7 +2,8 @@
 # make test    arrows, protocol, command line, every case natively and under the library, programs, and a few cases of the lab
 # make test-programs, test-hostile    the longer ones
 # make flip    the suites with connections that move between memory and TCP at random bytes, FLIP bytes apart on average (SEED repeats it)
-# make soak    streams, redis and nginx with ends that die, drains and switches, with checksums, for SECS seconds (SEED repeats it)
+# make soak    streams, redis and nginx with ends that die, drains, switches and faults inside, with checksums, for SECS seconds (SEED repeats it)
+# make faults  faults inside the library, ROUNDS times for each kind and death at each step
 # make kills   ends of streams, redis and nginx that die, ROUNDS times for each way of waiting: some minutes for 100
 # make churn   10,000 connections that open and close for SECS seconds, natively and under the library
 # make memcheck    cases and programs under valgrind, with the library at both ends
@@ -23,7 +24,7 @@ SECS ?= 600
 # Deaths for each pair of ends.
 ROUNDS ?= 100
 
-.PHONY: build test soak kills churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak kills faults churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -66,6 +67,13 @@ kills: build
 	        $(CARGO) test -p smcr-tests --test $$t -- --nocapture >target/$$t.log 2>&1 || { tail -40 target/$$t.log; exit 1; }; \
 	    grep -E 'times,|deaths|test result' target/$$t.log; \
 	done
+
+# The log is in target/faults.log.
+faults: build
+	@tests/deps.sh test
+	@TMPDIR=/dev/shm SMCR_FAULT_ROUNDS=$(ROUNDS) $(if $(SEED),SMCR_TEST_SEED=$(SEED)) $(CARGO) test -p smcr-tests --test faults -- --nocapture \
+	    >target/faults.log 2>&1 || { tail -40 target/faults.log; exit 1; }
+	@grep -E 'ends died|bytes with faults|test result' target/faults.log
 
 churn: build
 	SMCR_CHURN_SECS=$(SECS) $(CARGO) test -p smcr-tests --test limits -- --nocapture thousands_come_and_go

@@ -2,6 +2,8 @@
 //! load with clients and workers that die, with checksums, for as long as asked; then the figures.
 //! `make soak SECS=600 SEED=1`. Without SMCR_SOAK_SECS it does nothing.
 
+mod soak_streams;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,14 +12,14 @@ use nix::sys::signal::Signal;
 use smcr_tests::apps::{FILES, benchmark_ends, LONG, Nginx, PORT, Redis, info, noise, signal, workers};
 use smcr_tests::census::{self, Census};
 use smcr_tests::dice::{self, Dice};
+use smcr_tests::fired::{Event, Fired};
 use smcr_tests::library;
-use smcr_tests::mill::{Death, MODES, Mill, Plan, Who, proofs_unread};
+use smcr_tests::mill::proofs_unread;
 use smcr_tests::net::Net;
 use smcr_tests::page::{Page, Pages, Totals};
 use smcr_tests::process::{Load, Program, eventually, which};
+use soak_streams::streams;
 use tempfile::TempDir;
-
-const LINES: usize = 8;
 
 #[derive(Default, Debug)]
 struct Figures {
@@ -29,6 +31,10 @@ struct Figures {
     bytes: u64,
     benchmarks: u64,
     fetches: u64,
+    /// Mills of the build with faults, and what it did to them.
+    faulty: u64,
+    late: u64,
+    failed: u64,
     /// What survivors of streams, and servers of redis that died, had in memory.
     streams: Totals,
     servers: Totals,
@@ -84,72 +90,6 @@ impl Control {
         }
         Ok(())
     }
-}
-
-/// Some rounds of one mill; the survivor's holdings are compared.
-fn streams(dice: &mut Dice, control: &Control, figures: &mut Figures) -> Result<()> {
-    let net = Net::new()?;
-    let victim = *dice.pick(&[Who::Client, Who::Server]);
-    let survivor = victim.other();
-    let env = control.env().map(|(name, value)| (None, name, value));
-    let plan = Plan {
-        client: (Load::Library, dice.pick(&MODES).to_string()),
-        server: (Load::Library, dice.pick(&MODES).to_string()),
-        lines: LINES,
-        seed: dice.roll(1_000_000),
-        env: env.to_vec(),
-    };
-    let what = format!("{victim:?} of {plan:?}");
-    let mut mill = Mill::new(&net, plan)?;
-    // The survivor as it is when nobody is at the other end.
-    let alone = |mill: &mut Mill| -> Result<Census> {
-        mill.begin()?;
-        mill.await_moved(1_000_000)?;
-        mill.await_in_memory(200_000)?;
-        mill.end()?;
-        mill.die(victim, Death::Kill)?;
-        Census::of(mill.pid(survivor)?)
-    };
-    // A reader and a writer of each line.
-    let before = alone(&mut mill).with_context(|| what.clone())?.with_eventfds_of_a_peer(2 * LINES);
-    figures.deaths[0] += 1;
-    for _ in 0..16 {
-        mill.begin()?;
-        if dice.roll(4) > 0 {
-            mill.await_moved(dice.roll(2_000_000)).with_context(|| what.clone())?;
-        }
-        if dice.roll(8) == 0 {
-            mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(50)))
-                .with_context(|| what.clone())?;
-            figures.pauses += 1;
-        }
-        control.disturb(&net, dice, figures)?;
-        let longest = *dice.pick(&[1_000, 20_000, 300_000]);
-        std::thread::sleep(Duration::from_micros(dice.roll(longest)));
-        if dice.roll(5) == 0 {
-            figures.bytes += mill.moved()?;
-            mill.end().with_context(|| what.clone())?;
-        } else {
-            mill.die(victim, *dice.pick(&Death::ALL)).with_context(|| what.clone())?;
-            figures.deaths[0] += 1;
-            figures.bytes += mill.moved()?;
-        }
-    }
-    // The descriptors of one dead peer may stay until the next one comes; a leak stays for ever.
-    let mut leaks = Vec::new();
-    for _ in 0..3 {
-        let after = alone(&mut mill).with_context(|| what.clone())?;
-        figures.deaths[0] += 1;
-        leaks = after.leaked_since(&before, 3, 4096);
-        if leaks.is_empty() {
-            break;
-        }
-    }
-    mill.ensure_in_memory(survivor, 4, 200_000).with_context(|| what.clone())?;
-    figures.streams += mill.totals(survivor)?;
-    figures.leaks.extend(leaks.iter().map(|l| format!("{what}: {l}")));
-    drop(mill);
-    census::await_no_names(&net)
 }
 
 fn redis(redis: &Redis, value: &[u8], control: &Control, dice: &mut Dice, figures: &mut Figures) -> Result<()> {
@@ -310,13 +250,14 @@ fn grown(samples: &[Sample]) -> Vec<String> {
 
 fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     let mut dice = Dice::new(seed);
-    let begin = Instant::now();
     let control = Control::new()?;
     for (name, value) in control.env() {
         // SAFETY: this test is alone in its program, and the harness beside it reads none of these.
         unsafe { std::env::set_var(name, value) };
     }
-    let (files, pinned) = (census::files(), census::pinned());
+    library::with_faults()?; // built before the clock runs
+    let fired = Fired::new()?;
+    let (begin, files, pinned) = (Instant::now(), census::files(), census::pinned());
     let (net_r, net_n) = (Net::new()?, Net::new()?);
     control.run(&net_r, &["enable", "--user"])?;
     let server = Redis::start(&net_r, Load::Library)?;
@@ -329,8 +270,9 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
             0 | 1 => redis(&server, &value, &control, &mut dice, figures).context("redis")?,
             2 => redis_server(&mut dice, figures).context("redis-server")?,
             3 => nginx(&web, &mut pages, &control, &mut dice, figures).context("nginx")?,
-            _ => streams(&mut dice, &control, figures).context("streams")?,
+            _ => streams(&mut dice, &control, &fired, figures).context("streams")?,
         }
+        (figures.late, figures.failed) = (fired.sum(Event::Late)?, fired.sum(Event::Failed)?);
         // Once both have warmed up.
         let due = begin.elapsed().as_secs() / 30 > samples.len() as u64;
         if due && figures.benchmarks >= 3 && figures.fetches >= 3 {
@@ -346,6 +288,7 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     let (of_redis, of_nginx) = (Totals::of(server.pid())?, pages.totals()?);
     of_redis.ensure_in_memory("clients of redis", figures.benchmarks / 2, 10_000 * (figures.benchmarks / 2))?;
     of_nginx.ensure_in_memory("clients of nginx", figures.fetches / 4, 10_000 * (figures.fetches / 4))?;
+    ensure!(figures.faulty == 0 || figures.late > 0 && figures.failed > 0, "no fault fired: {}", fired.show(Event::Passed)?);
     figures.servers.ensure_in_memory("clients of redis-servers that died", figures.deaths[2] / 2, figures.deaths[2] / 2)?;
     server.stop()?;
     web.stop()?;
