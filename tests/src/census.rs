@@ -84,8 +84,34 @@ pub fn names(net: &Net) -> Result<usize> {
     Ok(net.read("net/unix")?.lines().filter(|l| l.contains("@smcr") || l.contains("@@smcr")).count())
 }
 
+/// What is left in the system beside processes and their namespaces: files in the usual places, pinned BPF objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct System {
+    pub files: Vec<String>,
+    pub pinned: Vec<String>,
+}
+
+impl System {
+    pub fn now() -> System {
+        System { files: files(), pinned: pinned() }
+    }
+
+    /// Nothing more is there than was then. Other tests beside this one may have theirs for a moment.
+    pub fn ensure_same(&self) -> Result<()> {
+        let mut more = Vec::new();
+        eventually("nothing is left in the system", || {
+            let now = System::now();
+            let is_new = |was: &[String], name: &String| !was.contains(name);
+            more = now.files.into_iter().filter(|name| is_new(&self.files, name)).collect();
+            more.extend(now.pinned.into_iter().filter(|name| is_new(&self.pinned, name)));
+            Ok(more.is_empty())
+        })
+        .with_context(|| format!("files or BPF objects are left: {more:?}"))
+    }
+}
+
 /// Pinned BPF objects, all of them.
-pub fn pinned() -> Vec<String> {
+fn pinned() -> Vec<String> {
     let mut all = Vec::new();
     let mut dirs = vec![std::path::PathBuf::from("/sys/fs/bpf")];
     while let Some(dir) = dirs.pop() {
@@ -101,7 +127,7 @@ pub fn pinned() -> Vec<String> {
 }
 
 /// The library's files in the usual places.
-pub fn files() -> Vec<String> {
+fn files() -> Vec<String> {
     let temp = std::env::temp_dir();
     let dirs = ["/dev/shm".as_ref(), "/run".as_ref(), "/var/tmp".as_ref(), temp.as_path()];
     let mut all: Vec<String> = dirs

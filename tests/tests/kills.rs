@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use smcr_tests::census::{self, Census};
+use smcr_tests::census::{self, Census, System};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::mill::{Death, MODES, Mill, Plan, Who, proofs_unread};
 use smcr_tests::net::Net;
@@ -30,7 +30,7 @@ fn survive(victim: Who, mode: &str, load: Load) -> Result<()> {
 fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     let mut dice = Dice::new(seed);
     let net = Net::new()?;
-    let files = census::files();
+    let system = System::now();
     let others = *dice.pick(&MODES);
     let (client, server) = if victim == Who::Client { (others, mode) } else { (mode, others) };
     let plan = Plan {
@@ -90,8 +90,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     ensure!(leaks.is_empty(), "the survivor leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
     drop(mill);
     census::await_no_names(&net)?;
-    ensure!(census::files() == files, "files are left: {:?}", census::files());
-    Ok(())
+    system.ensure_same()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use smcr_tests::apps::{LONG, benchmark_ends, Nginx, PORT, Redis, info, noise, signal, workers};
-use smcr_tests::census::{Census, await_no_names};
+use smcr_tests::census::{Census, System, await_no_names};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::net::Net;
 use smcr_tests::page::{Page, Pages, Totals};
@@ -17,11 +17,11 @@ fn rounds() -> u64 {
     std::env::var("SMCR_KILL_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(4)
 }
 
-/// Runs a test with a seed that it prints.
+/// Runs a test with a seed that it prints; it leaves nothing in the system.
 fn seeded(test: impl FnOnce(&mut Dice) -> Result<()>) -> Result<()> {
-    let seed = dice::seed();
+    let (seed, system) = (dice::seed(), System::now());
     println!("SMCR_TEST_SEED={seed}");
-    test(&mut Dice::new(seed)).with_context(|| format!("SMCR_TEST_SEED={seed}"))
+    test(&mut Dice::new(seed)).and_then(|()| system.ensure_same()).with_context(|| format!("SMCR_TEST_SEED={seed}"))
 }
 
 fn a_while(dice: &mut Dice) {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use hostile_common::{connections, server};
 use smcr_tests::apps::PORT;
-use smcr_tests::census::{Census, await_no_names};
+use smcr_tests::census::{Census, System, await_no_names};
 use smcr_tests::dice;
 use smcr_tests::net::Net;
 use smcr_tests::page::Totals;
@@ -187,7 +187,7 @@ fn little_memory() -> Result<()> {
 }
 
 fn churn(load: Load, connections: u32, secs: u32) -> Result<()> {
-    let net = Net::new()?;
+    let (net, system) = (Net::new()?, System::now());
     let program = compile_with("cc", "churn", &["churn.c"], &["-O1", "-g", "-pthread"])?;
     let seed = dice::seed();
     let port = PORT.to_string();
@@ -222,7 +222,8 @@ fn churn(load: Load, connections: u32, secs: u32) -> Result<()> {
     println!("server before {before:?}\nserver after  {:?}", Census::of(server.pid())?);
     ensure!(leaks.is_empty(), "the server leaks: {leaks:?}");
     drop(server);
-    await_no_names(&net)
+    await_no_names(&net)?;
+    system.ensure_same()
 }
 
 #[test]

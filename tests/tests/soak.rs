@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use smcr_tests::apps::{FILES, benchmark_ends, LONG, Nginx, PORT, Redis, info, noise, signal, workers};
-use smcr_tests::census::{self, Census};
+use smcr_tests::census::{self, Census, System};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::fired::{Event, Fired};
 use smcr_tests::library;
@@ -167,6 +167,7 @@ struct Sample {
     /// What redis-server and nginx have had in memory until now.
     moved: [Totals; 2],
     names: [usize; 2],
+    system: System,
     /// Allocated in redis-server, but not by redis (bytes).
     foreign: u64,
     /// Anonymous memory of redis-server outside its allocator (KiB).
@@ -190,6 +191,7 @@ impl Sample {
             workers: held,
             moved: [Totals::of(server.pid())?, pages.totals()?],
             names: [census::names(server.net)?, census::names(web.net)?],
+            system: System::now(),
         })
     }
 
@@ -209,8 +211,8 @@ impl Sample {
             self.workers,
             self.moved,
             self.names,
-            census::files().len(),
-            census::pinned().len(),
+            self.system.files.len(),
+            self.system.pinned.len(),
         )
     }
 }
@@ -257,7 +259,7 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
     }
     library::with_faults()?; // built before the clock runs
     let fired = Fired::new()?;
-    let (begin, files, pinned) = (Instant::now(), census::files(), census::pinned());
+    let (begin, system) = (Instant::now(), System::now());
     let (net_r, net_n) = (Net::new()?, Net::new()?);
     control.run(&net_r, &["enable", "--user"])?;
     let server = Redis::start(&net_r, Load::Library)?;
@@ -296,9 +298,7 @@ fn run(seed: u64, time: Duration, figures: &mut Figures) -> Result<()> {
         census::await_no_names(net)?;
     }
     ensure!(figures.leaks.is_empty(), "leaks: {:?}", figures.leaks);
-    ensure!(census::files() == files, "files are left: {:?}", census::files());
-    ensure!(census::pinned() == pinned, "BPF objects are left: {:?}", census::pinned());
-    Ok(())
+    system.ensure_same()
 }
 
 #[test]
