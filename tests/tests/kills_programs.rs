@@ -1,4 +1,4 @@
-//! redis and nginx with ends that are killed under load, again and again: whoever survives serves on, gives
+//! redis and nginx with ends that are killed, crash or are asked to end under load, again and again: whoever survives serves on, gives
 //! right bytes, and holds nothing more than before; clients of a server that died end, as natively.
 //! `SMCR_TEST_SEED` repeats a run, `SMCR_KILL_ROUNDS` makes it longer.
 
@@ -29,14 +29,21 @@ fn a_while(dice: &mut Dice) {
     std::thread::sleep(Duration::from_micros(dice.roll(longest)));
 }
 
-/// Kills it, in one of the ways that leave it no word to say, and waits for its end.
+/// Ways to end a client: without a word, by a crash, and by what it might answer. (SIGQUIT may be ignored, as whoever runs the tests wished.)
+const WAYS: [&[Signal]; 4] = [&[Signal::SIGKILL], &[Signal::SIGSTOP, Signal::SIGKILL], &[Signal::SIGSEGV], &[Signal::SIGTERM]];
+/// Ways to end redis-server: it says something at a crash, and closes all connections when it is asked to end.
+const SERVER_WAYS: [Signal; 3] = [Signal::SIGKILL, Signal::SIGSEGV, Signal::SIGTERM];
+/// Ways to end a worker of nginx: at SIGTERM it leaves at once, at SIGQUIT it serves the requests that it has.
+const WORKER_WAYS: [Signal; 4] = [Signal::SIGKILL, Signal::SIGSEGV, Signal::SIGTERM, Signal::SIGQUIT];
+
+/// Ends it in one of these ways, and waits for its end.
 fn kill(mut victim: Running, dice: &mut Dice) -> Result<()> {
-    if dice.roll(3) == 0 {
-        victim.signal(Signal::SIGSTOP)?;
+    let way = *dice.pick(&WAYS);
+    for signal in way {
+        victim.signal(*signal)?;
         std::thread::sleep(Duration::from_millis(dice.roll(10)));
     }
-    victim.signal(Signal::SIGKILL)?;
-    victim.await_end(LONG)
+    victim.await_end(LONG).with_context(|| format!("{way:?}"))
 }
 
 fn traffic<'a>(redis: &Redis<'a>, dice: &mut Dice) -> Result<Running<'a>> {
@@ -99,15 +106,17 @@ fn redis_servers_die() -> Result<()> {
             })?;
             a_while(dice);
             let page = Page::of(redis.pid())?;
-            signal(redis.pid(), Signal::SIGKILL)?;
-            circles[round as usize % 2] += u32::from(benchmark_ends(traffic)?);
+            // Both in each way, if there are rounds for it.
+            let way = SERVER_WAYS[round as usize / 2 % SERVER_WAYS.len()];
+            signal(redis.pid(), way)?;
+            circles[round as usize % 2] += u32::from(benchmark_ends(traffic).with_context(|| format!("{way}, {load:?}"))?);
             let ended = blocked.wait(LONG).context("redis-cli")?;
             if let Some(page) = page {
                 let one = page.totals()?;
                 ensure!(load == Load::Library, "a page natively");
                 totals += one;
             }
-            ensure!(ended.err.contains("closed") || ended.out.contains("closed"), "{ended}");
+            ensure!(ended.err.contains("closed") || ended.out.contains("closed"), "{way}, {load:?}: {ended}");
             drop(redis);
             await_no_names(&net)?;
         }
@@ -138,7 +147,7 @@ fn nginx_workers_die() -> Result<()> {
                 all.iter().try_for_each(|pid| pages.keep(*pid))?;
                 if !all.is_empty() {
                     // It may have ended by itself in between.
-                    let _ = signal(*dice.pick(&all), Signal::SIGKILL);
+                    let _ = signal(*dice.pick(&all), *dice.pick(&WORKER_WAYS));
                 }
             }
             let ended = wrk.wait(LONG)?;
