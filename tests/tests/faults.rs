@@ -3,6 +3,8 @@
 //! whole; and when an end dies, the other one sees what TCP would have shown.
 //! `SMCR_TEST_SEED` repeats a run, `SMCR_FAULT_ROUNDS` makes it longer.
 
+mod faults_back;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,7 +16,7 @@ use smcr_tests::net::Net;
 use smcr_tests::page::Totals;
 use smcr_tests::process::{Load, Program};
 use smcr_tests::slow::MARK;
-use smcr_tests::twice::{self, Ends, compile_with};
+use smcr_tests::twice::compile_with;
 use tempfile::TempDir;
 
 const LINES: usize = 8;
@@ -316,48 +318,6 @@ fn a_sender_that_leaves_before_it_rings() -> Result<()> {
     met("leaves", "rung_byte", UNCOUNTED, 300).context("a byte that is sent and not counted")
 }
 
-/// The peer dies, with bytes unread in its ring, when a sender has left the ring and is about to send through TCP: whose kernel sees
-/// an end first, and then a reset that the sender itself brought about.
-#[test]
-fn death_behind_a_way_back() -> Result<()> {
-    const BACK_MARKED: u32 = 17;
-    let cases = twice::cases("death.c")?.into_iter().filter(|c| c.name.starts_with("survivor_in_send"));
-    let mut n = 0;
-    for case in cases {
-        held_on_the_way_back(&case, Some("262144,1"), BACK_MARKED, 500)?;
-        n += 1;
-    }
-    ensure!(n == 4, "{n} cases");
-    Ok(())
-}
-
-/// A handler would leave a sender by a jump when its peer has called it back to TCP, and what it owes is noted, but not the way back.
-#[test]
-fn a_jump_on_the_way_back() -> Result<()> {
-    let cases = twice::cases("leaving.c")?;
-    let case = cases.iter().find(|c| c.name == "called_back").context("the case")?;
-    const GATE_CLOSED: u32 = 16;
-    held_on_the_way_back(case, None, GATE_CLOSED, 300)
-}
-
-/// `case`, in which `step` of each way back takes so long, ends as natively.
-fn held_on_the_way_back(case: &twice::Case, flip: Option<&str>, step: u32, ms: u32) -> Result<()> {
-    let lib = library::with_faults()?;
-    let native = case.run(Ends::Neither)?;
-    case.ensure_sound(&native)?;
-    let fired = Fired::new()?;
-    let got = case.run_with(Ends::Both, &|program| {
-        let program = program.env(fired::VARIABLE, fired.path());
-        let program = program.env("LD_PRELOAD", lib).env("SMCR_HOLD", format!("{step},{ms}"));
-        match flip {
-            Some(flip) => program.env("SMCR_FLIP", flip),
-            None => program,
-        }
-    })?;
-    ensure!(got.transcript == native.transcript, "{}\n---\n{}{}", native.transcript, got.transcript, got.notes);
-    fired.ensure(step as usize, Event::Held)
-}
-
 /// The ends that pass a step in a mill, and what brings them there: a variable, and how the peer waits.
 fn way_to(step: usize) -> (&'static [Who], Option<(&'static str, &'static str)>, Option<&'static str>) {
     const BOTH: &[Who] = &[Who::Client, Who::Server];
@@ -406,6 +366,9 @@ fn death_at_each_step() -> Result<()> {
     seeded(|dice| {
         let mut died = Vec::new();
         for (step, name) in STEPS.iter().enumerate().take(DEADLY) {
+            if *name == "RequestTaken" {
+                continue; // no mill hands a connection over: faults_back
+            }
             let (ends, ..) = way_to(step);
             let one = [*dice.pick(ends)];
             for who in if rounds() > 3 { ends } else { &one[..] } {
@@ -415,8 +378,6 @@ fn death_at_each_step() -> Result<()> {
                 // A later pass may not come.
                 if later && dies(dice, step, *who, nth, Duration::from_millis(300))? {
                     died.push(format!("{name} later"));
-                } else if *name == "RequestTaken" {
-                    // The mill has nobody who hands a connection over.
                 } else {
                     let time = if *name == "EndMarked" { Duration::from_secs(1) } else { PATIENCE };
                     ensure!(dies(dice, step, *who, 1, time)?, "{MARK}{who:?} has never passed {name}");
