@@ -151,10 +151,21 @@ fn explain_connection(c: &Connection, places: &Places) -> String {
     for line in sentence(s.reason).lines() {
         text += &format!("  {line}\n");
     }
+    if s.peer_diagnosis != 0 {
+        text += &format!("  the peer's own reason: {}", in_the_peers_words(s.peer_diagnosis));
+    }
     if let Some(more) = about_settings(s.reason, places) {
         text += &format!("  {more}\n");
     }
     text
+}
+
+/// What a peer says by its Decline; of a code that is not in the table, the number.
+fn in_the_peers_words(code: u32) -> String {
+    match Reason::from_code(code) {
+        Some(_) => sentence(code).replace("  what to change: ", "    what to change: "),
+        None => format!("{code:08x}, a code that this version does not know\n"),
+    }
 }
 
 /// The value behind a reason that a setting gives, and where it comes from.

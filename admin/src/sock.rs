@@ -8,8 +8,12 @@ use smcr_proto::reason::Reason;
 
 use crate::cli::{Medium, SockArgs};
 use crate::fail::usage;
+use crate::family::{Socket, reason_word};
 use crate::out::{self, Colour, Table};
 use crate::scan::{Connection, Host};
+
+/// The reason behind which the peer's own one stands.
+const DECLINED: u32 = Reason::SmcDeclined.code();
 
 pub fn run(args: &SockArgs) -> anyhow::Result<()> {
     let filter = Filter::new(args)?;
@@ -140,7 +144,7 @@ fn table(found: &[Connection], detail: bool) -> String {
         let mut row = vec![
             s.state_word(),
             s.mode_word(),
-            reason_cell(s.reason, &s.reason_word()),
+            reason_cell(s),
             address(c.local),
             address(c.peer),
             c.user.pid.to_string(),
@@ -199,12 +203,15 @@ fn colour_states(text: &str) -> String {
     coloured
 }
 
-fn reason_cell(code: u32, word: &str) -> String {
-    match code {
+fn reason_cell(s: &Socket) -> String {
+    let word = s.reason_word();
+    match s.reason {
         0 => "-".into(),
+        // As smc-tools show both numbers.
+        DECLINED if s.peer_diagnosis != 0 => format!("{word}/{:08x}", s.peer_diagnosis),
         // The label of an SMC reason has its number in it.
-        _ if word.starts_with("SMC") => word.into(),
-        _ => format!("{word} ({code})"),
+        _ if word.starts_with("SMC") => word,
+        code => format!("{word} ({code})"),
     }
 }
 
@@ -224,11 +231,12 @@ fn role(role: u32) -> &'static str {
 /// A connection with every field, for programs.
 pub fn as_json(c: &Connection) -> Value {
     let s = &c.socket;
-    let sentence = Reason::from_code(s.reason).map(Reason::text);
+    let why = |code| json!({ "code": code, "name": reason_word(code), "text": Reason::from_code(code).map(Reason::text) });
     json!({
         "state": s.state_word(),
         "mode": s.mode_word(),
-        "reason": { "code": s.reason, "name": s.reason_word(), "text": sentence },
+        "reason": why(s.reason),
+        "peer_diagnosis": (s.peer_diagnosis != 0).then(|| why(s.peer_diagnosis)),
         "local": c.local.map(|a| a.to_string()),
         "peer": c.peer.map(|a| a.to_string()),
         "pid": c.user.pid,

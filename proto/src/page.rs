@@ -130,6 +130,8 @@ pub mod socket {
     pub const PEER_ADDR: usize = 88;
     /// u32: sends and receives before memory, or since it stays on TCP.
     pub const TCP_OPS: usize = 120;
+    /// u32: the code of the Decline by which the peer refused SMC ([`crate::smc::diagnosis`]), 0 without one.
+    pub const PEER_DIAGNOSIS: usize = 204;
     /// u64: payload bytes sent through memory (the producer cursor).
     pub const MEM_TX: usize = 256;
     /// u64: the peer's consumer cursor as last seen (MEM_TX minus this is in flight).

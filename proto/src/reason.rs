@@ -195,7 +195,7 @@ reasons! {
     /// SMC diagnosis: out of sync.
     SmcOutOfSync = 0x0400_0000, "SMC 04000000", "the ends disagree on whether this is their first contact; the next connection begins anew", "nothing: the next connection begins anew";
     /// SMC diagnosis: peer declined.
-    SmcDeclined = 0x0500_0000, "SMC 05000000", "the peer declined; its own reason is the peer diagnosis", "smcrctl explain with the peer diagnosis";
+    SmcDeclined = 0x0500_0000, "SMC 05000000", "the peer declined; its own reason is the peer diagnosis", "what the peer diagnosis says: smcrctl sock has it behind the reason, smcrctl explain PID/FD in words";
     /// SMC diagnosis: internal.
     SmcInternal = 0x0999_0000, "SMC 09990000", "an internal error of one end", "look at the log (SMCR_LOG=info; dmesg at a kernel peer), and report it";
     /// SMC diagnosis: RMB refused.

@@ -34,6 +34,8 @@ pub struct Process {
 pub struct Socket {
     pub state: u32,
     pub reason: u32,
+    /// Code of the peer's Decline, 0 without one.
+    pub peer_diagnosis: u32,
     pub process: u32,
     pub fd: i32,
     pub cookie: u64,
@@ -114,6 +116,7 @@ impl Socket {
         Some(Socket {
             state: if is_back { State::Tcp as u32 } else { state },
             reason: b.u32(socket::REASON),
+            peer_diagnosis: b.u32(socket::PEER_DIAGNOSIS),
             process: b.u32(socket::PROCESS),
             fd: b.u32(socket::FD) as i32,
             cookie: b.u64(socket::COOKIE),

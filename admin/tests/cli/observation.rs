@@ -296,6 +296,38 @@ fn reasons_are_explained() {
     }
 }
 
+/// What the peer has said by its Decline.
+#[test]
+fn a_peer_that_declined_has_its_own_reason() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    let pid = fake.pid().to_string();
+    let looks = |reason, code: u32| {
+        let at = fake.page.socket(0, FD, State::Tcp, reason, [0, 0], Some((fake.local, fake.peer)));
+        fake.page.word(at + socket::PEER_DIAGNOSIS, code);
+        let table = bed.ok(&["sock", "-p", &pid]).lines().last().unwrap().to_string();
+        let all = json(&bed, &["sock", "-p", &pid, "--json"]);
+        (table, all[0]["peer_diagnosis"].clone(), bed.ok(&["explain", &format!("{pid}/{FD}")]))
+    };
+    let (table, said, text) = looks(0x0500_0000, 0x0303_0002);
+    assert!(table.starts_with("TCP    tcp   SMC 05000000/03030002  "), "{table}");
+    assert_eq!((&said["code"], &said["name"]), (&0x0303_0002.into(), &"SMC 03030002".into()), "{said}");
+    assert_eq!(said["text"], Reason::SmcNoRdma.text());
+    assert!(text.contains("  SMC 05000000: the peer declined"), "{text}");
+    let of_peer = format!("  the peer's own reason: SMC 03030002: {}\n    what to change: {}\n", Reason::SmcNoRdma.text(), Reason::SmcNoRdma.mend());
+    assert!(text.contains(&of_peer), "{text}");
+    // A code that nobody here knows is its number.
+    let (table, said, text) = looks(0x0500_0000, 0x0303_0042);
+    assert!(table.contains(" SMC 05000000/03030042 "), "{table}");
+    assert_eq!((&said["code"], &said["text"]), (&0x0303_0042.into(), &Value::Null), "{said}");
+    assert!(text.contains("  the peer's own reason: 03030042, a code that this version does not know\n"), "{text}");
+    // A library of before keeps none; nor has a connection one that was declined here.
+    for reason in [0x0500_0000, 0x0101_0000] {
+        let (table, said, text) = looks(reason, 0);
+        assert!(table.contains(&format!(" SMC {reason:08x} ")), "{table}");
+        assert!(said.is_null() && !text.contains("the peer's own reason"), "{said} {text}");
+    }
+}
+
 /// The table of reasons in docs/operating.md has every reason of the library's own, by number and name.
 #[test]
 fn each_reason_has_its_line_in_the_manual() {

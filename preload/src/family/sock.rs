@@ -99,6 +99,8 @@ pub struct Sock {
     pub next_bytes: AtomicU64,
     /// Goes up before and after connect(2) with AF_UNSPEC: a call that waited across that has nothing to do with the next connection.
     pub disconnects: AtomicU32,
+    /// Code of the peer's Decline, 0 without one. For smcrctl: it stands in what was padding, which is 0 in records of older libraries.
+    pub peer_diagnosis: AtomicU32,
     /// Sending half, at 256.
     pub tx: Half,
     /// Receiving half, at 448.
@@ -170,6 +172,7 @@ const _: () = assert!(offset_of!(Sock, bells_tx) == field::BELLS_TX);
 const _: () = assert!(offset_of!(Sock, names) == field::FAMILY);
 const _: () = assert!(offset_of!(Sock, local) == field::LOCAL_ADDR);
 const _: () = assert!(offset_of!(Sock, remote) == field::PEER_ADDR);
+const _: () = assert!(offset_of!(Sock, peer_diagnosis) == field::PEER_DIAGNOSIS);
 const _: () = assert!(offset_of!(Sock, tx) == field::MEM_TX);
 const _: () = assert!(offset_of!(Sock, rx) == field::MEM_RX);
 const _: () = assert!(offset_of!(Sock, sizes) == field::TX_SIZES);

@@ -343,4 +343,37 @@ mod tests {
             assert_eq!(spoilt, Some(u32::from(!is_declined)));
         }
     }
+
+    #[test]
+    fn the_code_by_which_the_peer_declines_is_kept() {
+        for by_peer in [true, false] {
+            let tcp = ended();
+            let (place, id, s) = lock::with(|all| {
+                let place = rig::group(all, Role::Client, 1);
+                let id = rig::connection(all, place);
+                (place, id, rig::slot(all, id).sock().unwrap())
+            })
+            .unwrap();
+            let client = if by_peer {
+                let (_, mut client, _) = accepted(true);
+                let said = Decline::new(rig::peer(2).peer_id, Diagnosis(0x0303_0042)).emit();
+                assert_eq!(client.handle_bytes(&said[..HEADER_LEN]) + client.handle_bytes(&said[HEADER_LEN..]), said.len());
+                client
+            } else {
+                let (id, host) = names();
+                let mut client = Client::refusing(id, Diagnosis::MEMORY, host);
+                assert!(client.poll_transmit().is_some());
+                client
+            };
+            let mut shake = Shake::bare(s, tcp.as_raw_fd(), Some(id), RmbeSize::MIN, Peer::Smc, None);
+            shake.machine = Machine::Client(client);
+            shake.finish();
+            let kept = (s.reason.load(Relaxed), s.peer_diagnosis.load(Relaxed));
+            assert_eq!(kept, if by_peer { (Reason::SmcDeclined.code(), 0x0303_0042) } else { (Reason::SmcMemory.code(), 0) });
+            lock::with(|all| {
+                all.release(id.index);
+                all.groups[place] = None;
+            });
+        }
+    }
 }

@@ -357,6 +357,8 @@ impl Shake {
                 }
                 if !f.by_peer {
                     self.keep_ring_back();
+                } else if let Some(s) = self.sock() {
+                    s.peer_diagnosis.store(f.code.0, Relaxed);
                 }
                 self.fall_back(own.or(f.reason()).unwrap_or(Reason::SmcDeclined));
             }
