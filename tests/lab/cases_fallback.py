@@ -268,7 +268,7 @@ def kernel_without_a_device(client, server, why):
     return run
 
 
-add("fallback: a kernel server without a device declines", kernel_without_a_device("smcr", "kernel", (declined("smcr", "03030000"), "03030000/.*")))
+add("fallback: a kernel server without a device declines", kernel_without_a_device("smcr", "kernel", (declined("smcr", "03030002"), "03030002/.*")))
 add("fallback: a kernel client without a device declines", kernel_without_a_device("kernel", "smcr", ("03030000/.*", declined("smcr", "03030000"))))
 
 

@@ -114,7 +114,7 @@ class Lab:
     def looked_at(self, guest, kind, port):
         """What an end says of its connections: modes in words of libsmcr, and reasons with the peer's own behind; nothing for a plain one."""
         if kind == "smcr":
-            return [(s["mode"], s["reason"]["name"] + (f"/{s['peer_diagnosis']['code']:08x}" if s["peer_diagnosis"] else "")) for s in self.socks(guest, port)]
+            return [(s["mode"], s["reason"]["name"] + (f"/{s['peer_diagnosis']['code']:08x}" if s.get("peer_diagnosis") else "")) for s in self.socks(guest, port)]
         return [({"SMCR": "rdma", "TCP": "tcp"}.get(d["mode"], d["mode"]), f"{d.get('reason')}/{d.get('peer_diagnosis')}") for d in self.diag(guest, port)] if kind == "kernel" else []
 
     def on_rdma(self, client, server, port=None, number=1):
