@@ -1,86 +1,10 @@
 /* Owns: what may happen to a thread inside each call that waits: a signal with and without SA_RESTART, a jump out
  * of the handler, a cancellation. The connection serves on afterwards. */
-#include "case.h"
+#include "each_call.h"
 
-static char buf[64 * KIB];
 static volatile sig_atomic_t rings;
 static void on_alarm(int s) { rings++; }
 
-typedef long (*waiter)(int fd);
-
-/* ---- calls that wait for three bytes ---- */
-
-static struct iovec three = {buf, 3};
-static long w_recv(int fd) { return recv(fd, buf, 3, 0); }
-static long w_read(int fd) { return read(fd, buf, 3); }
-static long w_readv(int fd) { return readv(fd, &three, 1); }
-static long w_recvfrom(int fd) { return recvfrom(fd, buf, 3, 0, NULL, NULL); }
-static long w_recvmsg(int fd) { return recvmsg(fd, &(struct msghdr){.msg_iov = &three, .msg_iovlen = 1}, 0); }
-static long w_recvmmsg(int fd) {
-    return recvmmsg(fd, &(struct mmsghdr){.msg_hdr = {.msg_iov = &three, .msg_iovlen = 1}}, 1, 0, NULL);
-}
-static long w_preadv2(int fd) { return preadv2(fd, &three, 1, -1, 0); }
-static long w_waitall(int fd) { return recv(fd, buf, 3, MSG_WAITALL); }
-static long w_peek(int fd) { return recv(fd, buf, 3, MSG_PEEK); }
-static int pipes[2];
-static long w_splice(int fd) { return splice(fd, NULL, pipes[1], NULL, 3, 0); }
-
-/* ---- calls that wait for an event ---- */
-
-static short wanted = POLLIN;
-static int set;
-static long w_poll(int fd) { return poll(&(struct pollfd){fd, wanted, 0}, 1, 20000); }
-static long w_ppoll(int fd) { return ppoll(&(struct pollfd){fd, wanted, 0}, 1, NULL, NULL); }
-static long by_sets(int fd, int p) {
-    fd_set of;
-    FD_ZERO(&of);
-    FD_SET(fd, &of);
-    fd_set *r = wanted == POLLIN ? &of : NULL, *w = r ? NULL : &of;
-    return p ? pselect(fd + 1, r, w, NULL, NULL, NULL) : select(fd + 1, r, w, NULL, NULL);
-}
-static long w_select(int fd) { return by_sets(fd, 0); }
-static long w_pselect(int fd) { return by_sets(fd, 1); }
-static struct epoll_event some[1];
-static long w_epoll_wait(int fd) { return epoll_wait(set, some, 1, -1); }
-static long w_epoll_pwait(int fd) { return epoll_pwait(set, some, 1, 20000, NULL); }
-static long w_epoll_pwait2(int fd) { return epoll_pwait2(set, some, 1, NULL, NULL); }
-
-/* ---- calls that wait for room for ten bytes ---- */
-
-static struct iovec ten = {buf, 10};
-static long w_send(int fd) { return send(fd, buf, 10, 0); }
-static long w_write(int fd) { return write(fd, buf, 10); }
-static long w_writev(int fd) { return writev(fd, &ten, 1); }
-static long w_sendto(int fd) { return sendto(fd, buf, 10, 0, NULL, 0); }
-static long w_sendmsg(int fd) { return sendmsg(fd, &(struct msghdr){.msg_iov = &ten, .msg_iovlen = 1}, 0); }
-static long w_sendmmsg(int fd) {
-    return sendmmsg(fd, &(struct mmsghdr){.msg_hdr = {.msg_iov = &ten, .msg_iovlen = 1}}, 1, 0);
-}
-static long w_pwritev2(int fd) { return pwritev2(fd, &ten, 1, -1, 0); }
-static int file;
-static long w_sendfile(int fd) { return sendfile(fd, file, &(off_t){0}, 10); }
-
-struct call {
-    const char *name;
-    waiter wait;
-};
-#define CALL(name) {#name, w_##name}
-static const struct call receives[] = {CALL(recv),     CALL(read),    CALL(readv), CALL(recvfrom), CALL(recvmsg), CALL(recvmmsg),
-                                       CALL(preadv2),  CALL(waitall), CALL(peek),  CALL(splice),   {0}},
-                         events_in[] = {CALL(poll),    CALL(ppoll),       CALL(select),      CALL(pselect), CALL(epoll_wait),
-                                        CALL(epoll_pwait), CALL(epoll_pwait2), {0}},
-                         sends[] = {CALL(send), CALL(write), CALL(writev), CALL(sendto), CALL(sendmsg), CALL(sendmmsg), CALL(pwritev2),
-                                    CALL(sendfile), {0}};
-
-/* Everything that the calls need, for this connection. */
-static int ready(int fd) {
-    MUST(pipe(pipes));
-    MUST(set = epoll_create1(0));
-    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = wanted}));
-    MUST(file = memfd_create("file", MFD_CLOEXEC));
-    MUST(ftruncate(file, 100));
-    return fd;
-}
 static void result(const char *how, const char *name, long n) {
     int e = errno;
     say("%s %s = %ld %s, rang %d", how, name, n, n < 0 ? err_name(e) : "", rings > 0);
@@ -339,6 +263,39 @@ static void full_restart_b(void) {
     meet();
 }
 
+/* A close that lingers ends by a signal, whatever the handler says, and what is sent comes all the same: by one descriptor, and by another
+ * call that closes. */
+static void close_a(void) {
+    for (int how = 0; how < 4; how++) {
+        int fd = full(), at = how < 2 ? -1 : MUST(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        on_signal(SIGALRM, on_alarm, how % 2 ? SA_RESTART : 0);
+        MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 600}, sizeof(struct linger)));
+        rings = 0;
+        tick(40, 40);
+        errno = 0;
+        long n = at < 0 ? close(fd) : dup2(at, fd);
+        tick(0, 0);
+        say("%d: %s, rang %d, errno %d", how, n < 0 ? "-1" : n == 0 ? "0" : "a number", rings > 0, n < 0 ? errno : 0);
+        if (at >= 0)
+            close(at), close(fd);
+        meet();
+        meet();
+    }
+}
+static void close_b(void) {
+    for (int how = 0; how < 4; how++) {
+        int fd = conn();
+        uint64_t all = 0;
+        ssize_t n;
+        meet();
+        while ((n = recv(fd, buf, sizeof buf, 0)) > 0)
+            all += n;
+        say("some %d, then %zd", all > 10000, n);
+        close(fd);
+        meet();
+    }
+}
+
 /* Where splice waits for the pipe, and a signal comes meanwhile: the program's handler restarts it. */
 static void *fills(void *unused) {
     usleep(200000);
@@ -403,6 +360,7 @@ const struct test tests[] = {{"eintr", eintr_a, serve_b, 0},
                              {"cancel_disabled", cancel_off_a, cancel_off_b, 0},
                              {"full_eintr", full_eintr_a, full_b, 0},
                              {"full_jump", full_jump_a, full_b, 0},
+                             {"full_close", close_a, close_b, 0},
                              {"full_cancel", full_cancel_a, full_b, 0},
                              {"pipe_restart", pipe_restart_a, pipe_restart_b, 0},
                              {"full_restart", full_restart_a, full_restart_b, SLOW},

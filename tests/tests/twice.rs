@@ -68,6 +68,7 @@ const PROGRAMS: &[&str] = &[
     "leaving_sleep",
     "cancelled",
     "waits",
+    "expires",
     "notices",
     "epoll",
     "epoll_late",
