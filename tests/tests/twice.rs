@@ -106,6 +106,7 @@ const PROGRAMS: &[&str] = &[
     "chases",
     "stdio",
     "threads",
+    "crowds",
     "withdrawn",
     "connects",
     "starts",
