@@ -48,7 +48,7 @@ static void bytes_b(int times) {
     R(recv(fd, buf, 1, 0));
 }
 
-/* A set of their own each, exclusive: somebody is told, not everybody; without it everybody is. */
+/* A set of their own each, exclusive: one of them is told; without it everybody is. */
 static void exclusive_a(void) {
     int fd = conn(), sets[WAITERS];
     pthread_t t[WAITERS];
@@ -57,7 +57,7 @@ static void exclusive_a(void) {
             sets[i] = set_of(fd, EPOLLIN | (kind ? 0 : EPOLLEXCLUSIVE));
         start(t, sets);
         int n = all_told(t);
-        say("%s: somebody %d, everybody %d", kind ? "shared" : "exclusive", n > 0, n == WAITERS);
+        say("%s: %d of %d", kind ? "shared" : "exclusive", n, WAITERS);
         R(recv(fd, buf, 10, 0));
         for (int i = 0; i < WAITERS; i++)
             close(sets[i]);
@@ -73,7 +73,7 @@ static void exclusive_listener_a(void) {
         sets[i] = set_of(l, EPOLLIN | EPOLLEXCLUSIVE);
     start(t, sets);
     int n = all_told(t);
-    say("somebody %d, everybody %d", n > 0, n == WAITERS);
+    say("%d of %d", n, WAITERS);
     int fd = accept_from(l);
     warm(fd);
     R(recv(fd, buf, 1, 0));
