@@ -235,5 +235,5 @@ const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"last_before_vfork", last_before_vfork, last_before_b, COLD | SWITCHES},
                              {"last_before_spawn", last_before_spawn, last_before_b, COLD | SWITCHES},
                              {"last_before_spawn_with", last_before_spawn_with, last_before_b, COLD | SWITCHES},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

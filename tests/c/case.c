@@ -352,8 +352,9 @@ int main(int argc, char **argv) {
         return 98;
     if (argc == 2 && !strcmp(argv[1], "list")) {
         for (const struct test *t = tests; t->name; t++)
-            say("%s%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",
-                t->flags & SLOW ? " slow" : "", t->flags & SWITCHES ? " switches" : "");
+            if (!(t->flags & ROLE))
+                say("%s%s%s%s%s", t->name, t->flags & COLD ? " cold" : "", t->flags & WHOLE ? " whole" : "",
+                    t->flags & SLOW ? " slow" : "", t->flags & SWITCHES ? " switches" : "");
         return 0;
     }
     if (argc != 3)

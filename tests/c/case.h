@@ -45,8 +45,9 @@ struct test {
     unsigned flags;
 };
 /* COLD: has no warm-up, acceleration isn't asked for unless it is WHOLE: all the payload that the case reports,
- * not only the warm-up, must stay off TCP; or SWITCHES: a direction goes to memory, by the library's own count (it may have begun on TCP on purpose). SLOW: takes longer than most natively. */
-enum { COLD = 1, WHOLE = 2, SLOW = 4, SWITCHES = 8 };
+ * not only the warm-up, must stay off TCP; or SWITCHES: a direction goes to memory, by the library's own count (it may have begun on TCP on purpose).
+ * SLOW: takes longer than most natively. ROLE: no case, but what the cases of this program execute; it is in no list. */
+enum { COLD = 1, WHOLE = 2, SLOW = 4, SWITCHES = 8, ROLE = 16 };
 extern const struct test tests[];
 
 enum { KIB = 1024, MIB = 1024 * 1024, PORT = 7000 };

@@ -233,5 +233,5 @@ const struct test tests[] = {{"exec_send", without_a, send_b, SLOW},
                              {"still", still_a, still_b, 0},
                              {"still_goes", still_goes_a, still_goes_b, 0},
                              {"edges", edges_a, edges_b, SLOW},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -181,5 +181,5 @@ const struct test tests[] = {{"both_with", both_a, b, 0},
                              {"both_without", both_without_a, b, 0},
                              {"removed", removed_a, b, 0},
                              {"fails", fails_a, fails_b, 0},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -437,5 +437,5 @@ const struct test tests[] = {{"each", each_a, warm_b, 0},
                              {"fails_beside_poll", fails_beside_poll_a, fails_beside_b, 0},
                              {"connected", connected_a, connected_b, 0},
                              {"over", over_a, over_b, 0},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -355,5 +355,5 @@ const struct test tests[] = {{"pass", pass_a, pass_b, 0},
                              {"daemon", daemon_a, pass_b, 0},
                              {"posix_spawn", spawn_a, spawn_b, 0},
                              {"inetd", inetd_a, inetd_b, COLD},
-                             {"executed", executed_a, executed_a, COLD},
+                             {"executed", executed_a, executed_a, ROLE},
                              {0}};

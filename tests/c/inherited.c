@@ -246,5 +246,5 @@ const struct test tests[] = {{"fork_talks_with", fork_talks_with, talks_b, 0},
                              {"back_from_fork", back_from_fork, comes_back_b, 0},
                              {"back_from_vfork", back_from_vfork, comes_back_b, 0},
                              {"back_from_spawn", back_from_spawn, comes_back_b, 0},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

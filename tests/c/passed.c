@@ -386,5 +386,5 @@ const struct test tests[] = {{"to_stranger", stranger_a, stranger_b, 0},
                              {"peeked", peeked_a, echoing_b, COLD},
                              {"between", between_a, echoing_b, COLD},
                              {"passed_back", passed_back_a, echoing_b, COLD},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -305,5 +305,5 @@ const struct test tests[] = {{"to_stranger", to_stranger_a, connection_b, 0},
                              {"closed_twice", closed_twice_a, closed_twice_b, 0},
                              {"stopped_peer", stopped_a, stopped_b, 0},
                              {"descriptors", table_a, table_b, 0},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -272,7 +272,7 @@ static void alone_strictly(void) { alone(4); }
 const struct test tests[] = {{"stages", stages_a, stages_b, COLD | SWITCHES},
                              {"by_prctl", by_prctl_a, client_b, 0},
                              {"by_syscall", by_syscall_a, client_b, 0},
-                             {"executed", confined, confined, COLD},
+                             {"executed", confined, confined, ROLE},
                              {"alone_by_read", alone_by_read, ask, COLD | SWITCHES},
                              {"alone_by_send", alone_by_send, ask, COLD | SWITCHES},
                              {"alone_by_poll", alone_by_poll, ask, COLD | SWITCHES},

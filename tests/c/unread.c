@@ -306,5 +306,5 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"mute_without", mute_without_a, mute_b, 0},
                              {"mute_ahead_with", mute_ahead_with_a, mute_ahead_b, 0},
                              {"mute_ahead_without", mute_ahead_without_a, mute_ahead_b, 0},
-                             {"executed", executed, executed, COLD},
+                             {"executed", executed, executed, ROLE},
                              {0}};

@@ -149,7 +149,7 @@ def twice():
     cases = 0
     for program in programs:
         table = (TESTS / f"c/{program}.c").read_text().partition("const struct test tests[]")[2].partition("{0}")[0]
-        cases += len(re.findall(r'\{"', table))
+        cases += sum("ROLE" not in entry for entry in re.findall(r'\{"[^}]*', table))
     for script in re.findall(r'"(\w+\.py)"', source[source.index("const SCRIPTS"):source.index("fn main")]):
         said = subprocess.run(["/usr/bin/python3", TESTS / "py" / script, "list"], capture_output=True, text=True).stdout
         cases += len(said.splitlines())
