@@ -41,6 +41,7 @@ const PROGRAMS: &[&str] = &[
     "calls",
     "wrong_calls",
     "flags",
+    "nonblock",
     "peek_offsets",
     "vectors",
     "lengths",
