@@ -36,6 +36,8 @@ valgrind valgrind
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     bench) list test; echo "haproxy haproxy" ;;
     conformance) list test; echo "haproxy haproxy
+systemd-socket-activate systemd
+/usr/sbin/inetd openbsd-inetd
 apache2 apache2
 lighttpd lighttpd
 squid squid

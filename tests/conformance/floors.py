@@ -12,12 +12,12 @@ PROGRAMS = {
     "rsyslog": 35, "postfix_mail": 48, "ffmpeg": 50, "iperf2": 38, "nuttcp": 44, "qperf": 50, "asio": 46, "beanstalkd": 50, "gearman": 31,
     "erlang": 50, "redis_cluster": 45, "postgresql_replication": 22, "mariadb_replication": 23, "glusterfs": 50, "apache_event": 50,
     "apache_worker": 50, "redis_threads": 50, "mariadb_pool": 40, "unbound": 50, "shadowsocks": 42, "hitch": 37, "sniproxy": 49, "nim": 46,
-    "mono": 49, "tarantool": 50, "haskell": 50, "pgbouncer_takeover": 15, "node_cluster": 50, "dante": 30, "nginx_upgrade": 14, "haproxy_reload": 46, "coturn": 29,
+    "mono": 49, "tarantool": 50, "haskell": 50, "pgbouncer_takeover": 15, "node_cluster": 50, "dante": 30, "nginx_upgrade": 14, "haproxy_reload": 46, "socket_activation": 45, "coturn": 29,
     "nfs_ganesha": 36, "tgt": 50, "qemu_nbd": 47, "thrift": 28, "ice": 47, "proton": 50, "grpc_calls": 50, "zeromq": 40, "gevent_echo": 50,
     "uvloop_echo": 50, "trio_echo": 50, "twisted_echo": 50, "tornado_websocket": 50, "aiohttp_posts": 50,
 }
 # Why each of them stays on TCP is in report.WHY.
-PROGRAMS_ON_TCP = {"git_daemon", "vsftpd", "dovecot", "distcc", "gdbserver", "kamailio"}
+PROGRAMS_ON_TCP = {"git_daemon", "inetd", "vsftpd", "dovecot", "distcc", "gdbserver", "kamailio"}
 
 SUITES = {
     "CPython test_socket": 22, "CPython test_asynchat": 32, "CPython test_asyncio": 39, "CPython test_ssl": 38, "CPython test_ftplib": 25,

@@ -11,7 +11,7 @@ import threading
 import time
 
 from bed import digest, need
-from programs import fetch_all, nginx_conf, node_client, postgres_server, web_files
+from programs import fetch_all, nginx_conf, node_client, postgres_server, tree_digest, web_files
 
 
 def pgbouncer_takeover(bed):
@@ -145,4 +145,40 @@ def haproxy_reload(bed):
     return said + fetch_all(bed, 7504, names, wrk=False)
 
 
-PROGRAMS = [pgbouncer_takeover, node_cluster, nginx_upgrade, haproxy_reload]
+def socket_activation(bed):
+    """systemd's program listens, and executes the server at the first connection, with the listener as 3 (LISTEN_FDS)."""
+    need("systemd-socket-activate", "curl")
+    names = web_files(bed)
+    (bed.work / "activated.py").write_text(textwrap.dedent("""
+        import http.server, os, socket
+        assert os.environ["LISTEN_FDS"] == "1" and os.environ["LISTEN_PID"] == str(os.getpid())
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            log_message = lambda *_: None
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = socket.socket(fileno=3)
+        server.serve_forever()
+    """))
+    # It gives on what it is told of, and nothing where that is not set.
+    bed.server("systemd-socket-activate", "-l", "127.0.0.1:7505", "-E", "LD_PRELOAD", "-E", "SMCR_STRICT", "-E", "SMCR_SWITCH_OPS", "/usr/bin/python3",
+               "activated.py", port=7505)
+    return fetch_all(bed, 7505, names, wrk=False)
+
+
+def inetd(bed):
+    """It accepts, and executes a program for each connection, which is all that this one gets, as 0, 1 and 2."""
+    need("/usr/sbin/inetd", "rsync")
+    tree = bed.work / "tree"
+    tree.mkdir()
+    for i in range(60):
+        bed.file(f"tree/f{i}", 1000 + i * 20011)
+    (bed.work / "rsyncd.conf").write_text(f"use chroot=no\nuid=root\ngid=root\n[tree]\npath={tree}\n")
+    (bed.work / "inetd.conf").write_text(f"127.0.0.1:7506 stream tcp nowait.1000 root /usr/bin/rsync rsync --daemon --config={bed.work}/rsyncd.conf\n")
+    bed.server("/usr/sbin/inetd", "-i", "-E", bed.work / "inetd.conf", port=7506)
+    for i in range(3):
+        bed.client("rsync", "-a", "--whole-file", "rsync://127.0.0.1:7506/tree/", bed.work / f"copy{i}")
+    return " ".join(tree_digest(bed.work / f"copy{i}") for i in range(3))
+
+
+PROGRAMS = [pgbouncer_takeover, node_cluster, nginx_upgrade, haproxy_reload, socket_activation, inetd]

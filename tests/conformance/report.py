@@ -36,6 +36,7 @@ WHY = {
     "python_http": "one of twelve large files, if it is answered before the switch: it fits into the socket buffers",
     "squid_nginx": "one of eight large files, if it is answered before the switch: it fits into the socket buffers",
     "git_daemon": "the program that answers has the connection as stdin and stdout, and those stay on TCP",
+    "inetd": "the program that answers has the connection as stdin and stdout, and those stay on TCP",
     "socat_tcp": "one of the two servers runs `SYSTEM:`, whose child holds the connection as long as it lives (reason `fork-shared`)",
     "tinyproxy_nginx": "a connection for each file: what fits into the socket buffers before the switch is all there is. With 546f919, on a busy machine, 17 of 328 repetitions with both ends had a large file cut short: a server that closes while the other end begins to leave TCP reset it; with e445a16, as busy, none of 350",
     "kafka": "fetches of 1 MB from each of four partitions are answered at once on connections that are new, of 7 MB in all",
