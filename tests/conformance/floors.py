@@ -44,7 +44,7 @@ FULL = "connections of 2 MB each, sent at once by one end, which is through befo
 PAST = "system calls past libc, which no library in LD_PRELOAD sees"
 SUITES_ON_TCP = {
     NONE: ["CPython test_select", "CPython test_selectors", "CPython test_poll", "CPython test_subprocess", "CPython test_urllib2", "CPython test_smtpd", "CPython test_timeout", "CPython test_signal",
-           "CPython test_threadsignals", "CPython test_fcntl", "CPython test_ioctl", "CPython test_posix", "CPython test_fork1", "CPython test_asyncgen", "stress-ng --poll", "stress-ng --sendfile",
+           "CPython test_threadsignals", "CPython test_fcntl", "CPython test_posix", "CPython test_fork1", "CPython test_asyncgen", "stress-ng --poll", "stress-ng --sendfile",
            "stress-ng --sockfd", "LTP descriptors", "LTP fcntl", "twisted.protocols.test", "twisted test_internet"],
     BRIEF: ["CPython test_logging", "CPython test_xmlrpc", "CPython test_docxmlrpc", "CPython test_httpservers", "CPython test_urllib2_localnet", "CPython test_asyncore",
             "PHP sockets, streams, http", "stress-ng --epoll", "stress-ng --sockmany", "stress-ng --sockabuse", "LTP sockets", "LTP waiting", "socat",

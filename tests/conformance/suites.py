@@ -21,11 +21,15 @@ CPYTHON = ["test_socket", "test_socketserver", "test_select", "test_selectors", 
            "test_asynchat", "test_asyncio", "test_ssl", "test_ftplib", "test_httplib", "test_httpservers", "test_urllib2_localnet",
            "test_xmlrpc", "test_docxmlrpc", "test_smtplib", "test_poplib", "test_imaplib", "test_telnetlib", "test_nntplib",
            "test_robotparser", "test_wsgiref", "test_os", "test_subprocess", "test_eintr", "test_logging", "test_timeout", "test_urllib", "test_urllib2",
-           "test_smtpd", "test_signal", "test_threadsignals", "test_fcntl", "test_ioctl", "test_posix", "test_fork1", "test_asyncgen"]
+           "test_smtpd", "test_signal", "test_threadsignals", "test_fcntl", "test_posix", "test_fork1", "test_asyncgen"]
 # Those that refuse to run without this resource, though they use loopback alone.
-NETWORK = {"test_socketserver"}
+NETWORK = {"test_socketserver", "test_timeout"}
 # A test of VSOCK waits for ever on some machines, natively too.
 OUT = ["-i", "*VSOCK*"]
+# Of 84 of redis 7.0.15. Left out: data types, commands and files that one question and one answer are enough for (unit/dump, keyspace, scan, info, info-command,
+# sort, expire, slowlog, bitops, bitfield, geo, hyperloglog, lazyfree, latency-monitor, acl-v2, type/incr, list-2, list-3, set, zset, stream-cgroups, aofrw,
+# integration/rdb, aof-multi-part, corrupt-dump, corrupt-dump-fuzzer, dismiss-mem, three of convert), what takes long (integration/replication-psync) or the
+# machine's memory (unit/maxmemory, memefficiency, oom-score-adj, violations), and unit/printver and unit/tls, which test nothing here.
 REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "unit/type/stream", "unit/protocol", "unit/pubsub",
          "unit/multi", "unit/limits", "unit/obuf-limits", "unit/querybuf", "unit/networking", "unit/other", "unit/scripting",
          "unit/client-eviction", "integration/replication", "integration/redis-cli", "integration/redis-benchmark",
