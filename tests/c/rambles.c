@@ -106,7 +106,15 @@ static void sends(void) {
 /* ---- receiving ---- */
 
 static int ends(void) { return gone || over_in; }
-static int is_enough(long n) { return nonblock || patience || ends() || (in > 0 && in >= (n < low ? n : low)); }
+/* What a peek finds: behind its offset. */
+static long there(int f, int flags) {
+    int at = -1;
+    socklen_t len = sizeof at;
+    if (peek_off && flags & MSG_PEEK)
+        getsockopt(f, SOL_SOCKET, SO_PEEK_OFF, &at, &len);
+    return at > 0 ? in - at : in;
+}
+static int is_enough(long n, long have) { return nonblock || patience || ends() || (have > 0 && have >= (n < low ? n : low)); }
 
 static long to_pipe(int from, long n) {
     int p[2];
@@ -124,11 +132,13 @@ static void receives(void) {
         flags |= MSG_PEEK;
     if (!die_of(6))
         flags |= MSG_TRUNC;
-    if (!die_of(3) && !peek_off && (in >= n || ends()))
+    int behind = peek_off && flags & MSG_PEEK;
+    if (behind && n < MESSAGES)
+        n = MESSAGES; /* for no bytes TCP waits, where nothing lies behind the offset; here there are none */
+    long have = there(from, flags);
+    if (!die_of(3) && (have >= n || ends()))
         flags |= MSG_WAITALL;
-    if (peek_off && flags & MSG_PEEK)
-        flags |= MSG_DONTWAIT;
-    int is_sure = is_enough(n);
+    int is_sure = is_enough(n, have);
     if (!is_sure || !die_of(3))
         flags |= MSG_DONTWAIT;
     int takes = !(flags & MSG_PEEK);
@@ -137,7 +147,7 @@ static void receives(void) {
     struct mmsghdr m[MESSAGES];
     memset(buf, 0, n);
     for (int i = 0; i < MESSAGES; i++) {
-        v[i] = (struct iovec){buf + n / MESSAGES * i, i == 2 ? 0 : n / MESSAGES};
+        v[i] = (struct iovec){buf + n / MESSAGES * i, i == 2 && !behind ? 0 : n / MESSAGES};
         m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &v[i], .msg_iovlen = 1}, .msg_len = 7};
     }
     struct msghdr h = {.msg_iov = v, .msg_iovlen = MESSAGES, .msg_control = control, .msg_controllen = die_of(2) ? sizeof control : 18};
@@ -185,7 +195,7 @@ static void receives(void) {
         if (!nonblock && !patience && in == 0 && !ends())
             return say("nothing to splice");
         if (peek_off)
-            return say("its offset stays"); /* but not of what is read carefully */
+            return say("its offset stays"); /* natively; here it moves, as by any read */
         if (n == 0)
             n = 1;
         r = to_pipe(from, n > 4000 ? 4000 : n), call = "splice in", takes = 1, flags = 0;
