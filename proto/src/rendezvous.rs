@@ -113,6 +113,40 @@ impl Legacy {
     }
 }
 
+/// Top 24 bits of a [`Bequest`], as those of a [`Legacy`].
+const BEQUEST: u64 = 0x33_4d44;
+
+/// The same where bytes go with the connection that its peer can't send again: where the receiver of a message with the descriptor finds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bequest {
+    /// The process that has sent it.
+    pub pid: u32,
+    /// The file with the bytes, among the descriptors of that process.
+    pub file: u32,
+}
+
+impl Bequest {
+    const PID_BITS: u32 = 22;
+    const FILE_BITS: u32 = 40 - Self::PID_BITS;
+
+    /// As a rate; None if one of them has no room in it.
+    pub const fn rate(self) -> Option<u64> {
+        if self.pid == 0 || self.pid >> Self::PID_BITS != 0 || self.file >> Self::FILE_BITS != 0 {
+            return None;
+        }
+        Some(BEQUEST << 40 | (self.pid as u64) << Self::FILE_BITS | self.file as u64)
+    }
+
+    /// From a socket's rate, if it is one.
+    pub const fn parse(rate: u64) -> Option<Bequest> {
+        let (pid, file) = (rate >> Self::FILE_BITS & ((1 << Self::PID_BITS) - 1), rate & ((1 << Self::FILE_BITS) - 1));
+        if rate >> 40 != BEQUEST || pid == 0 {
+            return None;
+        }
+        Some(Bequest { pid: pid as u32, file: file as u32 })
+    }
+}
+
 /// The abstract name of the Unix socket with this number.
 pub fn channel_name(name: u64) -> [u8; 16] {
     let mut out = *b"smcr/..........\0";

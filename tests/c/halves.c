@@ -182,10 +182,33 @@ static void beside_b(void) {
     }
 }
 
+/* Both halves shut down, and then closed with something unread, while the other end has not ended: a reset. */
+static void shut_unread_a(void) {
+    int fd = conn();
+    put(fd, buf, 6000);
+    meet_settled();
+    meet_settled(); /* shut down and closed */
+    settle();
+    R(send(fd, buf, 100, MSG_NOSIGNAL));
+    R(send(fd, buf, 100, MSG_NOSIGNAL));
+    R(recv(fd, buf, 100, MSG_DONTWAIT));
+    R(recv(fd, buf, 100, MSG_DONTWAIT));
+    meet();
+}
+static void shut_unread_b(void) {
+    int fd = conn();
+    meet_settled();
+    R(shutdown(fd, SHUT_RDWR));
+    R(close(fd));
+    meet_settled();
+    meet();
+}
+
 const struct test tests[] = {{"own_end_on_tcp", on_tcp_a, on_tcp_b, COLD | SWITCHES},
                              {"dead_reader", dead_reader_a, dead_reader_b, 0},
                              {"slow_reader", slow_reader_a, slow_reader_b, WHOLE},
                              {"reset_behind", reset_behind_a, reset_behind_b, 0},
                              {"too_late", too_late_a, too_late_b, 0},
                              {"beside_a_sender", beside_a, beside_b, COLD | SWITCHES},
+                             {"shut_unread", shut_unread_a, shut_unread_b, 0},
                              {0}};

@@ -31,6 +31,8 @@ static void executed(void) {
         R(recv(AT, buf, 1, 0));
     } else if (!strcmp(role, "leave")) {
         got(AT, buf, 10000, 0, 5);
+    } else if (!strcmp(role, "lost")) {
+        R(recv(AT, buf, sizeof buf, 0));
     } else if (!strcmp(role, "leave_all")) {
         _exit(0);
     } else if (!strcmp(role, "again")) {
@@ -114,6 +116,7 @@ static int said_all(void) {
 static void last_a(void) { go_on(said_all(), "last", environ); }
 static void last_inherited_a(void) { inherited(FORK, said_all(), "last"); }
 static void last_twice_a(void) { go_on(said_all(), "again", environ); }
+static void last_without_a(void) { go_on(said_all(), "lost", without()); }
 static void last_vfork_a(void) { inherited(VFORK, said_all(), "last"); }
 static void last_spawn_a(void) {
     inherited(SPAWN, said_all(), "last");
@@ -282,6 +285,7 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"half_closed", last_a, last_b, 0},
                              {"half_closed_inherited", last_inherited_a, last_b, 0},
                              {"half_closed_twice", last_twice_a, last_b, 0},
+                             {"half_closed_without", last_without_a, left_b, 0},
                              {"half_closed_vfork", last_vfork_a, last_b, 0},
                              {"half_closed_spawn", last_spawn_a, last_b, 0},
                              {"half_closed_left", left_a, left_b, 0},

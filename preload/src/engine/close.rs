@@ -137,7 +137,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
         fault::pass(Fault::EndMarked);
     }
     // The peer takes either for read, so the kernel tells.
-    if for_good && (is_rest_unread(s, back) || here::is_taken(s) && !s.is_aside()) {
+    if for_good && !s.is_aside() && (is_rest_unread(s, back) || here::is_taken(s)) {
         reset_on_close(sock);
     }
 }
@@ -168,7 +168,7 @@ fn leaves_unread(s: &Sock, back: &Dir) -> bool {
 
 /// Whether both ends have ended in order: what lies unread makes a reset of that no more.
 fn is_over(s: &Sock, sock: i32) -> bool {
-    s.has(flag::SHUT_WR) && fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLHUP != 0
+    s.has(flag::SHUT_WR) && fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLHUP != 0 && kernel::has_peer_ended(s, sock)
 }
 
 /// What the peer of a link is to see of what lies unread at a close. Where both have shut down TCP has ended by then, and resets nothing.

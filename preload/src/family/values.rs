@@ -106,6 +106,8 @@ pub mod aside {
     pub const STARTED: u8 = 2;
     /// The peer did not come in time: it is not waited for again.
     pub const LATE: u8 = 4;
+    /// A message has taken it, with what is unread, to another process (`rendezvous::bequest`).
+    pub const PASSED: u8 = 8;
 }
 
 /// Role values (`proto::page::socket::ROLE`).

@@ -64,8 +64,8 @@ hooks! {
             None => unsafe {
                 let passes = rights::before(fd, msg);
                 let sent = real::sendmsg(fd, msg, flags);
-                if passes && sent < 0 {
-                    rights::not_sent(msg);
+                if passes {
+                    rights::after(msg, sent >= 0);
                 }
                 sent
             },
@@ -98,7 +98,7 @@ hooks! {
             let last = passing.last();
             let sent = real::sendmmsg(fd, msgs, n, flags);
             if let Some(last) = last {
-                (sent.max(0) as usize..=last).for_each(|i| rights::not_sent(message(i)));
+                (0..=last).for_each(|i| rights::after(message(i), (i as isize) < sent as isize));
             }
             sent
         }

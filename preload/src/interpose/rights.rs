@@ -24,15 +24,15 @@ pub unsafe fn before(over: c_int, msg: *const msghdr) -> bool {
     any
 }
 
-/// It was not sent.
+/// It was sent, or it was not.
 ///
 /// # Safety
 /// As for [`before`].
-pub unsafe fn not_sent(msg: *const msghdr) {
+pub unsafe fn after(msg: *const msghdr, sent: bool) {
     // SAFETY: by the contract.
     if let Some(m) = unsafe { with_control(msg) } {
         // SAFETY: it is there.
-        unsafe { each(m, passed::not_sent) };
+        unsafe { each(m, |fd| passed::after(fd, sent)) };
     }
 }
 

@@ -89,8 +89,9 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
 fn leave_rest(s: &Sock, sock: i32, why: Reason, stays: bool) -> bool {
     switch::pin(s, sock, why);
     let is_read = stays && !s.is_linked() && !has_rest_of_link(s);
-    if why != Reason::Exec && !is_read {
-        rest::lose(s, sock);
+    let is_left = matches!(why, Reason::Exec | Reason::Passed); // or lost, by who calls
+    if !is_left && !is_read {
+        rest::lose_taken(s, sock);
     }
     false
 }

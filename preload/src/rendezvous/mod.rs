@@ -9,6 +9,7 @@
 //! Towards other hosts the TCP handshake itself carries the announcement: [`mark`].
 
 pub mod aside;
+pub mod bequest;
 mod client;
 pub mod deferred;
 mod handover;

@@ -42,12 +42,12 @@ pub fn is_there(s: &Sock) -> bool {
 /// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers; `goes_on`: who leaves it
 /// has it as well.
 pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
-    if s.is_linked() && !linked::has_closed(s) || !has_ended(s) && !has_rest_of_link(s) {
+    if !is_last(s) {
         return false;
     }
     let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
     let setup = if goes_on { setup::COPY } else { setup::REST };
-    let left = write(s, sock, names, setup, FIRST - place as i32);
+    let left = write(s, sock, names, setup, |file| fd::dup3(file, FIRST - place as i32, 0).map(drop));
     match left {
         // In a vfork child they are the child's own, and the memory is not.
         Ok(true) if !process::is_vfork_child() => drop(LEFT.fetch_or(1 << place, Relaxed)),
@@ -57,18 +57,39 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
     left == Ok(true)
 }
 
-/// Nobody gets it. Of the ring the peer sees that itself; what was taken up is past its ring, and past its TCP, so an orderly
-/// end would hide that it is missing.
+/// Whether its peer sends nothing again.
+pub fn is_last(s: &Sock) -> bool {
+    if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) }
+}
+
+/// Nobody gets it, in memory or by TCP: who has the connection then is to see that, where an end would hide it.
 pub fn lose(s: &Sock, sock: i32) {
-    let comes = |d: &Dir| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
+    let unread = |d: &Dir| s.rx_in_memory() && d.head.load(Acquire) != s.rx.cursor.load(Relaxed);
+    if !s.is_linked() && has_ended(s) && !comes(s) && s.rx.dir().is_some_and(unread) {
+        end::reset_at_once(s, sock);
+    } else {
+        lose_taken(s, sock);
+    }
+}
+
+/// As [`lose`] where the program may still read the ring. What was taken up is past that, and past the peer's TCP.
+pub fn lose_taken(s: &Sock, sock: i32) {
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
-    } else if here::is_taken(s) && has_ended(s) && !s.rx.dir().is_some_and(comes) {
+    } else if here::is_taken(s) && has_ended(s) && !comes(s) {
         end::reset_at_once(s, sock);
     }
 }
 
-fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, place: i32) -> Res<bool> {
+/// The peer has been asked to send it again, and may do that: behind the end of TCP only what it had switched for.
+fn comes(s: &Sock) -> bool {
+    let Some(dir) = s.rx.dir().filter(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0) else { return false };
+    // The switch is marked before anything is sent, so also before the end: Acquire pairs with the Release in `engine::switch`.
+    s.rx.end.load(Acquire) == 0 || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+}
+
+/// Puts what is unread into a file, which `keep` gets before it is closed. False: there is nothing.
+pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
     let n = match follow::follow(s, sock, dir) {
@@ -114,7 +135,7 @@ fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, place: i32) -> Re
             unsafe { ring.get(s.rx.cursor.load(Relaxed), second.as_mut_ptr(), n) };
         });
         mem::unmap(region::start_of(p), LEN);
-        put.and_then(|()| fd::dup3(file, place, 0))
+        put.and_then(|()| keep(file))
     });
     fd::close(file);
     put?;
@@ -151,7 +172,8 @@ pub fn found() -> impl Iterator<Item = Rest> {
     (0..MOST).map(|n| FIRST - n as i32).take_while(|file| fd::is_open(*file)).filter_map(|file| open(file).ok())
 }
 
-fn open(file: i32) -> Res<Rest> {
+/// One of them; closes the descriptor, unless that is no file of this kind.
+pub fn open(file: i32) -> Res<Rest> {
     if !mem::is_safe_memfd(file, FILE_LEN) {
         return Err(Errno(libc::EPROTO)); // the program's own
     }
@@ -178,13 +200,19 @@ impl Rest {
         region::drop_mapping(self.region);
     }
 
-    /// The connection goes on from here: what was left, and then TCP for good.
-    pub fn take_over(self, s: &Sock, sock: i32) {
+    /// In place of the names that it had, for who has left it.
+    pub fn mark(&self, word: u64) {
+        // SAFETY: as in `open`.
+        unsafe { &*self.region }.nonce[1].store(word, Relaxed);
+    }
+
+    /// The connection goes on from here: what was left, and then TCP for good, for this reason.
+    pub fn take_over(self, s: &Sock, sock: i32, why: Reason) {
         s.role.store(self.own, Relaxed);
         s.cookie.store(self.cookie, Relaxed);
         s.process.store(process::index(), Relaxed);
         s.step.store(step::FAILED, Relaxed);
-        s.note(Reason::Exec);
+        s.note(why);
         s.set_state(State::Pinned);
         shadow::learn(s, sock);
         s.rx.switches.store(BACK - 1, Relaxed);

@@ -36,6 +36,7 @@ pub mod thread;
 mod unpolled;
 mod unwinder;
 pub mod unwound;
+pub mod users;
 
 pub use syscalls::Sysno;
 

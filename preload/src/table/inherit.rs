@@ -42,11 +42,23 @@ fn take_rest(rest: Rest) {
     let mut names = rest.names.into_iter().filter(|sock| net::cookie(*sock) == Ok(cookie));
     let Some(first) = names.next() else { return rest.drop() };
     life::on_inherited(first, |s| {
-        rest.take_over(s, first);
+        rest.take_over(s, first, Reason::Exec);
         true
     });
     if let Some(Entry::Sock(s)) = super::get(first) {
         names.for_each(|sock| also(s, sock));
+    }
+}
+
+/// What has come with a message. False: the connection can't be tracked.
+pub fn take_bequest(rest: Rest, sock: i32) -> bool {
+    let mut rest = Some(rest);
+    life::on_inherited(sock, |s| rest.take().is_some_and(|rest| {
+        rest.take_over(s, sock, Reason::Passed);
+        true
+    })) || {
+        rest.into_iter().for_each(Rest::drop);
+        false
     }
 }
 

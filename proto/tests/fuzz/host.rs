@@ -4,7 +4,7 @@
 use smcr_proto::control::{self, Attribute, LEN, Layer, Page, Policy};
 use smcr_proto::cursor;
 use smcr_proto::page::link;
-use smcr_proto::rendezvous::{Legacy, MAX_MESSAGE, Message, agree, announced, announcement};
+use smcr_proto::rendezvous::{Bequest, Legacy, MAX_MESSAGE, Message, agree, announced, announcement};
 use smcr_proto::way_back::{self, WayBack};
 
 /// What is read as a message of the channel survives being emitted. The first eight bytes are also what stands on a socket.
@@ -22,8 +22,9 @@ pub fn channel(data: &[u8]) {
 
 /// An announcement, what a process leaves for its heir, or neither.
 fn on_a_socket(rate: u64) {
-    let (name, legacy) = (announced(rate), Legacy::parse(rate));
-    assert!(name.is_none() || legacy.is_none());
+    let (name, legacy, bequest) = (announced(rate), Legacy::parse(rate), Bequest::parse(rate));
+    assert!([name.is_some(), legacy.is_some(), bequest.is_some()].iter().filter(|is| **is).count() <= 1);
+    assert!(bequest.is_none_or(|bequest| bequest.rate() == Some(rate)));
     assert!(name.is_none_or(|name| announcement(name) == rate));
     assert!(legacy.is_none_or(|legacy| legacy.rate() == Some(rate)));
 }

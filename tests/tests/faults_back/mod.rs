@@ -50,15 +50,23 @@ fn held_on_the_way_back(case: &twice::Case, flip: Option<&str>, step: u32, ms: u
     fired.ensure(step as usize, Event::Held)
 }
 
-/// The sender dies when its peer, which becomes another program or starts one with the library, has asked for what lies unread, and the
-/// request is taken: it can't be taken back any more, and nothing is sent again. The next program has all of it. (Others see an end
-/// before it: docs/faults.md, *Open*.)
+/// The sender dies when its peer, which becomes another program, starts one or passes the connection on, has asked for what lies unread, and
+/// the request is taken: it can't be taken back any more, and nothing is sent again. Who has it next has all of that with the library, and
+/// is shown a reset without.
 #[test]
 fn dies_when_asked_for_its_bytes() -> Result<()> {
     const REQUEST_TAKEN: usize = 19;
     let lib = library::with_faults()?;
-    let cases = twice::cases("unread.c")?;
-    for name in ["ahead_with", "ahead_inherited"] {
+    let whole = "a: stream 5: 716800 bytes, whole\n";
+    let each = [
+        ("unread.c", "ahead_with", whole, "a: exit 0\nb: signal 9\n"),
+        ("unread.c", "ahead_inherited", whole, "a: exit 0\nb: signal 9\n"),
+        ("unread.c", "ahead_without", "a: DIED at get: ECONNRESET\n", "a: exit 99\nb: signal 9\n"),
+        ("handover.c", "pass_unread", "a: 20000 whole 1\n", "a: exit 0\nb: signal 9\n"),
+        ("handover.c", "exec_unread", "a: DIED at get: ECONNRESET\n", "a: exit 99\nb: signal 9\n"),
+    ];
+    for (program, name, seen, end) in each {
+        let cases = twice::cases(program)?;
         let case = cases.iter().find(|c| c.name == name).context("the case")?;
         let (fired, ends) = (Fired::new()?, Cell::new(0));
         let got = case.run_with(Ends::Both, &|program| {
@@ -72,8 +80,8 @@ fn dies_when_asked_for_its_bytes() -> Result<()> {
         let what = || format!("{name}:\n{}{}", got.transcript, got.notes);
         ensure!(fired.at(REQUEST_TAKEN, Event::Died)? == 1, "it did not die there: {}\n{}", fired.show(Event::Passed)?, what());
         ensure!(got.transcript.contains("b: signal 9"), "{}", what());
-        ensure!(got.transcript.contains("a: stream 5: 716800 bytes, whole\n"), "{}", what());
-        ensure!(got.transcript.ends_with("a: exit 0\nb: signal 9\n"), "{}", what());
+        ensure!(got.transcript.contains(seen), "{}", what());
+        ensure!(got.transcript.ends_with(end), "{}", what());
     }
     Ok(())
 }

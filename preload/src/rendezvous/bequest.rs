@@ -1,0 +1,119 @@
+//! What lies unread of a peer that has said its last word, when a message over a Unix socket takes the descriptor to another process.
+//!
+//! As for a next program ([`super::rest`]) it goes into a file. The sender keeps that open until somebody has taken it, and the socket's
+//! register (SO_MAX_PACING_RATE) says where it is (`proto`'s `Bequest`); who receives the descriptor opens the file through /proc. The kernel
+//! has only the end to show, before which bytes are missing then: a receiver without the library, or one that comes too late, gets a reset.
+//! Called by `table::passed`.
+
+use super::rest::{self, NAMES, Rest};
+use crate::family::sock::{Sock, aside, role};
+use crate::log;
+use crate::sys::{Errno, fd, mem, net, proc, users};
+use crate::transport::region::{self, LEN, setup};
+use smcr_proto::rendezvous::Bequest;
+use std::sync::atomic::{AtomicI32, Ordering::*};
+
+/// Files of this process that nobody has taken yet, or -1. More at once are not left: what they would hold is lost, and seen to be.
+static FILES: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+const NAME: &[u8] = b"/memfd:smcr-rest (deleted)";
+/// In place of the names that the connection had.
+const TAKEN: u64 = 1;
+
+/// Before `over` sends the descriptor, if what is unread can be left, and whoever may receive it would find it. It is for the first who does.
+pub fn leave(s: &Sock, sock: i32, over: i32) {
+    if !rest::is_last(s) || is_left(s) {
+        return;
+    }
+    forget_taken();
+    let Some(place) = FILES.iter().find(|f| f.load(Relaxed) < 0) else { return };
+    if !is_free(s, sock) || !users::of_peer_have_library(over) {
+        return;
+    }
+    let mut kept = -1;
+    let keep = |file| fd::another(file).map(|file| kept = file);
+    let left = rest::write(s, sock, [0; NAMES], setup::REST, keep);
+    let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
+    if left == Ok(true) && rate.is_some_and(|rate| set_rate(sock, rate)) {
+        place.store(kept, Relaxed);
+        s.aside.fetch_or(aside::PASSED, Relaxed);
+        return;
+    }
+    if kept >= 0 {
+        fd::close_own(kept);
+    }
+    log::warn!(target: "smcr::switch", fd = sock, errno = left.err().map_or(0, |Errno(e)| e), "what is unread does not go with the message");
+}
+
+/// Whether it has been.
+pub fn is_left(s: &Sock) -> bool {
+    s.aside.load(Relaxed) & aside::PASSED != 0
+}
+
+/// The message was not sent: it is read here.
+pub fn take_back(s: &Sock, sock: i32) {
+    if !is_left(s) {
+        return;
+    }
+    if let Some(own) = of(sock).filter(|b| b.pid == proc::pid()) {
+        set_rate(sock, u64::MAX);
+        FILES.iter().filter(|f| f.load(Relaxed) == own.file as i32).for_each(give_up);
+    }
+    s.aside.fetch_and(!aside::PASSED, Relaxed);
+}
+
+/// What stands on a socket that was received.
+pub fn of(sock: i32) -> Option<Bequest> {
+    rate_of(sock).and_then(Bequest::parse)
+}
+
+/// It is for this process.
+pub fn take(left: Bequest, sock: i32) -> Option<Rest> {
+    if users::link_of(left.pid, left.file, &mut [0; 64]) != Some(NAME) {
+        return None;
+    }
+    let file = users::open_of(left.pid, left.file).ok()?;
+    let rest = rest::open(file).inspect_err(|_| fd::close(file)).ok()?;
+    if net::cookie(sock) != Ok(rest.cookie) {
+        rest.drop();
+        return None;
+    }
+    rest.mark(TAKEN);
+    set_rate(sock, u64::MAX);
+    Some(rest)
+}
+
+/// Nobody gets it.
+pub fn lose(sock: i32) {
+    let _ = net::disconnect(sock); // so that the next call fails
+}
+
+fn forget_taken() {
+    for file in FILES.iter().filter(|f| f.load(Relaxed) >= 0) {
+        let taken = region::map(file.load(Relaxed)).is_ok_and(|p| {
+            // SAFETY: a fresh mapping; all fields are atomics.
+            let taken = unsafe { &*p }.nonce[1].load(Relaxed) == TAKEN;
+            mem::unmap(region::start_of(p), LEN);
+            taken
+        });
+        if taken {
+            give_up(file);
+        }
+    }
+}
+
+fn give_up(file: &AtomicI32) {
+    fd::close_own(file.swap(-1, Relaxed));
+}
+
+/// Whether the register is not the program's own. A proof may stand there still (`rendezvous::server`).
+fn is_free(s: &Sock, sock: i32) -> bool {
+    rate_of(sock) == Some(u64::MAX) || s.role.load(Relaxed) == role::SERVER && s.rate_before.load(Relaxed) == u64::MAX
+}
+
+fn rate_of(sock: i32) -> Option<u64> {
+    net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE).ok()
+}
+
+fn set_rate(sock: i32, rate: u64) -> bool {
+    net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_ok()
+}
