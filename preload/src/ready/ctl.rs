@@ -312,6 +312,12 @@ fn delete(set: &'static Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32
 /// A member's socket has a direction in memory: the library serves it from now on.
 pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let mb = inner.member_mut(m);
+    // What TCP has brought before that, and is read by now, has its edge with the next event of the kernel's (`keep`).
+    if mb.has_edges_of_both() && let Some(s) = table::sock(mb.fd) {
+        let switches = s.rx.switches.load(Relaxed);
+        mb.moved |= mb.ours && mb.switches != switches;
+        mb.switches = switches;
+    }
     if !mb.ours {
         mb.ours = true;
         mb.fresh = true;

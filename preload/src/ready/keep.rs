@@ -82,8 +82,8 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                     if e.events & ENDS != 0 {
                         inner.member_mut(m).idle = WHOLE - 1; // cursors don't show it
                     }
-                    if mb.has_edges_of_both() && has_payload(mb.fd) {
-                        // As below, and all of it may have been read.
+                    if mb.has_edges_of_both() && (mb.moved && e.events & level::IN == 0 || has_payload(mb.fd)) {
+                        // As below, and all of it may have been read, and where the next comes known by that.
                         let mb = inner.member_mut(m);
                         (mb.fresh, mb.idle) = (true, WHOLE - 1);
                     } else if e.events & level::IN != 0 && has_payload(mb.fd) {

@@ -152,6 +152,9 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
             mb.seen_full = full;
         }
         mb.seen_bits = bits;
+        if out && edge && wanted != 0 {
+            mb.moved = false;
+        }
         edge
     } else {
         // Told of the same bytes again: the program is after something else, which the kernel may have.

@@ -72,7 +72,11 @@ pub fn take(left: Bequest, sock: i32) -> Option<Rest> {
         return None;
     }
     let file = users::open_of(left.pid, left.file).ok()?;
-    let rest = rest::open(file).inspect_err(|_| fd::close(file)).ok()?;
+    if !mem::is_safe_memfd(file, region::FILE_LEN) {
+        fd::close(file);
+        return None;
+    }
+    let rest = rest::open(file).ok()?;
     if net::cookie(sock) != Ok(rest.cookie) {
         rest.drop();
         return None;

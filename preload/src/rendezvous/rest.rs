@@ -172,7 +172,7 @@ pub fn found() -> impl Iterator<Item = Rest> {
     (0..MOST).map(|n| FIRST - n as i32).take_while(|file| fd::is_open(*file)).filter_map(|file| open(file).ok())
 }
 
-/// One of them; closes the descriptor, unless that is no file of this kind.
+/// One of them. Closes the descriptor, unless that is no file of this kind.
 pub fn open(file: i32) -> Res<Rest> {
     if !mem::is_safe_memfd(file, FILE_LEN) {
         return Err(Errno(libc::EPROTO)); // the program's own

@@ -46,6 +46,10 @@ pub struct Member {
     pub seen_bits: u32,
     /// Level-triggered: nothing was read between the last two reports.
     pub lingers: bool,
+    /// Edges of both: the medium on which data comes has changed since the last report, and TCP may have brought some before that.
+    pub moved: bool,
+    /// Switches of that direction that were taken in.
+    pub switches: u32,
     /// Report again whatever was seen (ADD, MOD).
     pub fresh: bool,
     /// Unproductive looks in a row.
@@ -114,6 +118,8 @@ pub(super) const NO_MEMBER: Member = Member {
     seen_full: 0,
     seen_bits: 0,
     lingers: false,
+    moved: false,
+    switches: 0,
     fresh: false,
     idle: 0,
     patience: PATIENCE,
