@@ -20,6 +20,9 @@ pub fn before(sock_fd: i32, over: i32) {
     if !process::is_vfork_child() && legacy::leave_to_receiver(s, sock_fd, over) {
         log::debug!(target: "smcr::rendezvous", fd = sock_fd, over, "left to who receives it");
     } else if !hand_over(s, sock_fd, Reason::Passed) && rest::is_there(s) {
+        if control::is_restricted() {
+            return; // what it takes may not be permitted
+        }
         if !process::is_vfork_child() {
             bequest::leave(s, sock_fd, over);
         }
@@ -43,7 +46,7 @@ pub fn after(sock_fd: i32, sent: bool) {
 }
 
 fn lose_rest(s: &Sock, sock_fd: i32) {
-    if rest::is_there(s) && !bequest::is_left(s) {
+    if rest::is_there(s) && !bequest::is_left(s) && !control::is_restricted() {
         rest::lose(s, sock_fd);
     }
 }
