@@ -132,6 +132,8 @@ reasons! {
     Privileges = 44, "privileges", "a process that held the connection with others has changed its privileges", "nothing: change them before connections are made, or close those of others first";
     /// aio_read and its like, io_submit.
     Asynchronous = 45, "aio", "asynchronous I/O (aio_read, io_submit) is used on the connection", "nothing, or let the program read and write by itself";
+    /// A kernel's client in the queue of a server that accepts too slowly.
+    NotAccepted = 46, "not-accepted", "the peer waited too long for accept(), and SMC was declined before its connect() failed", "let the program accept sooner; its next connections are asked again";
     /// SMC diagnosis: out of memory.
     SmcMemory = 0x0101_0000, "SMC 01010000", "an end of the connection had no memory for SMC", "raise max_memory, or the locked-memory limit (ulimit -l)";
     /// SMC diagnosis: no Confirm Link.

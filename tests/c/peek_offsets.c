@@ -52,13 +52,17 @@ static void end_a(void) {
     int fd = conn();
     meet_settled();
     if (offset(fd, 0)) {
+        peek(fd, buf, 0, 0);
         peek(fd, buf, 10, 0);
         peek(fd, buf, 10, MSG_DONTWAIT);
+        peek(fd, buf, 0, MSG_DONTWAIT);
         meet();
         meet_settled();
         peek(fd, buf, 10, MSG_DONTWAIT);
+        peek(fd, buf, 0, MSG_DONTWAIT);
         peek(fd, buf, 10, 0);
         offset(fd, 8);
+        peek(fd, buf, 0, MSG_WAITALL);
         peek(fd, buf, 10, MSG_WAITALL);
         offset(fd, 50);
         peek(fd, buf, 10, 0);

@@ -287,6 +287,8 @@ def fallback_a_server_that_is_slow_to_accept(lab):
         # Those that come when it accepts are served as ever.
         with lab.traffic() as later:
             text = lab.b.start(f"exec {PEER} one {lab.a.ip} 5011 65537", **lab.env("kernel", PATIENCE=40)).done(45)
+        if "not-accepted" not in lab.a.run("smcrctl stats -d"):
+            raise Failed("the server does not say why")
         return f"4 clients, {traffic}; {' '.join(kernel)}; then {later.went_over_rdma(payload(text))}"
     finally:
         job.kill()

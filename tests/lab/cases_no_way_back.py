@@ -103,3 +103,4 @@ def parent_ends(client, port, how, *writes):
 for how, does in (("exits closes", "exits"), ("execs closes", "becomes another program")):
     add(f"no way back: a forked child, and its parent with the link {does}, kernel client", parent_ends("kernel", 5562, how))
 add("no way back: a forked child, and its parent with the link is killed, smcr client", parent_ends("smcr", 5563, "killed", "writes"))
+add("no way back: a forked child, and its parent with the link is killed, kernel client", parent_ends("kernel", 5564, "killed", "writes"))

@@ -267,7 +267,8 @@ fn from_ring(
     avail: usize,
 ) -> Step {
     if bufs.len() == 0 {
-        return Step::End; // where nothing is wanted, that something is there is all there is to know
+        // Where nothing is wanted, that something is there is all there is to know.
+        return if peek::offset(s, flags) < avail { Step::End } else { at_end(s, sock, dir, flags, avail as u64) };
     }
     let skip = peek::offset(s, flags);
     let n = avail.saturating_sub(skip).min(bufs.len() - from);

@@ -121,3 +121,52 @@ fn rate_of(sock: i32) -> Option<u64> {
 fn set_rate(sock: i32, rate: u64) -> bool {
     net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::region::{FILE_LEN, MAGIC};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// As `rest::write` makes it.
+    fn file(name: &std::ffi::CStr, cookie: u64, what: u32) -> i32 {
+        let file = mem::memfd(name, FILE_LEN).unwrap();
+        let p = region::map(file).unwrap();
+        // SAFETY: a fresh mapping; all fields are atomics.
+        let r = unsafe { &*p };
+        r.magic.store(MAGIC, Relaxed);
+        r.server.store(what, Relaxed);
+        r.nonce[0].store(cookie, Relaxed);
+        mem::unmap(region::start_of(p), LEN);
+        file
+    }
+
+    #[test]
+    fn a_file_is_taken_once_by_its_name_for_its_own_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sock = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let cookie = net::cookie(sock.as_raw_fd()).unwrap();
+        let take = |file: i32| {
+            let left = Bequest { pid: std::process::id(), file: file as u32 };
+            assert!(set_rate(sock.as_raw_fd(), left.rate().unwrap()));
+            assert_eq!(of(sock.as_raw_fd()), Some(left));
+            let taken = take(left, sock.as_raw_fd()).map(Rest::drop).is_some();
+            assert_eq!(of(sock.as_raw_fd()).is_none(), taken);
+            taken
+        };
+        let own = file(c"smcr-rest", cookie, setup::REST);
+        assert!(take(own));
+        FILES[0].store(own, Relaxed);
+        forget_taken();
+        assert_eq!(FILES[0].load(Relaxed), -1, "its sender gives it up");
+        assert!(!take(own), "it is closed");
+        assert!(!take(file(c"smcr-rest", cookie + 1, setup::REST)), "another connection's");
+        assert!(!take(file(c"smcr-rest", cookie, setup::NONCE)), "a region in use");
+        assert!(!take(file(c"smcr-region", cookie, setup::REST)), "by another name");
+        let plain = mem::memfd(c"smcr-rest", 4096).unwrap();
+        assert!(!take(plain), "of another size");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(!take(null.as_raw_fd()));
+    }
+}

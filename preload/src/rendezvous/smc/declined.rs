@@ -64,7 +64,7 @@ pub fn was_declined(s: &Sock, clc: [u64; 2]) {
         s.tx.kernel.store(clc[1], Relaxed);
         s.set(flag::NOBODY);
         s.clear(flag::UNASKED);
-        s.note(Reason::SmcDeclined);
+        s.note(Reason::NotAccepted);
     }
 }
 
