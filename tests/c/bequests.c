@@ -38,6 +38,8 @@ static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
     if (!role)
         return;
+    if (!strcmp(role, "waits"))
+        exit(0);
     int fd = passed_one(MESSAGES);
     strcmp(role, "lost") ? last(fd) : (void)R(recv(fd, buf, sizeof buf, 0));
     exit(0);
@@ -109,14 +111,44 @@ static void passed_on(int fd) {
 }
 static void twice_a(void) { to_relative(passed_on, said_all); }
 /* By a socket whose other end nobody has: it stays here. */
-static void not_sent_a(void) {
-    int unix_pair[2], fd = said_all();
+static void not_sent(int fd) {
+    int unix_pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
     close(unix_pair[1]);
     R(send_fds(unix_pair[0], &fd, 1, MSG_NOSIGNAL));
+    close(unix_pair[0]);
+}
+static void not_sent_a(void) {
+    int fd = said_all();
+    not_sent(fd);
     last(fd);
     close(fd);
 }
+/* And by one that is read later, before that: it is there. Who has passed it on starts another program meanwhile, which has the descriptor too. */
+static void meanwhile_a(char **env) {
+    int over[2], now[2], fd = said_all();
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, over));
+    MUST(pipe2(now, O_CLOEXEC));
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        char c;
+        close(now[1]);
+        close(over[0]);
+        close(fd);
+        MUST(read(now[0], &c, 1));
+        last(passed_one(over[1]));
+        _exit(0);
+    }
+    pass(over[0], &fd, 1);
+    not_sent(fd);
+    pid_t heir = start(FORK, "waits", env);
+    wait_for(heir);
+    close(now[1]);
+    wait_for(child);
+    close(fd);
+}
+static void meanwhile_with_a(void) { meanwhile_a(environ); }
+static void meanwhile_without_a(void) { meanwhile_a(without()); }
 /* To oneself. */
 static void self_a(void) {
     int unix_pair[2], fd = said_all();
@@ -190,6 +222,8 @@ const struct test tests[] = {{"half_closed", half_closed_a, half_closed_b, 0},
                              {"half_closed_program", program_a, half_closed_b, 0},
                              {"half_closed_twice", twice_a, half_closed_b, 0},
                              {"half_closed_not_sent", not_sent_a, half_closed_b, 0},
+                             {"half_closed_meanwhile_with", meanwhile_with_a, half_closed_b, 0},
+                             {"half_closed_meanwhile_without", meanwhile_without_a, half_closed_b, 0},
                              {"half_closed_self", self_a, half_closed_b, 0},
                              {"half_closed_in_turn", in_turn_a, in_turn_b, 0},
                              {"half_closed_ahead", ahead_a, ahead_b, 0},

@@ -108,6 +108,8 @@ pub mod aside {
     pub const LATE: u8 = 4;
     /// A message has taken it, with what is unread, to another process (`rendezvous::bequest`).
     pub const PASSED: u8 = 8;
+    /// The same, and the message is not sent yet.
+    pub const SENDING: u8 = 16;
 }
 
 /// Role values (`proto::page::socket::ROLE`).

@@ -35,7 +35,7 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
     if left == Ok(true) && rate.is_some_and(|rate| set_rate(sock, rate)) {
         place.store(kept, Relaxed);
-        s.aside.fetch_or(aside::PASSED, Relaxed);
+        s.aside.fetch_or(aside::PASSED | aside::SENDING, Relaxed);
         return;
     }
     if kept >= 0 {
@@ -49,16 +49,23 @@ pub fn is_left(s: &Sock) -> bool {
     s.aside.load(Relaxed) & aside::PASSED != 0
 }
 
-/// The message was not sent: it is read here.
+/// The message was sent.
+pub fn sent(s: &Sock) {
+    if is_left(s) {
+        s.aside.fetch_and(!aside::SENDING, Relaxed);
+    }
+}
+
+/// It was not: what would have gone with it is read here. What has gone with another one stays there.
 pub fn take_back(s: &Sock, sock: i32) {
-    if !is_left(s) {
+    if s.aside.load(Relaxed) & aside::SENDING == 0 {
         return;
     }
     if let Some(own) = of(sock).filter(|b| b.pid == proc::pid()) {
         set_rate(sock, u64::MAX);
         FILES.iter().filter(|f| f.load(Relaxed) == own.file as i32).for_each(give_up);
     }
-    s.aside.fetch_and(!aside::PASSED, Relaxed);
+    s.aside.fetch_and(!(aside::PASSED | aside::SENDING), Relaxed);
 }
 
 /// What stands on a socket that was received.

@@ -8,7 +8,7 @@
 //! Called by `table::forks` and `table::inherit`.
 
 use super::handover::{has_ended, has_rest_of_link};
-use super::server;
+use super::{bequest, server};
 use crate::engine::follow::{self, Source};
 use crate::engine::{bell, bulk, end, here, linked, refill, shadow};
 use crate::family::lock::Marker;
@@ -34,9 +34,9 @@ const BACK: u32 = 2;
 /// Files that this process has left: a bit for each.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether anything may be to be left.
+/// Whether anything may be to be left. What a message has taken with it ([`bequest`]) is another process's.
 pub fn is_there(s: &Sock) -> bool {
-    s.rx_in_memory() || here::is_taken(s)
+    (s.rx_in_memory() || here::is_taken(s)) && !bequest::is_left(s)
 }
 
 /// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers; `goes_on`: who leaves it
@@ -74,6 +74,9 @@ pub fn lose(s: &Sock, sock: i32) {
 
 /// As [`lose`] where the program may still read the ring. What was taken up is past that, and past the peer's TCP.
 pub fn lose_taken(s: &Sock, sock: i32) {
+    if bequest::is_left(s) {
+        return;
+    }
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
     } else if here::is_taken(s) && has_ended(s) && !comes(s) {

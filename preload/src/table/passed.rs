@@ -36,7 +36,10 @@ pub fn before(sock_fd: i32, over: i32) {
 /// The message was sent, or it was not.
 pub fn after(sock_fd: i32, sent: bool) {
     match sock(sock_fd) {
-        Some(s) if sent => lose_rest(s, sock_fd),
+        Some(s) if sent => {
+            bequest::sent(s);
+            lose_rest(s, sock_fd);
+        }
         Some(s) => {
             legacy::take_back_message(s, sock_fd);
             bequest::take_back(s, sock_fd);
@@ -46,7 +49,7 @@ pub fn after(sock_fd: i32, sent: bool) {
 }
 
 fn lose_rest(s: &Sock, sock_fd: i32) {
-    if rest::is_there(s) && !bequest::is_left(s) && !control::is_restricted() {
+    if rest::is_there(s) && !control::is_restricted() {
         rest::lose(s, sock_fd);
     }
 }
