@@ -102,10 +102,13 @@ pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option
     if !is_here(s) {
         return None;
     }
+    let (there, skip) = (left(s, dir), peek::offset(s, flags));
+    if skip > 0 && skip >= there {
+        return None; // the look begins behind it
+    }
     if bufs.len() == 0 {
         return Some(Step::End);
     }
-    let (there, skip) = (left(s, dir), peek::offset(s, flags));
     let n = there.saturating_sub(skip).min(bufs.len() - from);
     let copies = n > 0 && flags & libc::MSG_TRUNC == 0;
     if copies && bufs.are_nowhere(from, n) {

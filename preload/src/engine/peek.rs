@@ -66,10 +66,18 @@ fn is_proved(s: &Sock, sock: i32, dir: &Dir) -> bool {
     !proof::is_due(s) || proof::look_ahead(s, sock, dir)
 }
 
-/// Where a call begins to look in the ring: SO_PEEK_OFF, which is kept here while receiving is in memory.
+/// Where a call begins to look: SO_PEEK_OFF, which is kept here while receiving is in memory.
 pub fn offset(s: &Sock, flags: i32) -> usize {
     let is_set = flags & libc::MSG_PEEK != 0 && s.has(flag::PEEK_OFF);
     if is_set { s.peek_off.load(Relaxed).saturating_sub(1) as usize } else { 0 }
+}
+
+/// As [`offset`], behind what was taken up and is read here (`here`).
+pub fn offset_in_ring(s: &Sock, dir: &Dir, flags: i32) -> usize {
+    match offset(s, flags) {
+        0 => 0,
+        n => n.saturating_sub(here::left(s, dir)),
+    }
 }
 
 /// A PEEK has seen `n` bytes from there on.

@@ -268,9 +268,9 @@ fn from_ring(
 ) -> Step {
     if bufs.len() == 0 {
         // Where nothing is wanted, that something is there is all there is to know.
-        return if peek::offset(s, flags) < avail { Step::End } else { at_end(s, sock, dir, flags, avail as u64) };
+        return if peek::offset_in_ring(s, dir, flags) < avail { Step::End } else { at_end(s, sock, dir, flags, avail as u64) };
     }
-    let skip = peek::offset(s, flags);
+    let skip = peek::offset_in_ring(s, dir, flags);
     let n = avail.saturating_sub(skip).min(bufs.len() - from);
     let copies = n > 0 && flags & libc::MSG_TRUNC == 0;
     if copies && bufs.are_nowhere(from, n) {
@@ -349,7 +349,7 @@ pub fn give_back_from_here(s: &Sock, dir: &Dir, size: usize, now: u64) {
 /// The ring holds nothing behind the `seen` bytes that a PEEK has passed over: whether the stream has ended. Asks the kernel when there
 /// is a sign of it, and now and then without (a non-blocking reader that never waits).
 fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
-    let is_marked = end::is_marked_end(dir);
+    let (is_marked, was_ended) = (end::is_marked_end(dir), s.rx.end.load(Acquire) != 0);
     if kernel::may_have_ended(s, dir) {
         kernel::look_at_kernel(s, sock, dir);
     }
@@ -365,7 +365,8 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
         if s.rx.end.load(Relaxed) == 0 {
             return Step::Empty;
         }
-        if follow::can_follow(s, dir) {
+        // What a PEEK has seen of the ring stays there, and TCP behind it has been looked at: whether that was all is known if it had ended then.
+        if if seen > 0 { !was_ended } else { follow::can_follow(s, dir) } {
             return Step::Moved(0);
         }
     }

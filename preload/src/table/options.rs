@@ -72,8 +72,15 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
         }
         (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
         (IPPROTO_TCP, TCP_REPAIR | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),
-        (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => {
-            let Some(v) = value else { return Set::Kernel };
+        (SOL_SOCKET, libc::SO_PEEK_OFF) => {
+            // Less than 0 is none. What a listener has its children have.
+            if !s.rx_in_memory()
+                && value.is_none_or(|v| v >= 0)
+                && let refused @ Set::Refused(_) = home(Reason::PeekOff)
+            {
+                return refused;
+            }
+            let Some(v) = value.filter(|_| s.rx_in_memory()) else { return Set::Kernel }; // it may have followed there meanwhile
             // What it has anyway: before Linux 6.9 it has none of TCP's.
             if let Err(e) = net::set_opt(sock, SOL_SOCKET, libc::SO_PEEK_OFF, &-1i32) {
                 return Set::Refused(e);
@@ -82,8 +89,6 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             s.put(flag::PEEK_OFF, v >= 0);
             Set::Done
         }
-        // Less than 0 is none. What a listener has its children have.
-        (SOL_SOCKET, libc::SO_PEEK_OFF) if value.is_none_or(|v| v >= 0) => home(Reason::PeekOff),
         (SOL_SOCKET, libc::SO_OOBINLINE) if s.is_linked() => {
             urgent::set_inline(s, value.unwrap_or(0) != 0);
             Set::Kernel
