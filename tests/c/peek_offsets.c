@@ -105,8 +105,7 @@ static void reset_b(void) {
 }
 
 /* Four bytes, and four later; then four, and the end. */
-static void in_parts_a(void) {
-    int fd = conn();
+static void in_parts_of(int fd) {
     meet_settled();
     if (offset(fd, 0)) {
         meet();
@@ -124,8 +123,15 @@ static void in_parts_a(void) {
     offset(fd, -1);
     rest(fd, 16);
 }
-static void in_parts_b(void) {
+static void in_parts_a(void) { in_parts_of(conn()); }
+/* The same where the connection is on TCP again. */
+static void on_tcp_a(void) {
     int fd = conn();
+    setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &(int){0}, sizeof(int)); /* refused, or not: no ring from then on */
+    meet();
+    in_parts_of(fd);
+}
+static void in_parts_to(int fd) {
     put(fd, "0123", 4);
     meet_settled();
     meet();
@@ -139,8 +145,16 @@ static void in_parts_b(void) {
     get(fd, buf, 1);
 }
 
+static void in_parts_b(void) { in_parts_to(conn()); }
+static void on_tcp_b(void) {
+    int fd = conn();
+    meet();
+    in_parts_to(fd);
+}
+
 const struct test tests[] = {{"nothing_copied", nothing_copied_a, ten_b, 0},
                              {"end", end_a, end_b, 0},
                              {"reset", reset_a, reset_b, 0},
                              {"in_parts", in_parts_a, in_parts_b, 0},
+                             {"in_parts_on_tcp", on_tcp_a, on_tcp_b, 0},
                              {0}};

@@ -80,6 +80,12 @@ pub fn offset_in_ring(s: &Sock, dir: &Dir, flags: i32) -> usize {
     }
 }
 
+/// Whether the kernel keeps it, as it does while receiving is on TCP.
+#[cold]
+pub fn kernel_has_offset(sock: i32) -> bool {
+    net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|off| off >= 0)
+}
+
 /// A PEEK has seen `n` bytes from there on.
 pub fn move_offset(s: &Sock, n: usize) {
     if s.has(flag::PEEK_OFF) {
@@ -132,7 +138,7 @@ pub fn behind_tcp(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flag
 /// What TCP holds behind `skip` bytes.
 fn tcp(s: &Sock, sock: i32, skip: usize, bufs: &Bufs, from: usize, flags: i32) -> usize {
     // The kernel would begin where the program's offset is, and move that.
-    if net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|off| off >= 0) {
+    if kernel_has_offset(sock) {
         return 0;
     }
     let mut done = 0;

@@ -74,8 +74,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 return Ok(n);
             }
         }
-        // With SO_PEEK_OFF each look begins behind the one before.
-        moves_on |= peek && s.has(flag::PEEK_OFF);
+        // With SO_PEEK_OFF, here or in the kernel, each look begins behind the one before.
+        moves_on |= peek && (s.has(flag::PEEK_OFF) || got > 0 && peek::kernel_has_offset(sock));
         if peek && !moves_on {
             got = 0;
         }

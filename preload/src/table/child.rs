@@ -9,7 +9,7 @@
 //! handlers of the program.
 
 use super::life::{REFS, finish, held};
-use super::{Entry, apart, homes, late, range, set, take, waited};
+use super::{Entry, apart, homes, late, range, returning, set, take, waited};
 use crate::control;
 use crate::engine::{close, counted, inside, known, linked};
 use crate::family::sock::{Sock, flag};
@@ -145,6 +145,7 @@ pub fn in_child() {
     inside::forget_in_child();
     counted::forget_in_child();
     late::forget_in_child();
+    returning::forget_in_child();
     let Some(base) = family::base() else { return };
     let is_elsewhere = !control::is_restricted() && proc::is_first_here();
     if !is_elsewhere {

@@ -3,7 +3,7 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, child, connections, life, passing, range};
+use super::{Entry, child, connections, life, passing, range, returning};
 use crate::engine::{close, linked, orphan, rouse};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::holders::{self, Census};
@@ -70,6 +70,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         let _ = passing::before_start(Some(proc::pid()));
         return leave_rests(has_library, true);
     }
+    returning::give_way();
     // The links end with the exec.
     rendezvous::smc::leave_to_relatives();
     let is_own = |s: &Sock| s.process.load(Relaxed) == process::index() || s.has(flag::INHERITABLE);
@@ -130,6 +131,7 @@ pub fn exec_failed() {
     if process::is_vfork_child() {
         return;
     }
+    returning::exec_failed();
     for (fd, e) in range(0, u32::MAX) {
         let Entry::Sock(s) = e else { continue };
         let left = LEFT[family::index_of(s) as usize].swap(0, Relaxed);

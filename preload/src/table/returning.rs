@@ -1,7 +1,8 @@
 //! Several connections that go back to TCP together: all are asked first, and then waited for, so that a peer that is stopped costs
 //! the patience once and not once for each connection with it.
 //!
-//! Called by `drain`, `confine` and `apart`, beside whatever the other threads of the program do.
+//! Called by `drain`, `confine` and `apart`, beside whatever the other threads of the program do: but for one that is about to become another
+//! program, which takes up what is unread of the same connections, and to which this gives way.
 
 use super::connections;
 use crate::engine::inside;
@@ -10,12 +11,49 @@ use crate::rendezvous::{self, Back};
 use crate::sys::thread::full_fence;
 use crate::sys::{clock, fd};
 use crate::table;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+/// A thread calls exec.
+static LEAVES: AtomicBool = AtomicBool::new(false);
+/// Threads in [`each`].
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// How long exec waits for them. One of them may be the thread that calls it, in a handler.
+const MOMENT_NS: u64 = 50_000_000;
+
+/// Before exec: nothing is asked for, followed or read on here from now on.
+pub fn give_way() {
+    LEAVES.store(true, SeqCst);
+    let until = clock::now_ns() + MOMENT_NS;
+    while INSIDE.load(SeqCst) != 0 && clock::now_ns() < until {
+        let _ = fd::poll(&mut [], 1);
+    }
+}
+
+/// It has failed.
+pub fn exec_failed() {
+    LEAVES.store(false, SeqCst);
+}
+
+/// The threads that were at it are the parent's.
+pub fn forget_in_child() {
+    LEAVES.store(false, SeqCst);
+    INSIDE.store(0, SeqCst);
+}
 
 /// Does something with each connection that is meant. Another thread may close it meanwhile, and number and record be those of two
 /// others at once: what is done to a record would be done with the bytes of a stranger. So the record is visited first, which keeps
 /// it, and its socket has a number of ours for as long.
-pub fn each(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, &'static Sock)) {
+pub fn each(is_meant: impl Fn(&Sock) -> bool, act: impl FnMut(i32, &'static Sock)) {
+    INSIDE.fetch_add(1, SeqCst); // either exec finds it, or LEAVES is seen
+    each_but_for_exec(is_meant, act);
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+fn each_but_for_exec(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, &'static Sock)) {
     for (fd, s) in connections().filter(|(_, s)| is_meant(s)) {
+        if LEAVES.load(SeqCst) {
+            return;
+        }
         let Some(visit) = inside::visit(s, &fd) else {
             act(fd, s); // there is no other thread
             continue;
@@ -49,7 +87,7 @@ pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64, stays: bool) {
                 }
             }
         });
-        if is_over || !waits {
+        if is_over || !waits || LEAVES.load(SeqCst) {
             return;
         }
         let _ = fd::poll(&mut [], 1);
