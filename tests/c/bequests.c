@@ -1,38 +1,8 @@
 /* Owns: what lies unread of a peer that has said its last word, when a message takes the connection to another process. */
-#include "given.h"
+#include "last_words.h"
 
-static char buf[64 * KIB];
+enum { IN_TURN = 10 };
 
-enum { SOME = 700 * KIB, BEFORE = 300 * KIB, IN_TURN = 10 };
-
-/* What a receiver does with it. */
-static void last(int fd) {
-    say("%d there", now_in(fd) > 0);
-    got(fd, buf, 10000, 0, 5);
-    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT, 2000)));
-    got(fd, buf, 20000, 10000, 5);
-    R(recv(fd, buf, 1, 0));
-    fill(buf, 20000, 0, 6);
-    put(fd, buf, 20000);
-}
-static void closed(int fd) {
-    got(fd, buf, 30000, 0, 5);
-    R(recv(fd, buf, 1, 0));
-}
-static void all(int fd) {
-    get_stream(fd, SOME, 5);
-    R(recv(fd, buf, 1, 0));
-    fill(buf, 20000, 0, 6);
-    put(fd, buf, 20000);
-}
-static void before(int fd) {
-    static char big[BEFORE];
-    got(fd, big, sizeof big, 0, 5);
-    got(fd, buf, 10000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-    fill(buf, 20000, 0, 6);
-    put(fd, buf, 20000);
-}
 static void none(int fd) { R(fcntl(fd, F_SETFD, FD_CLOEXEC)); }
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
@@ -45,24 +15,6 @@ static void executed(void) {
     exit(0);
 }
 
-/* A relative from before there was a connection; it receives one, and does this. */
-static pid_t relative(int *over, void (*use)(int fd)) {
-    int unix_pair[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
-    pid_t child = MUST(fork());
-    if (child == 0) {
-        use(passed_one(unix_pair[1]));
-        _exit(0);
-    }
-    close(unix_pair[1]);
-    *over = unix_pair[0];
-    return child;
-}
-static int said_all(void) {
-    int fd = conn();
-    meet_settled();
-    return fd;
-}
 static void pass_and_close(int over, int fd) {
     pass(over, &fd, 1);
     MUST(close(fd));
@@ -76,12 +28,6 @@ static void to_relative(void (*use)(int fd), int (*made)(void)) {
 static void half_closed_a(void) { to_relative(last, said_all); }
 static void closed_a(void) { to_relative(closed, said_all); }
 static void ahead_a(void) { to_relative(all, ahead); }
-static int came_before(void) {
-    int fd = conn_cold();
-    trickle(fd);
-    meet_settled();
-    return fd;
-}
 static void before_a(void) { to_relative(before, came_before); }
 /* It ends without having read it: who has sent that is shown a reset. */
 static void left_a(void) { to_relative(none, said_all); }
@@ -162,72 +108,22 @@ static void in_turn_a(void) {
         half_closed_a();
 }
 
-static void half_closed_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-    close(fd);
-}
 static void in_turn_b(void) {
     for (int i = 0; i < IN_TURN; i++)
-        half_closed_b();
+        last_b();
 }
-static void left_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    R(recv(fd, buf, 1, 0));
-    R(recv(fd, buf, 1, 0));
-}
-static void closed_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(close(fd));
-    meet_settled();
-}
-static void ahead_b(void) {
-    int fd = conn();
-    static char some[SOME];
-    fill(some, sizeof some, 0, 5);
-    meet();
-    put(fd, some, sizeof some);
-    R(shutdown(fd, SHUT_WR));
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-}
-static void before_b(void) {
-    static char big[BEFORE];
-    int fd = conn_cold();
-    fill(big, sizeof big, 0, 5);
-    put(fd, big, sizeof big);
-    trickled(fd);
-    fill(buf, 10000, 0, 6);
-    put(fd, buf, 10000);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-}
-
-const struct test tests[] = {{"half_closed", half_closed_a, half_closed_b, 0},
-                             {"half_closed_kept", kept_a, half_closed_b, 0},
+const struct test tests[] = {{"half_closed", half_closed_a, last_b, 0},
+                             {"half_closed_kept", kept_a, last_b, 0},
                              {"half_closed_left", left_a, left_b, 0},
-                             {"half_closed_program", program_a, half_closed_b, 0},
-                             {"half_closed_twice", twice_a, half_closed_b, 0},
-                             {"half_closed_not_sent", not_sent_a, half_closed_b, 0},
-                             {"half_closed_meanwhile_with", meanwhile_with_a, half_closed_b, 0},
-                             {"half_closed_meanwhile_without", meanwhile_without_a, half_closed_b, 0},
-                             {"half_closed_self", self_a, half_closed_b, 0},
+                             {"half_closed_program", program_a, last_b, 0},
+                             {"half_closed_twice", twice_a, last_b, 0},
+                             {"half_closed_not_sent", not_sent_a, last_b, 0},
+                             {"half_closed_meanwhile_with", meanwhile_with_a, last_b, 0},
+                             {"half_closed_meanwhile_without", meanwhile_without_a, last_b, 0},
+                             {"half_closed_self", self_a, last_b, 0},
                              {"half_closed_in_turn", in_turn_a, in_turn_b, 0},
-                             {"half_closed_ahead", ahead_a, ahead_b, 0},
-                             {"half_closed_before", before_a, before_b, COLD | SWITCHES},
+                             {"half_closed_ahead", ahead_a, last_ahead_b, 0},
+                             {"half_closed_before", before_a, before_read_b, COLD | SWITCHES},
                              {"closed", closed_a, closed_b, 0},
                              {"without", without_a, left_b, 0},
                              {"executed", executed, executed, ROLE},

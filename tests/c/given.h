@@ -94,6 +94,20 @@ static inline int passed_one(int over) {
     return fd;
 }
 
+/* A relative from before there was a connection; it receives one, and does this. */
+static inline pid_t relative(int *over, void (*use)(int fd)) {
+    int unix_pair[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        use(passed_one(unix_pair[1]));
+        _exit(0);
+    }
+    close(unix_pair[1]);
+    *over = unix_pair[0];
+    return child;
+}
+
 enum { MESSAGES = 11 }; /* where a helper finds its end of the Unix socket pair */
 
 /* A program that is no relative any more; its end of the pair is under MESSAGES. */

@@ -65,20 +65,17 @@ static void pass_b(void) { /* echoes 3 MiB without a deadlock: reader and writer
 }
 
 /* Unread bytes are in the connection when it goes. */
+static void unread(int fd) {
+    got(fd, buf, 20000, 10000, 5);
+    R(send(fd, "thanks", 6, 0));
+}
 static void pass_unread_a(void) {
-    int unix_pair[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
-    pid_t child = fork();
-    if (child == 0) {
-        int fd = passed_one(unix_pair[1]);
-        got(fd, buf, 20000, 10000, 5);
-        R(send(fd, "thanks", 6, 0));
-        _exit(0);
-    }
+    int over;
+    pid_t child = relative(&over, unread);
     int fd = conn();
     meet_settled(); /* 30,000 bytes have come */
     got(fd, buf, 10000, 0, 5);
-    pass(unix_pair[0], &fd, 1);
+    pass(over, &fd, 1);
     wait_for(child);
     R(close(fd));
 }
@@ -91,20 +88,17 @@ static void pass_unread_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
+static void acceptor(int l) {
+    int fd = accept_from(l);
+    warm(fd);
+    echo(fd, "acceptor", 1);
+}
 static void pass_listener_a(void) {
-    int unix_pair[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
-    pid_t child = fork();
-    if (child == 0) {
-        int l = passed_one(unix_pair[1]);
-        int fd = accept_from(l);
-        warm(fd);
-        echo(fd, "acceptor", 1);
-        _exit(0);
-    }
+    int over;
+    pid_t child = relative(&over, acceptor);
     int l = listen_on(PORT);
     meet();
-    pass(unix_pair[0], &l, 1);
+    pass(over, &l, 1);
     R(close(l));
     wait_for(child);
     meet();

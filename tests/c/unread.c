@@ -1,15 +1,11 @@
 /* Owns: what lies unread when a connection goes to another program or process, where its sender can't just send it again:
  * it has gone back to TCP by itself behind it, or has said its last word. */
-#include "given.h"
-
-static char buf[64 * KIB];
+#include "last_words.h"
 
 enum { AT = 10 }; /* where the next program finds the connection */
 /* Ahead of a reader: it fits into the buffers of TCP, so that its sender waits for the answer when it is asked for it; or it
  * does not, and the sender is in send. */
-enum { SOME = 700 * KIB, MORE = 12 * MIB };
-/* Unread before the connection moves to memory. */
-enum { BEFORE = 300 * KIB };
+enum { MORE = 12 * MIB };
 
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
@@ -19,16 +15,9 @@ static void executed(void) {
         get_stream(AT, role[0] == 's' ? SOME : MORE, 5);
         echo(AT, "executed", 7);
     } else if (!strcmp(role, "last")) {
-        say("%d there", now_in(AT) > 0);
-        got(AT, buf, 10000, 0, 5);
-        say("poll: %s", poll_text(events(AT, POLLIN | POLLOUT, 2000)));
-        got(AT, buf, 20000, 10000, 5);
-        R(recv(AT, buf, 1, 0));
-        fill(buf, 20000, 0, 6);
-        put(AT, buf, 20000);
+        last(AT);
     } else if (!strcmp(role, "closed")) {
-        got(AT, buf, 30000, 0, 5);
-        R(recv(AT, buf, 1, 0));
+        closed(AT);
     } else if (!strcmp(role, "leave")) {
         got(AT, buf, 10000, 0, 5);
     } else if (!strcmp(role, "lost")) {
@@ -40,17 +29,9 @@ static void executed(void) {
     } else if (!strcmp(role, "before_again")) {
         exec_self("before", environ);
     } else if (!strcmp(role, "all")) {
-        get_stream(AT, SOME, 5);
-        R(recv(AT, buf, 1, 0));
-        fill(buf, 20000, 0, 6);
-        put(AT, buf, 20000);
+        all(AT);
     } else if (!strcmp(role, "before")) {
-        static char big[BEFORE];
-        got(AT, big, sizeof big, 0, 5);
-        got(AT, buf, 10000, 0, 6);
-        R(recv(AT, buf, 1, 0));
-        fill(buf, 20000, 0, 6);
-        put(AT, buf, 20000);
+        before(AT);
     } else if (!strcmp(role, "mute_all")) {
         meet();
         get_stream(AT, SOME, 5);
@@ -80,18 +61,15 @@ static void some_without_a(void) { go_on(ahead(), "some", without()); }
 static void some_inherited_a(void) { inherited(FORK, ahead(), "some"); }
 static void more_with_a(void) { go_on(ahead(), "more", environ); }
 static void more_without_a(void) { go_on(ahead(), "more", without()); }
+static void more(int fd) {
+    get_stream(fd, MORE, 5);
+    echo(fd, "receiver", 7);
+}
 static void more_passed_a(void) {
-    int unix_pair[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair));
-    pid_t child = fork();
-    if (child == 0) {
-        int fd = passed_one(unix_pair[1]);
-        get_stream(fd, MORE, 5);
-        echo(fd, "receiver", 7);
-        _exit(0);
-    }
+    int over;
+    pid_t child = relative(&over, more);
     int fd = ahead();
-    pass(unix_pair[0], &fd, 1);
+    pass(over, &fd, 1);
     close(fd);
     wait_for(child);
 }
@@ -106,13 +84,7 @@ static void ahead_b(size_t n) {
 static void some_b(void) { ahead_b(SOME); }
 static void more_b(void) { ahead_b(MORE); }
 
-/* All that the sender will ever send lies unread, and it waits for the answer. The program reads it where it has the
- * library; it may become another one first. */
-static int said_all(void) {
-    int fd = conn();
-    meet_settled();
-    return fd;
-}
+/* All has been said. The program reads it where it has the library; it may become another one first. */
 static void last_a(void) { go_on(said_all(), "last", environ); }
 static void last_inherited_a(void) { inherited(FORK, said_all(), "last"); }
 static void last_twice_a(void) { go_on(said_all(), "again", environ); }
@@ -136,34 +108,11 @@ static void last_fails_a(void) {
 /* It ends without having read it. */
 static void left_a(void) { go_on(said_all(), "leave", environ); }
 static void left_whole_a(void) { go_on(said_all(), "leave_all", environ); }
-static void left_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    R(recv(fd, buf, 1, 0));
-    R(recv(fd, buf, 1, 0));
-}
 /* The other end has closed. */
 static void closed_a(void) { go_on(said_all(), "closed", environ); }
 static void closed_inherited_a(void) { inherited(FORK, said_all(), "closed"); }
 static void closed_vfork_a(void) { inherited(VFORK, said_all(), "closed"); }
 static void closed_spawn_a(void) { inherited(SPAWN, said_all(), "closed"); }
-static void closed_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(close(fd));
-    meet_settled();
-}
-/* The most of it has come through TCP, before the connection moved to memory; a part, or nothing, lies in the ring. */
-static int came_before(void) {
-    int fd = conn_cold();
-    trickle(fd);
-    meet_settled();
-    return fd;
-}
 static void before_read_a(void) { go_on(came_before(), "before", environ); }
 static void before_twice_a(void) { go_on(came_before(), "before_again", environ); }
 static void before_inherited_a(void) { inherited(FORK, came_before(), "before"); }
@@ -172,60 +121,12 @@ static void before_spawn_a(void) { inherited(SPAWN, came_before(), "before"); }
 static void before_left_a(void) { go_on(came_before(), "leave", environ); }
 static void before_left_whole_a(void) { go_on(came_before(), "leave_all", environ); }
 static void before_without_a(void) { go_on(came_before(), "leave_all", without()); }
-/* As trickled, but in recv when each byte is sent: who has nothing to send to go with goes to memory only if its peer finds it there. */
-static void awaited(int fd) {
-    char c;
-    for (int i = 0; i < 300; i++) {
-        MUST(recv(fd, &c, 1, 0));
-        hear();
-        tell('.');
-    }
-}
-static int before_b(size_t in_memory) {
-    static char all[BEFORE];
-    int fd = conn_cold();
-    fill(all, sizeof all, 0, 5);
-    put(fd, all, sizeof all);
-    if (in_memory)
-        trickled(fd);
-    else
-        awaited(fd);
-    fill(buf, in_memory, 0, 6);
-    put(fd, buf, in_memory);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    return fd;
-}
-static void before_read_b(void) {
-    int fd = before_b(10000);
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-}
 static void before_left(int fd) {
     R(recv(fd, buf, 1, 0));
     R(recv(fd, buf, 1, 0));
 }
 static void before_left_b(void) { before_left(before_b(10000)); }
 static void before_only_b(void) { before_left(before_b(0)); }
-static void last_b(void) {
-    int fd = conn();
-    fill(buf, 30000, 0, 5);
-    put(fd, buf, 30000);
-    R(shutdown(fd, SHUT_WR));
-    meet();
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-}
-static void last_ahead_b(void) {
-    int fd = conn();
-    static char all[SOME];
-    fill(all, sizeof all, 0, 5);
-    meet();
-    put(fd, all, sizeof all);
-    R(shutdown(fd, SHUT_WR));
-    got(fd, buf, 20000, 0, 6);
-    R(recv(fd, buf, 1, 0));
-}
 /* In poll till the other end comes: here it can do what it is asked for, however long that takes. */
 static void meet_in_poll(int fd) {
     enum { CTL = 3 };
