@@ -366,7 +366,8 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
             return Step::Empty;
         }
         // What a PEEK has seen of the ring stays there, and TCP behind it has been looked at: whether that was all is known if it had ended then.
-        if if seen > 0 { !was_ended } else { follow::can_follow(s, dir) } {
+        let goes_on = if seen > 0 { !was_ended } else { follow::can_follow(s, dir) };
+        if goes_on {
             return Step::Moved(0);
         }
     }

@@ -33,7 +33,7 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     let keep = |file| fd::another(file).map(|file| kept = file);
     let left = rest::write(s, sock, [0; NAMES], setup::REST, keep);
     let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
-    if left == Ok(true) && rate.is_some_and(|rate| set_rate(sock, rate)) {
+    if left == Ok(true) && rate.is_some_and(|rate| net::set_rate(sock, rate).is_ok()) {
         place.store(kept, Relaxed);
         s.aside.fetch_or(aside::PASSED | aside::SENDING, Relaxed);
         return;
@@ -62,7 +62,7 @@ pub fn take_back(s: &Sock, sock: i32) {
         return;
     }
     if let Some(own) = of(sock).filter(|b| b.pid == proc::pid()) {
-        set_rate(sock, u64::MAX);
+        let _ = net::set_rate(sock, u64::MAX);
         FILES.iter().filter(|f| f.load(Relaxed) == own.file as i32).for_each(give_up);
     }
     s.aside.fetch_and(!(aside::PASSED | aside::SENDING), Relaxed);
@@ -70,7 +70,7 @@ pub fn take_back(s: &Sock, sock: i32) {
 
 /// What stands on a socket that was received.
 pub fn of(sock: i32) -> Option<Bequest> {
-    rate_of(sock).and_then(Bequest::parse)
+    net::rate(sock).ok().and_then(Bequest::parse)
 }
 
 /// It is for this process.
@@ -89,7 +89,7 @@ pub fn take(left: Bequest, sock: i32) -> Option<Rest> {
         return None;
     }
     rest.mark(TAKEN);
-    set_rate(sock, u64::MAX);
+    let _ = net::set_rate(sock, u64::MAX);
     Some(rest)
 }
 
@@ -118,15 +118,7 @@ fn give_up(file: &AtomicI32) {
 
 /// Whether the register is not the program's own. A proof may stand there still (`rendezvous::server`).
 fn is_free(s: &Sock, sock: i32) -> bool {
-    rate_of(sock) == Some(u64::MAX) || s.role.load(Relaxed) == role::SERVER && s.rate_before.load(Relaxed) == u64::MAX
-}
-
-fn rate_of(sock: i32) -> Option<u64> {
-    net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE).ok()
-}
-
-fn set_rate(sock: i32, rate: u64) -> bool {
-    net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_ok()
+    net::rate(sock) == Ok(u64::MAX) || s.role.load(Relaxed) == role::SERVER && s.rate_before.load(Relaxed) == u64::MAX
 }
 
 #[cfg(test)]
@@ -156,7 +148,7 @@ mod tests {
         let cookie = net::cookie(sock.as_raw_fd()).unwrap();
         let take = |file: i32| {
             let left = Bequest { pid: std::process::id(), file: file as u32 };
-            assert!(set_rate(sock.as_raw_fd(), left.rate().unwrap()));
+            net::set_rate(sock.as_raw_fd(), left.rate().unwrap()).unwrap();
             assert_eq!(of(sock.as_raw_fd()), Some(left));
             let taken = take(left, sock.as_raw_fd()).map(Rest::drop).is_some();
             assert_eq!(of(sock.as_raw_fd()).is_none(), taken);

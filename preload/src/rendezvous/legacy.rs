@@ -75,7 +75,7 @@ fn leave_to(s: &'static Sock, sock: i32, heir: impl FnOnce() -> Option<u32>) -> 
         Err(step::IDLE) => {}
         Err(_) => return false,
     }
-    if net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) != Ok(u64::MAX) {
+    if net::rate(sock) != Ok(u64::MAX) {
         return false; // the program's own
     }
     s.heir.store(heir, SeqCst);
@@ -135,7 +135,7 @@ pub fn come_back(s: &Sock, sock: i32) -> bool {
         return false;
     }
     if of(sock).is_some_and(|l| l.heir == heir) {
-        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+        let _ = net::set_rate(sock, u64::MAX);
     }
     let counts = count::begin(s, sock);
     if counts {
@@ -150,7 +150,7 @@ pub fn come_back(s: &Sock, sock: i32) -> bool {
 pub fn give_up(s: &Sock, sock: i32) {
     let pid = process::pid();
     if s.legacy.load(Relaxed) == pid && of(sock).is_some_and(|l| l.heir == pid) && !is_disowned(sock) {
-        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+        let _ = net::set_rate(sock, u64::MAX);
     }
 }
 
@@ -158,7 +158,7 @@ pub fn give_up(s: &Sock, sock: i32) {
 /// connection, which that process could do anyhow.
 pub fn strike_out(s: &Sock, sock: i32) {
     let heir = s.heir.load(Relaxed);
-    let says_so = || net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) == Ok(u64::MAX);
+    let says_so = || net::rate(sock) == Ok(u64::MAX);
     if heir != 0
         && s.apart.load(Relaxed) != 0
         && says_so()
@@ -206,7 +206,7 @@ pub fn take_back_message(s: &Sock, sock: i32) {
 fn take_off(s: &Sock, sock: i32) {
     s.heir.store(0, SeqCst);
     s.set_state(State::Tcp);
-    let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+    let _ = net::set_rate(sock, u64::MAX);
 }
 
 /// This process holds it no more (the kernel's descriptor is still open): says so to the heir.
@@ -233,7 +233,7 @@ fn write(s: &Sock, sock: i32) -> bool {
             others: if is_elsewhere { Legacy::NEVER } else { others },
         };
         let Some(rate) = legacy.rate() else { return false };
-        if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_err() {
+        if net::set_rate(sock, rate).is_err() {
             return false;
         }
         if others == 0 {
@@ -255,7 +255,7 @@ fn is_inside(s: &Sock) -> bool {
 
 /// What stands on a socket.
 fn of(sock: i32) -> Option<Legacy> {
-    net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE).ok().and_then(Legacy::parse)
+    net::rate(sock).ok().and_then(Legacy::parse)
 }
 
 /// What a program finds at its start: a connection that was left to it.
@@ -287,7 +287,7 @@ pub fn is_sole(s: &Sock, sock: i32) -> bool {
     }
     match of(sock).filter(|l| l.heir == heir).map_or(Legacy::NEVER, |l| l.others) {
         0 => {
-            let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &u64::MAX);
+            let _ = net::set_rate(sock, u64::MAX);
             s.legacy.store(0, Relaxed);
             true
         }

@@ -45,7 +45,7 @@ pub fn announce(s: &'static Sock, sock: i32) {
     if stays_filtered(s, sock) {
         return;
     }
-    let Ok(before) = net::get_opt::<u64>(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE) else {
+    let Ok(before) = net::rate(sock) else {
         s.note(Reason::NoResources);
         return later(s, u32::MAX);
     };
@@ -65,7 +65,7 @@ pub fn announce(s: &'static Sock, sock: i32) {
     s.step.store(step::ANNOUNCED, Release);
     s.tries.store(1, Relaxed);
     let rate = announcement(name);
-    if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate).is_err() {
+    if net::set_rate(sock, rate).is_err() {
         forget(s);
         s.step.store(step::FAILED, Relaxed);
         return later(s, u32::MAX);
@@ -225,7 +225,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     fault::pass(Fault::Careful);
     s.step.store(step::NONCE, Release);
     later(s, 0);
-    if net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &o.rate).is_err() {
+    if net::set_rate(sock, o.rate).is_err() {
         offer::abandon(s, Reason::ProofFailed);
         return Err(Reason::ProofFailed);
     }
@@ -245,7 +245,7 @@ fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
 /// Takes an announcement back: the connection may begin anew (`next` idle), or stays on TCP (failed).
 pub fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     forget(s);
-    let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &s.rate_before.load(Relaxed));
+    let _ = net::set_rate(sock, s.rate_before.load(Relaxed));
     s.note(why);
     later(s, if next == step::IDLE { s.ops.load(Relaxed).saturating_add(SHARED_OPS) } else { u32::MAX });
     s.step.store(next, Release);
@@ -318,7 +318,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     if r.server.load(Relaxed) == setup::REFUSED {
         // The connecting side has not begun, and after this exchange it can't; or it has given up itself.
         let rate = s.rate_before.load(Relaxed);
-        let _ = net::set_opt(sock, libc::SOL_SOCKET, net::SO_MAX_PACING_RATE, &rate);
+        let _ = net::set_rate(sock, rate);
         offer::abandon(s, Reason::PeerSilent);
         later(s, u32::MAX);
     }

@@ -3,6 +3,7 @@
 use super::few::Brief;
 use super::{Errno, Res, Sysno, call, unpolled};
 use libc::{c_int, c_void};
+use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 /// Lowest number for descriptors of our own: above what select(2) and most programs use.
@@ -261,20 +262,22 @@ pub fn splice(from: c_int, to: c_int, len: usize, flags: u32) -> Res {
 /// Whether it is an epoll descriptor, as /proc says.
 pub fn is_epoll(fd: c_int) -> bool {
     const IS: &[u8] = b"anon_inode:[eventpoll]";
-    let mut path = *b"/proc/self/fd/0000000\0";
-    let mut left = fd.cast_unsigned();
-    for digit in path[14..21].iter_mut().rev() {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-    }
-    // The kernel takes no leading zeros.
-    let zeros = path[14..20].iter().take_while(|d| **d == b'0').count();
-    path.copy_within(14 + zeros.., 14);
-    let mut to = [0u8; 32];
-    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, to.as_mut_ptr() as usize, to.len(), 0, 0];
-    // SAFETY: the kernel writes at most `to.len()` bytes; the path is NUL-terminated.
-    let n = unsafe { call(Sysno::readlinkat, args) }.unwrap_or(0);
-    left == 0 && to[..n] == *IS
+    path(&mut [0; 32], format_args!("/proc/self/fd/{fd}\0")).is_some_and(|p| link(p, &mut [0; 32]) == Some(IS))
+}
+
+/// A path that ends with NUL, put together without memory of its own. None: it does not fit.
+pub fn path<'a>(buf: &'a mut [u8], path: std::fmt::Arguments) -> Option<&'a std::ffi::CStr> {
+    let mut free = &mut buf[..];
+    free.write_fmt(path).ok()?;
+    std::ffi::CStr::from_bytes_until_nul(buf).ok()
+}
+
+/// Where a link leads. None: it is none, is not to be read, or that does not fit.
+pub fn link<'a>(path: &std::ffi::CStr, buf: &'a mut [u8]) -> Option<&'a [u8]> {
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0];
+    // SAFETY: the kernel writes at most `buf.len()` bytes; the path is NUL-terminated.
+    let n = unsafe { call(Sysno::readlinkat, args) }.ok()?;
+    (n < buf.len()).then(|| &buf[..n])
 }
 
 /// lseek(2).

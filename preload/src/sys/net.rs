@@ -258,6 +258,16 @@ pub unsafe fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> Res {
     unsafe { call(Sysno::recvmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) }
 }
 
+/// What stands in the register of a TCP socket ([`SO_MAX_PACING_RATE`]); all ones: nothing.
+pub fn rate(sock: c_int) -> Res<u64> {
+    get_opt(sock, libc::SOL_SOCKET, SO_MAX_PACING_RATE)
+}
+
+/// Puts it there.
+pub fn set_rate(sock: c_int, rate: u64) -> Res {
+    set_opt(sock, libc::SOL_SOCKET, SO_MAX_PACING_RATE, &rate)
+}
+
 /// Credentials of the other end of a Unix connection (SO_PEERCRED).
 pub fn peer_credentials(sock: c_int) -> Res<libc::ucred> {
     get_opt(sock, libc::SOL_SOCKET, libc::SO_PEERCRED)

@@ -68,16 +68,8 @@ pub fn is_gone(id: u32) -> bool {
 /// Whether a process has ended although its number stands: it holds nothing more. None: that can't be read.
 /// One whose first thread alone has ended goes on in the others.
 fn has_ended(id: u32) -> Option<bool> {
-    let mut path = *b"/proc/0000000000/stat\0";
-    let mut rest = id;
-    for digit in path[6..16].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    // The kernel takes no leading zeros: they make place for the way there.
-    let first = path[6..15].iter().position(|b| *b != b'0').unwrap_or(9);
-    path.copy_within(0..6, first);
-    let path = std::ffi::CStr::from_bytes_with_nul(&path[first..]).ok()?;
+    let mut path = [0; 24];
+    let path = super::fd::path(&mut path, format_args!("/proc/{id}/stat\0"))?;
     let mut buf = [0u8; 1024];
     let text = super::fd::read_file(path, &mut buf).ok()?;
     let end = text.iter().rposition(|b| *b == b')')?;

@@ -6,7 +6,6 @@
 use super::few::Brief;
 use super::{Res, Sysno, call, diag, dir, fd};
 use std::ffi::CStr;
-use std::io::Write;
 
 /// Whether all who have the peer of this Unix socket have the library, and there is one.
 pub fn of_peer_have_library(unix: i32) -> bool {
@@ -24,27 +23,22 @@ pub fn of_peer_have_library(unix: i32) -> bool {
 
 fn has_open(pid: i32, socket: u64) -> bool {
     let mut name = [0; 32];
-    let wanted = text(&mut name, format_args!("socket:[{socket}]"));
+    let wanted = fd::path(&mut name, format_args!("socket:[{socket}]\0")).map(CStr::to_bytes);
     let mut has = false;
     let look = |n: i32| has = has || link_of(pid as u32, n as u32, &mut [0; 64]) == wanted;
     let mut path = [0; 32];
-    path_of(&mut path, format_args!("/proc/{pid}/fd\0")).is_some_and(|p| dir::numbers(p, look).is_ok()) && has
+    fd::path(&mut path, format_args!("/proc/{pid}/fd\0")).is_some_and(|p| dir::numbers(p, look).is_ok()) && has
 }
 
 /// What a descriptor of a process is. None: it is not there, is none of this process' business, or does not fit.
 pub fn link_of(pid: u32, file: u32, buf: &mut [u8]) -> Option<&[u8]> {
-    let mut path = [0; 48];
-    let path = path_of(&mut path, format_args!("/proc/{pid}/fd/{file}\0"))?;
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: the path is NUL-terminated, and the buffer has as many bytes.
-    let n = unsafe { call(Sysno::readlinkat, [at, path.as_ptr() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0]) }.ok()?;
-    (n < buf.len()).then(|| &buf[..n])
+    fd::link(fd::path(&mut [0; 48], format_args!("/proc/{pid}/fd/{file}\0"))?, buf)
 }
 
 /// Opens the file below it. The caller knows by [`link_of`] that this does nothing to it.
 pub fn open_of(pid: u32, file: u32) -> Res<i32> {
     let mut path = [0; 48];
-    let path = path_of(&mut path, format_args!("/proc/{pid}/fd/{file}\0")).ok_or(super::Errno(libc::ENOENT))?;
+    let path = fd::path(&mut path, format_args!("/proc/{pid}/fd/{file}\0")).ok_or(super::Errno(libc::ENOENT))?;
     let flags = (libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
     // SAFETY: the path is NUL-terminated.
     unsafe { call(Sysno::openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0, 0, 0]) }.map(|n| n as i32)
@@ -75,7 +69,7 @@ impl Object {
 
     fn is_in(&self, pid: i32) -> bool {
         let mut path = [0; 32];
-        let Some(path) = path_of(&mut path, format_args!("/proc/{pid}/maps\0")) else { return false };
+        let Some(path) = fd::path(&mut path, format_args!("/proc/{pid}/maps\0")) else { return false };
         let mut is_in = false;
         for_each_mapping(path, |line| {
             is_in = Self::name_in(line)? == &self.name[..self.len];
@@ -117,18 +111,6 @@ fn for_each_mapping(path: &CStr, mut f: impl FnMut(&[u8]) -> Option<()>) {
             (len, is_inside) = (0, true); // its rest is its path
         }
     }
-}
-
-fn path_of<'a>(buf: &'a mut [u8], path: std::fmt::Arguments) -> Option<&'a CStr> {
-    CStr::from_bytes_with_nul(text(buf, path)?).ok()
-}
-
-fn text<'a>(buf: &'a mut [u8], text: std::fmt::Arguments) -> Option<&'a [u8]> {
-    let room = buf.len();
-    let mut free = &mut buf[..];
-    free.write_fmt(text).ok()?;
-    let left = free.len();
-    Some(&buf[..room - left])
 }
 
 #[cfg(test)]
