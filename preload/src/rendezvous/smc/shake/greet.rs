@@ -198,7 +198,9 @@ const fn decline(len: usize) -> [u8; 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::sock::Sock;
     use crate::link::rig;
+    use crate::link::slot::Id;
     use crate::sys::fd;
     use smcr_proto::handshake::Peer;
     use smcr_proto::smc::clc::Frame;
@@ -318,20 +320,30 @@ mod tests {
         }
     }
 
+    /// A link group of one connection.
+    fn connected(role: Role) -> (usize, Id, &'static Sock) {
+        lock::with(|all| {
+            let place = rig::group(all, role, 1);
+            let id = rig::connection(all, place);
+            (place, id, rig::slot(all, id).sock().unwrap())
+        })
+        .unwrap()
+    }
+
+    /// All of it is read, its header first.
+    fn decline(peer: u32, why: Diagnosis, mut read: impl FnMut(&[u8]) -> usize) {
+        let said = Decline::new(rig::peer(peer).peer_id, why).emit();
+        assert_eq!(read(&said[..HEADER_LEN]) + read(&said[HEADER_LEN..]), said.len());
+    }
+
     #[test]
     fn a_ring_that_a_client_may_have_confirmed_is_nobody_elses() {
         for is_declined in [false, true] {
             let tcp = ended();
-            let (place, id, s) = lock::with(|all| {
-                let place = rig::group(all, Role::Server, 1);
-                let id = rig::connection(all, place);
-                (place, id, rig::slot(all, id).sock().unwrap())
-            })
-            .unwrap();
+            let (place, id, s) = connected(Role::Server);
             let (mut server, ..) = accepted(false);
             if is_declined {
-                let said = Decline::new(rig::peer(1).peer_id, Diagnosis::MEMORY).emit();
-                assert_eq!(server.handle_bytes(&said[..HEADER_LEN]) + server.handle_bytes(&said[HEADER_LEN..]), said.len());
+                decline(1, Diagnosis::MEMORY, |bytes| server.handle_bytes(bytes));
             } else {
                 server.handle_timeout(now() + CONFIRM_TIMEOUT);
             }
@@ -348,16 +360,10 @@ mod tests {
     fn the_code_by_which_the_peer_declines_is_kept() {
         for by_peer in [true, false] {
             let tcp = ended();
-            let (place, id, s) = lock::with(|all| {
-                let place = rig::group(all, Role::Client, 1);
-                let id = rig::connection(all, place);
-                (place, id, rig::slot(all, id).sock().unwrap())
-            })
-            .unwrap();
+            let (place, id, s) = connected(Role::Client);
             let client = if by_peer {
                 let (_, mut client, _) = accepted(true);
-                let said = Decline::new(rig::peer(2).peer_id, Diagnosis(0x0303_0042)).emit();
-                assert_eq!(client.handle_bytes(&said[..HEADER_LEN]) + client.handle_bytes(&said[HEADER_LEN..]), said.len());
+                decline(2, Diagnosis(0x0303_0042), |bytes| client.handle_bytes(bytes));
                 client
             } else {
                 let (id, host) = names();
