@@ -193,6 +193,28 @@ static void relay_b(void) {
     meet();
 }
 
+/* What comes in small writes while it is taken: each piece may need a page of the pipe of its own, and who has put them in is the one
+ * that takes them out. */
+enum { PIECES = 20000 };
+static void pieces_a(void) {
+    int fd = conn(), p[2];
+    MUST(pipe(p));
+    long all = 0;
+    for (ssize_t n; (n = splice(fd, NULL, p[1], NULL, MIB, 0)) > 0; all += n)
+        for (ssize_t left = n, m; left > 0; left -= m)
+            if ((m = read(p[0], buf, left)) <= 0)
+                die("read");
+    say("passed on %ld", all);
+}
+static void pieces_b(void) {
+    int fd = conn();
+    fill(buf, 777, 0, 3);
+    for (int i = 0; i < PIECES; i++)
+        put(fd, buf, 777);
+    R(shutdown(fd, SHUT_WR));
+    R(recv(fd, buf, 1, 0));
+}
+
 /* Little by little through a pipe that is asked for more, past the end of each ring, exactly: what it has goes, and
  * nothing is waited for. */
 enum { LITTLE = 64, SINGLE = 10000 };
@@ -391,6 +413,7 @@ const struct test tests[] = {{"refused", refused_a, refused_b, 0},
                              {"nonblock", nonblock_a, nonblock_b, 0},
                              {"into_pipe", into_pipe_a, into_pipe_b, 0},
                              {"relay", relay_a, relay_b, 0},
+                             {"pieces", pieces_a, pieces_b, 0},
                              {"whole", whole_a, whole_b, 0},
                              {"singly", singly_a, singly_b, 0},
                              {"not_read", not_read_a, not_read_b, 0},

@@ -13,8 +13,8 @@ use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 /// Most that goes from a socket into a pipe at once.
 const MOST: usize = 16 * 1024;
-/// What fits into a pipe that is not full, whatever is in it.
-const ONE_PAGE: usize = 4096;
+/// What fits into a pipe that is not full, whatever is in it. Each write may need pages of its own.
+const PAGE: usize = 4096;
 
 hooks! {
     fn sendfile(out: c_int, file: c_int, off: *mut off_t, n: size_t) -> ssize_t {
@@ -89,7 +89,7 @@ impl Pipe {
         (flags & libc::O_ACCMODE != libc::O_RDONLY).then_some(Pipe { fd, size, nonblock })
     }
 
-    /// How much it takes without a wait: all if it is empty, else a page. What is taken from the socket can't be put
+    /// How much it takes without a wait in one write: all if it is empty, else a page. What is taken from the socket can't be put
     /// back, so room is waited for first, as in the kernel.
     fn room(&self, nonblock: bool) -> Result<usize, Errno> {
         loop {
@@ -100,7 +100,7 @@ impl Pipe {
                     return Err(Errno(libc::EPIPE)); // nobody reads
                 }
                 r if r & libc::POLLOUT != 0 => {
-                    return Ok(if desc::unread(self.fd) == Ok(0) { self.size } else { ONE_PAGE });
+                    return Ok(if desc::unread(self.fd) == Ok(0) { self.size } else { PAGE });
                 }
                 _ if nonblock => return Err(Errno(libc::EAGAIN)),
                 _ => {}
@@ -125,7 +125,7 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
             }
         }
     }
-    let room = match pipe.room(pipe.nonblock || flags & libc::SPLICE_F_NONBLOCK != 0) {
+    let mut room = match pipe.room(pipe.nonblock || flags & libc::SPLICE_F_NONBLOCK != 0) {
         Ok(room) => room,
         Err(e) => {
             set_errno(e);
@@ -133,12 +133,11 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
         }
     };
     let sock = wait::descriptor_now(s, sock);
-    let most = n.min(room);
     let mut done = 0;
     loop {
         // What is there already goes with it.
         let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-        let moved = take_to(sock, s, pipe.fd, most - done, more);
+        let moved = take_to(sock, s, pipe.fd, room.min(n - done), more);
         if moved <= 0 && done > 0 {
             if moved < 0 && sys::errno().0 != libc::EAGAIN {
                 end::leave(s, sys::errno());
@@ -149,7 +148,8 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
             return moved;
         }
         done += moved as usize;
-        if done >= most || !s.rx_in_memory() || !peek::unread(s, sock).is_ok_and(|left| left > 0) {
+        room = room.saturating_sub((moved as usize).next_multiple_of(PAGE));
+        if done >= n || room == 0 || !s.rx_in_memory() || !peek::unread(s, sock).is_ok_and(|left| left > 0) {
             return done as isize;
         }
     }

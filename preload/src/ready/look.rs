@@ -183,10 +183,10 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
 }
 
 /// Whether what has come since then would have woken a waiter, and has been read: the kernel, which looks what there is when it is asked, tells who
-/// waits for room as well of that.
+/// waits for room as well of that. Also where the next comes by TCP.
 #[cold]
 fn was_read(s: &Sock, head: u64, seen: u64) -> bool {
-    has_no_data(s) && head.wrapping_sub(seen) >= u64::from(s.low_water.load(Relaxed).max(1))
+    head == s.rx.cursor.load(Relaxed) && head.wrapping_sub(seen) >= u64::from(s.low_water.load(Relaxed).max(1))
 }
 
 /// The ring is empty.
