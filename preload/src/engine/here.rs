@@ -89,7 +89,8 @@ fn place(s: &Sock) -> usize {
     }
 }
 
-fn taken(dir: &Dir) -> usize {
+/// How much was taken up, and lies in the annex from its beginning on.
+pub fn taken(dir: &Dir) -> usize {
     dir.annex.load(Relaxed).min(annex::LEN as u64) as usize
 }
 

@@ -57,7 +57,8 @@ pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
 /// As [`try_to_memory`], also where the peer has said its last word.
 pub fn try_to(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
-    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR | flag::OWES) || !may_send(s) {
+    let may_go = || !s.tx_in_memory() && !s.is_aside() && !s.has(flag::SHUT_WR) && !stays_on_tcp(s, dir);
+    if !may_go() || s.has(flag::OWES) || !may_send(s) {
         return false;
     }
     let hold = s.tx.hold.load(Relaxed);
@@ -76,7 +77,7 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
     let marker = Marker::new();
     let Some(_held) = s.tx.lock.try_take(&marker) else { return false };
     // Whoever sets it aside, pins it or ends it takes the lock behind that.
-    if s.tx_in_memory() || s.is_aside() || s.has(flag::PINNED | flag::SHUT_WR) || s.tx.switches.load(Relaxed) != made {
+    if !may_go() || s.tx.switches.load(Relaxed) != made {
         return false;
     }
     // No handler may leave it half done.
@@ -89,6 +90,11 @@ pub fn try_to(s: &Sock, sock: i32) -> bool {
         }
         done
     })
+}
+
+/// For good. One that was drained comes all the same where its peer calls for what it has to give to another program, until that has asked.
+fn stays_on_tcp(s: &Sock, dir: &Dir) -> bool {
+    s.has(flag::PINNED) && !(dir.ctl.load(Relaxed) & ctl::COME != 0 && s.reason.load(Relaxed) == Reason::Drained.code())
 }
 
 /// Whether the consumer, whose wishes these are, is for memory. One that stays on TCP calls for what it has to ask for there.
@@ -192,10 +198,12 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
     s.tx_switches.store(made + 1, Relaxed);
     s.tx.gate.fetch_and(!bell::CLOSED, AcqRel);
     changes::note(s);
-    if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
-        process::count(Counter::Accelerated, 1);
+    if !s.has(flag::PINNED) {
+        if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {
+            process::count(Counter::Accelerated, 1);
+        }
+        s.note(Reason::None);
     }
-    s.note(Reason::None);
     s.tries.store(0, Relaxed);
     process::count(Counter::SwitchTxMem, 1);
     config::arm_flip(&s.tx.flip);

@@ -25,8 +25,10 @@ use std::sync::atomic::Ordering::*;
 pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return true };
     // Not nothing where the peer has gone to TCP by itself once more before it heard of the last request.
-    let Some(before) = here::again(s, dir) else { return false };
-    let mut taken = Taken { annex: None, bytes: before };
+    if here::again(s, dir).is_none() {
+        return false;
+    }
+    let mut taken = Taken { annex: None };
     loop {
         if s.rx_in_memory() && is_marked(s, dir) && !has_ended(s, sock, dir) {
             while s.rx_in_memory() && taken.of_ring(s, sock, dir) && clock::now_ns() < until {
@@ -46,16 +48,15 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
         dir.ctl.fetch_and(!ctl::COME, AcqRel); // else the request does it (`follow::freeze`)
     }
     offer::close_door(dir, until);
-    dir.annex.store(taken.bytes as u64, Relaxed); // the request that follows is a Release
     if s.rx_in_memory() {
         switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
     }
-    taken.bytes == 0 || s.rx_in_memory()
+    here::taken(dir) == 0 || s.rx_in_memory()
 }
 
 /// Receiving is on TCP: takes what comes up to the next switch to memory, for which it calls if something was taken.
 fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
-    let calls = taken.bytes > 0;
+    let calls = here::taken(dir) > 0;
     if !calls {
         offer::close_door(dir, until);
     }
@@ -87,10 +88,9 @@ fn has_ended(s: &Sock, sock: i32, dir: &Dir) -> bool {
     s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0
 }
 
-/// What was taken up.
+/// What was taken up: how much, the direction says, whose return by the peer takes it back to nothing.
 struct Taken {
     annex: Option<Annex>,
-    bytes: usize,
 }
 
 impl Taken {
@@ -117,7 +117,7 @@ impl Taken {
             }
             // SAFETY: the annex has room for as many bytes.
             unsafe { ring.get(from, room.as_mut_ptr(), n) };
-            self.took(s, dir, n);
+            Taken::took(s, dir, n);
             rx::give_back(s, dir, size, from + n as u64);
             true
         })
@@ -130,7 +130,7 @@ impl Taken {
         // Counted first: a switch is marked before the first byte that is not payload is sent.
         let there = fd::unread(sock).unwrap_or(0) as u64;
         match follow::follow(s, sock, dir) {
-            Source::Tcp(n) if n.min(there) > 0 && (is_marked(s, dir) || self.bytes > 0) => {
+            Source::Tcp(n) if n.min(there) > 0 && (is_marked(s, dir) || here::taken(dir) > 0) => {
                 let n = if is_marked(s, dir) { n.min(follow::payload_left(s, dir).unwrap_or(0)) } else { n };
                 self.read(s, sock, dir, n.min(there))
             }
@@ -144,7 +144,7 @@ impl Taken {
             }
             _ => {
                 let is_through = || fd::poll_now(sock, libc::POLLRDHUP) != 0 && fd::unread(sock) == Ok(0);
-                if self.bytes > 0 && !s.rx_in_memory() && is_through() && kernel::has_peer_ended(s, sock) {
+                if here::taken(dir) > 0 && !s.rx_in_memory() && is_through() && kernel::has_peer_ended(s, sock) {
                     end::found(s, end::FIN);
                 }
                 false
@@ -159,7 +159,7 @@ impl Taken {
             match net::recv_slice(sock, room, libc::MSG_DONTWAIT) {
                 Ok(n) if n > 0 => {
                     count::took(s, n as u64);
-                    self.took(s, dir, n);
+                    Taken::took(s, dir, n);
                     true
                 }
                 Err(e) => {
@@ -172,9 +172,9 @@ impl Taken {
     }
 
     /// So many more are in the annex: from here on they come first for everybody who reads.
-    fn took(&mut self, s: &Sock, dir: &Dir, n: usize) {
-        self.bytes += n;
-        dir.annex.store(self.bytes as u64, Relaxed); // a call that is left is begun anew behind them
+    fn took(s: &Sock, dir: &Dir, n: usize) {
+        // A call that is left is begun anew behind them. The request that follows is a Release.
+        dir.annex.store((here::taken(dir) + n) as u64, Relaxed);
         s.rx.gate.store(1, Relaxed);
     }
 
@@ -184,9 +184,10 @@ impl Taken {
             self.annex = s.region_of_peers().and_then(|r| Annex::map(r, dir).ok());
         }
         let memory = config::max_memory().saturating_sub(process::memory());
-        let room = annex::LEN.min(memory as usize).saturating_sub(self.bytes);
+        let taken = here::taken(dir);
+        let room = annex::LEN.min(memory as usize).saturating_sub(taken);
         let bytes = self.annex.as_mut()?.bytes();
-        Some(&mut bytes[self.bytes..][..room.min(n)])
+        Some(&mut bytes[taken..][..room.min(n)])
     }
 }
 

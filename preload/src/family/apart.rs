@@ -219,6 +219,7 @@ fn start_plain(s: &Sock) {
         half.gate.store(0, Relaxed);
         half.switches.store(0, Relaxed);
         half.lock.reset();
+        half.leaving.reset();
         for n in [&half.cursor, &half.seen, &half.tcp, &half.base, &half.mark] {
             n.store(0, Relaxed);
         }

@@ -65,6 +65,8 @@ pub struct Half {
     pub nagle: AtomicU32,
     /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet.
     pub full: AtomicU32,
+    /// Receiving: held by the thread that gives the connection away (`rendezvous::way_out`). Sending: unused.
+    pub leaving: Lock,
 }
 
 const _: () = assert!(size_of::<Half>() == 192);

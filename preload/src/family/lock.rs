@@ -1,6 +1,7 @@
 //! The lock of one direction of a connection: owner by thread id, taken over from the dead.
 //!
-//! It lies in the family page, never in the peer's mapping, and is never held over a wait. What a holder has not published by its
+//! It lies in the family page, never in the peer's mapping, and is never held over a wait (but for `Half::leaving`, which only those
+//! take that wait as well). What a holder has not published by its
 //! last store never happened, so taking over needs no repair.
 //!
 //! A thread that meets itself is a signal handler that interrupted the holder, which is refused, or one that has left the holder

@@ -381,6 +381,7 @@ impl Sock {
     pub fn bury_locks(&self) {
         self.tx.lock.bury();
         self.rx.lock.bury();
+        self.rx.leaving.bury();
     }
 
     /// Whether receiving goes through memory now.

@@ -11,9 +11,10 @@
 //! Called by `table` before a program is started, and by the steps of the rendezvous.
 
 use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, told_late, wait_for};
-use super::{SHARED_US, is_due};
+use super::{SHARED_US, is_due, way_out};
 use crate::engine::{bell, count, follow, here, inside, kernel, shadow, switch, take_up};
 use crate::family::holders;
+use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
 use crate::sys::{clock, fd, proc, thread};
@@ -58,10 +59,12 @@ pub fn set(
         }
     }
     for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & who != 0) {
+        let marker = Marker::new();
+        let Some(_alone) = way_out::claim(s, &marker, until) else { continue }; // another thread gives it away for good, perhaps
         if !is_late(s) {
             let mut back = wait_for(s, fd, until);
             while back == Back::Left && s.rx_in_memory() && !has_ended(s) && clock::now_ns() < until {
-                ask(s, fd, until); // it was on its way to TCP by itself
+                ask_again(s, fd, until); // it was on its way to TCP by itself
                 back = wait_for(s, fd, until);
             }
             if back == Back::NotYet {
@@ -90,8 +93,16 @@ fn stand(s: &Sock) -> u64 {
     [&s.tx, &s.rx].iter().fold(0, |sum, h| sum + h.cursor.load(Relaxed) + h.kernel.load(Relaxed))
 }
 
-/// Asks for what the peer has to do.
+/// Asks for what the peer has to do, unless another thread gives it away until then.
 fn ask(s: &'static Sock, sock: i32, until: u64) {
+    let marker = Marker::new();
+    if let Some(_alone) = way_out::claim(s, &marker, until) {
+        ask_again(s, sock, until);
+    }
+}
+
+/// As [`ask`], by who gives it away.
+fn ask_again(s: &'static Sock, sock: i32, until: u64) {
     if s.is_linked() {
         ask_back(s, sock, Reason::Exec);
         return;

@@ -3,7 +3,7 @@
 //! What we have not sent we move ourselves; what we have not read only the peer can send again, so
 //! this waits for it, at most [`PATIENCE_MS`], and says so when it did not come.
 
-use super::rest;
+use super::{rest, way_out};
 use crate::engine::patience::Patience;
 use crate::engine::{bell, debt, end, follow, here, kernel, linked, switch, take_up};
 use crate::family::lock::Marker;
@@ -23,12 +23,21 @@ const MOMENT_NS: u64 = 20_000_000;
 
 /// Moves both directions to TCP and keeps them there; true when it is done.
 pub fn hand_over(s: &'static Sock, sock: i32, why: Reason) -> bool {
-    leave(s, sock, why, false)
+    let patience = Patience::with_others(s, PATIENCE_MS * 1_000_000, MOMENT_NS);
+    let marker = Marker::new();
+    let Some(_alone) = way_out::claim(s, &marker, patience.until()) else {
+        told_late(s, sock, true);
+        return false;
+    };
+    leave(s, sock, why, false, patience)
 }
 
 /// As [`hand_over`] for a program that goes on: what its peer does not send again it reads from where that lies.
 pub fn go_home(s: &'static Sock, sock: i32, why: Reason) {
-    if leave(s, sock, why, true) || s.is_linked() {
+    let patience = Patience::with_others(s, PATIENCE_MS * 1_000_000, MOMENT_NS);
+    let marker = Marker::new();
+    let Some(_alone) = way_out::claim(s, &marker, patience.until()) else { return switch::pin(s, sock, why) };
+    if leave(s, sock, why, true, patience) || s.is_linked() {
         return;
     }
     switch::pin(s, sock, why);
@@ -38,7 +47,7 @@ pub fn go_home(s: &'static Sock, sock: i32, why: Reason) {
 }
 
 /// `stays`: as for [`go_home`].
-fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
+fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patience) -> bool {
     if s.is_linked() && linked::has_nothing_left(s) {
         s.note(why);
         return true;
@@ -50,7 +59,6 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
         debt::settle(s, sock);
         return leave_rest(s, sock, why, stays);
     }
-    let patience = Patience::with_others(s, PATIENCE_MS * 1_000_000, MOMENT_NS);
     let until = patience.until();
     if linked::has_closed(s) && ends(sock, until) {
         return leave_rest(s, sock, why, stays);
@@ -160,6 +168,8 @@ pub fn told_late(s: &Sock, sock: i32, stays: bool) {
 /// As [`ask_back`] for a process that goes on without the library's memory of the connection: what the peer has marked, or is about
 /// to mark, is followed first, until `until`.
 pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> bool {
+    let marker = Marker::new();
+    let Some(_alone) = way_out::claim(s, &marker, until) else { return false };
     if !take_up::take_up(s, sock, until) {
         late(s, sock);
         return false;
@@ -167,8 +177,14 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
     ask_back(s, sock, why)
 }
 
-/// Moves what we send to TCP, for good, and asks the peer for the same. False: nothing is left to
-/// wait for.
+/// Moves what we send to TCP, for good, and asks the peer for the same, unless another thread gives it away just now. False: nothing is
+/// left to wait for.
+pub fn ask_alone(s: &'static Sock, sock: i32, why: Reason) -> bool {
+    let marker = Marker::new();
+    way_out::claim(s, &marker, 0).is_some_and(|_alone| ask_back(s, sock, why))
+}
+
+/// As [`ask_alone`], by who gives it away.
 pub fn ask_back(s: &'static Sock, sock: i32, why: Reason) -> bool {
     if s.is_linked() && !s.can_return() {
         return false; // a kernel has no way back
@@ -235,6 +251,8 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
 /// The peer did not come: what the ring holds is read from there, and the peer moves when it goes on. So is what was taken up, if the
 /// library `stays` with the connection.
 pub fn read_on(s: &'static Sock, sock: i32, stays: bool) {
+    let marker = Marker::new();
+    let Some(_alone) = way_out::claim(s, &marker, 0) else { return }; // who gives it away asks for the same
     told_late(s, sock, stays);
     if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) && stays {
         here::begin(s);

@@ -20,7 +20,7 @@ pub fn drain(target: Target) {
         |fd, s| {
             let (local, peer) = ports(s, fd);
             if target.concerns(pid, start, local, peer) {
-                any |= rendezvous::ask_back(s, fd, Reason::Drained);
+                any |= rendezvous::ask_alone(s, fd, Reason::Drained);
             }
         },
     );

@@ -44,9 +44,24 @@ pub fn forget_in_child() {
 /// others at once: what is done to a record would be done with the bytes of a stranger. So the record is visited first, which keeps
 /// it, and its socket has a number of ours for as long.
 pub fn each(is_meant: impl Fn(&Sock) -> bool, act: impl FnMut(i32, &'static Sock)) {
-    INSIDE.fetch_add(1, SeqCst); // either exec finds it, or LEAVES is seen
+    let _inside = Inside::new();
     each_but_for_exec(is_meant, act);
-    INSIDE.fetch_sub(1, SeqCst);
+}
+
+/// A thread in [`each`], also when that panics.
+struct Inside;
+
+impl Inside {
+    fn new() -> Inside {
+        INSIDE.fetch_add(1, SeqCst); // either exec finds it, or LEAVES is seen
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, SeqCst);
+    }
 }
 
 fn each_but_for_exec(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, &'static Sock)) {

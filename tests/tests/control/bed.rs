@@ -57,7 +57,8 @@ impl Bed {
         self.dir.path().join("run/smcr/control")
     }
 
-    fn home<'a>(&self, program: Program<'a>) -> Program<'a> {
+    /// With the user's settings of this bed.
+    pub fn home<'a>(&self, program: Program<'a>) -> Program<'a> {
         let at = |name: &str| self.dir.path().join(name);
         program
             .env("XDG_RUNTIME_DIR", at("run"))

@@ -4,6 +4,7 @@
 mod bed;
 mod counters;
 mod drain;
+mod giving;
 mod others;
 mod reasons;
 mod settings;

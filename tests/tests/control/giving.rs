@@ -1,0 +1,82 @@
+//! Connections are given to another program while they are drained at both ends, again and again: each stream comes whole.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use smcr_tests::dice::{self, Dice};
+use smcr_tests::process::{Ended, Load, Program, flipping};
+use smcr_tests::twice::compile_with;
+
+use crate::bed::{Bed, smcrctl};
+
+/// Between two drains: programs move to memory in less.
+const PAUSE: Duration = Duration::from_millis(15);
+
+fn program() -> Result<PathBuf> {
+    compile_with("cc", "giving", &["giving.c"], &["-O1", "-g", "-pthread"])
+}
+
+/// Rounds.
+fn in_memory(ended: &Ended) -> u32 {
+    ended.out.lines().filter(|l| *l == "in memory").count() as u32
+}
+
+fn given(how: &str, load: Load, rounds: u32, seed: u64) -> Result<()> {
+    let bed = Bed::enabled()?;
+    let program = bed.home(Program::new(&bed.net, load, program()?))
+        .env("SMCR_SWITCH_OPS", "8")
+        .args([how, &rounds.to_string(), &seed.to_string()]);
+    let ended = std::thread::scope(|scope| {
+        let given = scope.spawn(|| program.run());
+        while !given.is_finished() {
+            bed.ok(&["drain", "all", "--user", "--no-wait"])?;
+            std::thread::sleep(PAUSE);
+        }
+        given.join().expect("no panic")
+    })?;
+    ensure!(ended.status.success(), "{ended}");
+    let in_memory = in_memory(&ended);
+    println!("{how}: {in_memory} of {rounds} rounds were in memory when they were given");
+    ensure!(load == Load::Native || flipping() || in_memory * 4 > rounds, "{ended}");
+    Ok(())
+}
+
+/// The sender alone is drained, and its peer gives away what then lies in memory and behind that in TCP.
+#[test]
+fn what_a_drained_peer_has_left_unread() -> Result<()> {
+    ["message", "spawn", "exec"].iter().try_for_each(|how| {
+        let bed = Bed::enabled()?;
+        let drain = format!("env -u LD_PRELOAD {} drain pid:$PPID --user --no-wait", smcrctl().display());
+        let ended = bed.home(Program::new(&bed.net, Load::Library, program()?))
+            .env("SMCR_SWITCH_OPS", "8")
+            .args([how, "2", "1", &drain])
+            .run()?;
+        ensure!(ended.status.success(), "{ended}");
+        ensure!(flipping() || in_memory(&ended) == 2, "{ended}");
+        Ok(())
+    })
+}
+
+fn natively_and_in_memory(how: &str, rounds: u32) -> Result<()> {
+    let seed = dice::seed();
+    println!("SMCR_TEST_SEED={seed}");
+    let seed = Dice::new(seed).roll(1_000_000);
+    given(how, Load::Native, 1, seed)?;
+    given(how, Load::Library, rounds, seed)
+}
+
+#[test]
+fn by_a_message() -> Result<()> {
+    natively_and_in_memory("message", 12)
+}
+
+#[test]
+fn to_a_program_that_is_started() -> Result<()> {
+    natively_and_in_memory("spawn", 20)
+}
+
+#[test]
+fn by_exec() -> Result<()> {
+    natively_and_in_memory("exec", 20)
+}
