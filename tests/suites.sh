@@ -21,7 +21,7 @@ seeds="SMCR_TEST_SEED=$SMCR_TEST_SEED SMCR_FUZZ_SEED=$SMCR_FUZZ_SEED"
 deadline() {
     local seconds
     case $1 in
-        twice) seconds=700 ;;
+        twice) seconds=900 ;;
         units | programs_redis | programs_nginx | faults | memcheck | conformance) seconds=400 ;;
         lab) seconds=900 ;;
         *) seconds=240 ;;
