@@ -110,6 +110,8 @@ pub mod aside {
     pub const PASSED: u8 = 8;
     /// The same, and the message is not sent yet.
     pub const SENDING: u8 = 16;
+    /// File actions of posix_spawn have given it, with what is unread, to a program (`rendezvous::rest`).
+    pub const GIVEN: u8 = 32;
 }
 
 /// Role values (`proto::page::socket::ROLE`).

@@ -11,10 +11,9 @@ use crate::engine::{handlers, signals};
 use crate::family::process::is_vfork_child;
 use crate::ready::leave;
 use crate::sys::filter;
-use crate::table::{self, child, confine, forks, life};
+use crate::table::{self, child, confine, forks, spawned};
 use crate::{config, real};
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
-use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 hooks! {
@@ -98,7 +97,7 @@ hooks! {
         envp: *const *const c_char
     ) -> c_int {
         // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, envp, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
+        spawning(pid, actions, envp, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
     }
 
     fn posix_spawnp(
@@ -110,17 +109,27 @@ hooks! {
         envp: *const *const c_char
     ) -> c_int {
         // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, envp, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
+        spawning(pid, actions, envp, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
         if let Some(s) = table::sock(fd) {
-            guarded(|| {
-                life::hand_over(s, fd, Reason::Exec);
-            });
+            guarded(|| spawned::give(actions as usize, s, fd, new));
         }
         // SAFETY: the program's arguments.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
+    }
+
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
+        spawned::forget(actions as usize);
+        // SAFETY: the program's arguments.
+        unsafe { real::posix_spawn_file_actions_init(actions) }
+    }
+
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+        spawned::forget(actions as usize);
+        // SAFETY: the program's arguments.
+        unsafe { real::posix_spawn_file_actions_destroy(actions) }
     }
 
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
@@ -275,17 +284,17 @@ pub unsafe fn restricting<R: PartialEq + From<u8>>(how: Restriction, call: impl 
 }
 
 /// posix_spawn with what stands around it; `call` gets where the number of the program goes.
-fn spawning(pid: *mut pid_t, envp: *const *const c_char, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
+fn spawning(pid: *mut pid_t, actions: *const c_void, envp: *const *const c_char, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
     if control::is_withdrawn() {
         return call(pid);
     }
     // SAFETY: the environment that the program gives to posix_spawn.
     let has_library = || unsafe { config::is_in(envp) };
-    let place = crate::sys::caught(|| forks::before_spawn(has_library)).flatten();
+    let place = crate::sys::caught(|| forks::before_spawn(actions as usize, has_library)).flatten();
     let mut own = 0;
     let to = if pid.is_null() { &raw mut own } else { pid };
     let r = call(to);
-    guarded(forks::after_spawn);
+    guarded(|| forks::after_spawn(actions as usize, r == 0));
     if let Some(place) = place {
         // SAFETY: the program's variable, or our own.
         place.started(if r == 0 { unsafe { *to }.cast_unsigned() } else { 0 });

@@ -8,13 +8,17 @@
 use super::rest::{self, NAMES, Rest};
 use crate::family::sock::{Sock, aside, role};
 use crate::log;
-use crate::sys::{Errno, fd, mem, net, proc, users};
+use crate::sys::{Errno, clock, fd, mem, net, proc, users};
 use crate::transport::region::{self, LEN, setup};
 use smcr_proto::rendezvous::Bequest;
-use std::sync::atomic::{AtomicI32, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// Files of this process that nobody has taken yet, or -1. More at once are not left: what they would hold is lost, and seen to be.
-static FILES: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+static FILES: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
+/// Who has left them: a forked child has copies.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// How long a process that ends waits for those who have been sent them.
+const AT_EXIT_NS: u64 = 2_000_000_000;
 const NAME: &[u8] = b"/memfd:smcr-rest (deleted)";
 /// In place of the names that the connection had.
 const TAKEN: u64 = 1;
@@ -35,6 +39,7 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
     if left == Ok(true) && rate.is_some_and(|rate| net::set_rate(sock, rate).is_ok()) {
         place.store(kept, Relaxed);
+        OWNER.store(proc::pid(), Relaxed);
         s.aside.fetch_or(aside::PASSED | aside::SENDING, Relaxed);
         return;
     }
@@ -96,6 +101,22 @@ pub fn take(left: Bequest, sock: i32) -> Option<Rest> {
 /// Nobody gets it.
 pub fn lose(sock: i32) {
     let _ = net::disconnect(sock); // so that the next call fails
+}
+
+/// The files end with the process.
+pub fn at_exit() {
+    let is_any = || FILES.iter().any(|f| f.load(Relaxed) >= 0);
+    if !is_any() || OWNER.load(Relaxed) != proc::pid() {
+        return;
+    }
+    let until = clock::now_ns() + AT_EXIT_NS;
+    loop {
+        forget_taken();
+        if !is_any() || clock::now_ns() >= until {
+            return;
+        }
+        let _ = fd::poll(&mut [], 2);
+    }
 }
 
 fn forget_taken() {

@@ -20,23 +20,23 @@ use crate::transport::annex::{self, Annex};
 use crate::transport::region::{self, Dir, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, ctl, setup};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Where the first such file is; others below it. No program opens so many without noticing, and the library's own
 /// descriptors are above 1023.
 const FIRST: i32 = 1000;
-const MOST: usize = 8;
+const MOST: usize = 64;
 /// Descriptors of one connection that the next program finds it under.
 pub const NAMES: usize = 4;
 /// The switch by which the stream leaves the ring.
 const BACK: u32 = 2;
 
 /// Files that this process has left: a bit for each.
-static LEFT: AtomicU32 = AtomicU32::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Whether anything may be to be left. What a message has taken with it ([`bequest`]) is another process's.
+/// Whether anything may be to be left. What a message ([`bequest`]) or posix_spawn has taken with it is another process's.
 pub fn is_there(s: &Sock) -> bool {
-    (s.rx_in_memory() || here::is_taken(s)) && !bequest::is_left(s)
+    (s.rx_in_memory() || here::is_taken(s)) && !bequest::is_left(s) && s.aside.load(Relaxed) & aside::GIVEN == 0
 }
 
 /// Leaves what is unread, if its peer sends nothing again, to the program that finds the connection under these numbers; `goes_on`: who leaves it

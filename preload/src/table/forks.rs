@@ -3,9 +3,9 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, child, connections, life, passing, range, returning};
+use super::{Entry, child, connections, life, passing, range, returning, spawned};
 use crate::engine::{close, linked, orphan, rouse};
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{Sock, aside, flag, role};
 use crate::family::holders::{self, Census};
 use crate::family::{self, SOCK_CAP, process};
 use crate::rendezvous::aside::Place;
@@ -33,6 +33,7 @@ pub fn at_exit() {
         }
     }
     rendezvous::smc::at_exit();
+    rendezvous::bequest::at_exit();
     if family::base().is_some() {
         let mut census = Census::default();
         for (fd, e) in range(0, u32::MAX) {
@@ -114,15 +115,23 @@ fn survives_by_another(s: &Sock) -> bool {
 /// What can't be sent again is left to the next program in memory, or lost. This one may be another process, and `goes_on` itself.
 fn leave_rests(has_library: impl Fn() -> bool, goes_on: bool) {
     for (fd, s) in connections().filter(|(fd, s)| rest::is_there(s) && passing::survives_exec(*fd)) {
-        let mut names = connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
-        let names: [i32; NAMES] = std::array::from_fn(|_| names.next().unwrap_or(-1));
-        let names_of = || names.map(|fd| u16::try_from(fd).unwrap_or(u16::MAX));
+        let names = || connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
         // Who goes on with it beside the next program reads it here (`aside`).
         let goes_on = s.is_aside() && (goes_on || holders::is_shared(s));
-        if names[0] == fd && !(has_library() && rest::leave(s, fd, names_of(), goes_on)) && !goes_on {
-            rest::lose(s, fd);
+        if names().next() == Some(fd) {
+            leave_rest(s, fd, names(), &has_library, goes_on);
         }
     }
+}
+
+/// Of one, to the program that finds it under these numbers. False: nothing was left.
+fn leave_rest(s: &Sock, fd: i32, mut names: impl Iterator<Item = i32>, has_library: &impl Fn() -> bool, goes_on: bool) -> bool {
+    let names: [u16; NAMES] = std::array::from_fn(|_| names.next().and_then(|fd| u16::try_from(fd).ok()).unwrap_or(u16::MAX));
+    let is_left = has_library() && rest::leave(s, fd, names, goes_on);
+    if !is_left && !goes_on {
+        rest::lose(s, fd);
+    }
+    is_left
 }
 
 /// exec failed: this process goes on with what it had.
@@ -155,17 +164,30 @@ pub fn look_at_owners() {
     }
 }
 
-/// Before a program is started by posix_spawn.
-pub fn before_spawn(has_library: impl Fn() -> bool) -> Option<Place> {
+/// Before a program is started by posix_spawn, with these file actions.
+pub fn before_spawn(actions: usize, has_library: impl Fn() -> bool) -> Option<Place> {
     unmark_listeners();
     let place = passing::before_start(None);
-    leave_rests(has_library, true);
+    leave_rests(&has_library, true);
+    for (s, fd, _) in spawned::given(actions).filter(|(s, fd, _)| rest::is_there(s) && !passing::survives_exec(*fd)) {
+        let same = || spawned::given(actions).filter(|(t, ..)| std::ptr::eq(s, *t));
+        if same().next().is_some_and(|(_, first, _)| first == fd)
+            && leave_rest(s, fd, same().map(|(_, _, new)| new), &has_library, false)
+        {
+            s.aside.fetch_or(aside::GIVEN, Relaxed); // its close here is no reset
+        }
+    }
     place
 }
 
 /// It was, or was not.
-pub fn after_spawn() {
+pub fn after_spawn(actions: usize, was_started: bool) {
     rest::take_back();
+    if !was_started {
+        for (s, ..) in spawned::given(actions) {
+            s.aside.fetch_and(!aside::GIVEN, Relaxed);
+        }
+    }
 }
 
 /// Listeners that a program inherits show the SMC option no more. Does nothing but system calls in a vfork

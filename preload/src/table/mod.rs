@@ -10,6 +10,7 @@
 //! - [`late`]: sockets that were closed while threads are in calls on them;
 //! - [`inherit`]: connections that were there before the program was;
 //! - [`passed`]: connections that messages take to other processes;
+//! - [`spawned`]: those that file actions give to programs;
 //! - [`sending`], [`receiving`]: payload of a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`homes`]: which sets may have a socket;
@@ -49,6 +50,7 @@ pub mod receiving;
 pub mod returning;
 pub mod sending;
 pub mod set;
+pub mod spawned;
 pub mod steps;
 pub mod torn;
 pub mod waited;
