@@ -66,9 +66,9 @@ pub fn judge(survivor: &Side, dead: &Side, before: &Side, page: Option<Record>) 
         PROOFS_UNREAD.fetch_add(1, Relaxed);
     }
     // Less than a segment may have waited for an acknowledgement. Through TCP more may have been on its way: who
-    // dies before it comes has left nothing unread, and the survivor gets an end, and EPIPE when it has come, if it still sends then.
+    // dies before it comes has left nothing unread, and the survivor gets an end, and EPIPE when it has come.
     let through_tcp = page.is_none_or(|r| r.rx_switches.is_multiple_of(2));
-    let came_late = through_tcp && [END, ERROR + libc::EPIPE as u32].contains(&survivor.out_end);
+    let came_late = through_tcp && survivor.out_end == ERROR + libc::EPIPE as u32;
     if dead.phase != 0 && dead.out_end == 0 && before.sent > dead.asked.max(dead.got) + SEGMENT {
         ensure!(was_reset || came_late, "no reset although the dead end left bytes unread");
     }

@@ -186,7 +186,7 @@ fn waited_in_while_it_is_closed() -> Result<()> {
 #[test]
 fn closed_before_the_proof() -> Result<()> {
     const SWITCH_MARKED: u32 = 5;
-    ["close", "shutdown", "halves"].iter().try_for_each(|how| met_with("farewell", &[how], SWITCH_MARKED, 30, &[("SMCR_SWITCH_OPS", "1")]))
+    ["close", "shutdown", "halves"].iter().try_for_each(|how| met_with("farewell", &[how], SWITCH_MARKED, 60, &[("SMCR_SWITCH_OPS", "1")]))
 }
 
 /// A server exits, or becomes another program, and its peer is drained, and asks it for its part, when it has looked for the last time.

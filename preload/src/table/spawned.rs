@@ -24,9 +24,6 @@ static NOTES: [Note; 128] = [const {
     Note { actions: AtomicUsize::new(0), fds: [AtomicI32::new(-1), AtomicI32::new(-1)], generation: AtomicU32::new(0) }
 }; 128];
 
-/// Some were ever noted.
-static ANY: AtomicU32 = AtomicU32::new(0);
-
 /// The actions duplicate it: TCP from now on.
 pub fn give(actions: usize, s: &'static Sock, fd: i32, new: i32) {
     if !life::hand_over(s, fd, Reason::Exec) && !note(actions, s, fd, new) && rest::is_there(s) {
@@ -36,7 +33,6 @@ pub fn give(actions: usize, s: &'static Sock, fd: i32, new: i32) {
 
 /// False: there is no place.
 fn note(actions: usize, s: &Sock, fd: i32, new: i32) -> bool {
-    ANY.store(1, Relaxed);
     let claimed = NOTES.iter().find(|n| n.actions.compare_exchange(0, actions, AcqRel, Relaxed).is_ok());
     if let Some(n) = claimed {
         n.fds[0].store(fd, Relaxed);
@@ -48,9 +44,6 @@ fn note(actions: usize, s: &Sock, fd: i32, new: i32) -> bool {
 
 /// They are made anew, or no more.
 pub fn forget(actions: usize) {
-    if ANY.load(Relaxed) == 0 {
-        return;
-    }
     for n in NOTES.iter().filter(|n| n.actions.load(Relaxed) == actions) {
         n.generation.store(0, Relaxed);
         n.actions.store(0, Release); // pairs with the AcqRel in `note`
