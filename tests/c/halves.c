@@ -80,6 +80,72 @@ static void slow_reader_a(void) {
     meet();
 }
 
+/* ---- an end that was shut down before the connection has memory ---- */
+
+/* Its end comes behind more than the peer's buffer holds, and the peer goes to memory meanwhile, and has something unread there. */
+static void early_end_a(void) {
+    int fd = conn_cold();
+    glut(fd);
+    R(shutdown(fd, SHUT_WR));
+    meet();
+    for (int i = 0; i < PAIRS; i++)
+        if (get(fd, buf, 64) != 64)
+            die("early end");
+    meet();
+    meet();
+    say("%zu", get(fd, buf, AHEAD));
+    R(recv(fd, buf, 10, 0));
+}
+static void early_end_b(void) {
+    int fd = conn_cold();
+    meet();
+    for (int i = 0; i < PAIRS; i++) {
+        put(fd, buf, 64);
+        usleep(100);
+    }
+    meet();
+    put(fd, buf, AHEAD);
+    ssize_t n;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0)
+        continue;
+    say("behind all of it %zd, %s", n, n ? strerror(errno) : "an end");
+    R(recv(fd, buf, 10, 0));
+    R(send(fd, "", 0, MSG_NOSIGNAL));
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+/* It receives no more, by its own word, and what comes is there all the same. */
+static void early_deaf_a(void) {
+    int fd = conn_cold();
+    R(shutdown(fd, SHUT_RD));
+    for (int i = 0; i < PAIRS; i++) {
+        put(fd, buf, 64);
+        usleep(100);
+    }
+    meet_settled();
+    say("%s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
+    say("%zu", get(fd, buf, 64 * PAIRS));
+    R(recv(fd, buf, 10, 0));
+    R(send(fd, buf, AHEAD, 0));
+    meet();
+    R(shutdown(fd, SHUT_WR));
+    meet();
+}
+static void early_deaf_b(void) {
+    int fd = conn_cold();
+    for (int i = 0; i < PAIRS; i++) {
+        if (get(fd, buf, 64) != 64)
+            die("early end");
+        put(fd, buf, 64);
+    }
+    meet_settled();
+    say("%zu", get(fd, buf, AHEAD));
+    meet();
+    R(recv(fd, buf, 10, 0));
+    meet();
+}
+
 /* ---- a reset behind our own end is told to a send, before the broken pipe ---- */
 
 static volatile sig_atomic_t pipes;
@@ -207,6 +273,8 @@ static void shut_unread_b(void) {
 const struct test tests[] = {{"own_end_on_tcp", on_tcp_a, on_tcp_b, COLD | SWITCHES},
                              {"dead_reader", dead_reader_a, dead_reader_b, 0},
                              {"slow_reader", slow_reader_a, slow_reader_b, WHOLE},
+                             {"early_end", early_end_a, early_end_b, COLD},
+                             {"early_deaf", early_deaf_a, early_deaf_b, COLD},
                              {"reset_behind", reset_behind_a, reset_behind_b, 0},
                              {"too_late", too_late_a, too_late_b, 0},
                              {"beside_a_sender", beside_a, beside_b, COLD | SWITCHES},

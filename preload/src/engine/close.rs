@@ -1,9 +1,9 @@
-//! What is done to a connection before the kernel's shutdown(2), close(2), exit or exec of our own end, and the giving
-//! back of its memory afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees.
+//! What is done to a connection before the kernel's close(2), exit or exec of our own end, and the giving back of its memory
+//! afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees, [`super::shut`] is shutdown(2)'s.
 
 use super::follow::Source;
 use super::patience::{self, Patience};
-use super::{bell, bulk, debt, end, follow, here, inside, kernel, linked, near, proof, rouse, shadow, switch};
+use super::{bell, bulk, debt, end, follow, here, inside, kernel, linked, near, proof, shadow, switch};
 use crate::family::index_of;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
@@ -19,44 +19,8 @@ use std::sync::atomic::Ordering::*;
 const PROOF_PATIENCE_NS: u64 = 200_000_000;
 const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
-/// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
-pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
-    if how != libc::SHUT_RD {
-        give_back(s, sock);
-    }
-    let receives = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
-    let sends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
-    // What comes behind both, the kernel answers with a reset as behind close.
-    if (receives && (sends || s.has(flag::SHUT_WR)) || sends && s.has(flag::SHUT_RD))
-        && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
-    {
-        take_proof(s, sock, back);
-    }
-    if sends {
-        s.set(flag::SHUT_WR);
-        end_sending(s);
-    }
-    if receives {
-        s.set(flag::SHUT_RD);
-    }
-}
-
-/// Marks the end of what is sent, behind what a sender in another thread is putting into the ring, perhaps from a slow file. One that comes
-/// later, or waits for room, finds the flag.
-fn end_sending(s: &Sock) {
-    let marker = Marker::new();
-    let held = hold_sending(s, &marker, 2000);
-    if let Some(dir) = s.tx.dir() {
-        dir.fin.fetch_or(fin::WRITE, Release);
-    }
-    drop(held);
-    if !s.is_linked() && s.writers.load(SeqCst) != 0 {
-        rouse::all();
-    }
-}
-
 /// The lock of sending, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done now.
-fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
+pub(super) fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
     const YIELDS: u32 = 1 << 8;
     for n in 0..YIELDS + ms {
         let held = s.tx.lock.try_take(marker);
@@ -179,7 +143,7 @@ pub(super) fn on_unread(s: &Sock, back: &Dir) -> u32 {
 
 /// What the peer has asked for, since it goes on without the ring, and we have not attended to yet: behind the end nothing
 /// can be sent again.
-fn give_back(s: &Sock, sock: i32) {
+pub(super) fn give_back(s: &Sock, sock: i32) {
     if s.tx_in_memory() && follow::is_asked(s) {
         switch::attend(s, sock);
     }
@@ -189,7 +153,7 @@ fn give_back(s: &Sock, sock: i32) {
 /// From here on the connecting side can't begin. What one that has begun puts into the stream, the proof, is taken, also if it is
 /// still on its way: unread, or behind the close, it would make a reset of our end, which destroys what the kernel has yet to
 /// send (hazard 8).
-fn take_proof(s: &Sock, sock: i32, back: &Dir) {
+pub(super) fn take_proof(s: &Sock, sock: i32, back: &Dir) {
     let mut patience = None;
     let mut is_over = false;
     loop {

@@ -9,7 +9,7 @@ use super::end;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
-use crate::sys::{Errno, clock, fd, net};
+use crate::sys::{Errno, clock, fd, net, tcp_state};
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::reason::Reason;
@@ -67,11 +67,7 @@ fn shows_reset(s: &Sock, bits: i16) -> bool {
 /// Whether the end that the kernel shows is the peer's: our own SHUT_RD shows as its FIN does (RDHUP, and a read of nothing), and both of
 /// ours as the end of both (HUP).
 pub fn has_peer_ended(s: &Sock, sock: i32) -> bool {
-    const ESTABLISHED: u8 = 1;
-    const FIN_WAIT1: u8 = 4;
-    const FIN_WAIT2: u8 = 5;
-    let state = || net::get_opt::<u8>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
-    !s.has(flag::SHUT_RD) || !matches!(state(), Ok(ESTABLISHED | FIN_WAIT1 | FIN_WAIT2))
+    !s.has(flag::SHUT_RD) || !tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open)
 }
 
 /// Takes bytes off the TCP connection that are doorbells although they were not counted: the peer was

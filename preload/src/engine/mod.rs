@@ -49,6 +49,7 @@ pub mod rouse;
 pub mod rx;
 pub mod scratch;
 pub mod shadow;
+pub mod shut;
 pub mod signals;
 pub mod spin;
 pub mod stuck;

@@ -354,7 +354,7 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
         kernel::look_at_kernel(s, sock, dir);
     }
     // Before the ring is looked at again: what was published before the end is there then. A mark that comes later, and an end that another
-    // thread finds, are for the next attempt. Acquire pairs with the Release in `end::found`, that of the mark with `close::before_shutdown`.
+    // thread finds, are for the next attempt. Acquire pairs with the Release in `end::found`, that of the mark with `shut::before_shutdown`.
     let may_end = is_marked || s.rx.end.load(Acquire) != 0;
     // The end came behind what was published last.
     if follow::in_ring(s, dir) > seen {

@@ -2,7 +2,7 @@
 //! getpeername need no hook: the descriptor is the kernel's own socket.
 
 use super::{guarded, hooks};
-use crate::engine::{self, close, switch};
+use crate::engine::{self, shut, switch};
 use crate::family::sock::flag;
 use crate::rendezvous::smc::{backlog, declined};
 use crate::sys::few;
@@ -91,11 +91,15 @@ hooks! {
         if let Some(s) = table::sock(fd) {
             guarded(|| life::first_use(s, fd));
         }
+        let mut noted = 0;
+        if let Some(s) = table::sock(fd) {
+            noted = shut::before_memory(s, how);
+        }
         if let Some(s) = table::sock(fd) && s.region().is_some() {
             let mut over = false;
             guarded(|| {
                 over = s.is_linked() && engine::linked::is_over(s, fd);
-                close::before_shutdown(s, fd, how);
+                shut::before_shutdown(s, fd, how);
                 if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
                     full::after_shutdown(s);
                 }
@@ -111,7 +115,11 @@ hooks! {
             }
         }
         // SAFETY: the program's arguments.
-        unsafe { real::shutdown(fd, how) }
+        let r = unsafe { real::shutdown(fd, how) };
+        if r != 0 && noted != 0 && let Some(s) = table::sock(fd) {
+            shut::was_refused(s, noted);
+        }
+        r
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {

@@ -2,7 +2,7 @@
 
 use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, refusals, server, stays_filtered, worth};
 use crate::engine::begin::count_receives;
-use crate::engine::{offer, shadow};
+use crate::engine::{offer, shadow, shut};
 use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
@@ -143,6 +143,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
             id: number_of(s),
             rate,
         });
+        shut::learn(s, sock);
         if !server::attach(s, p, role::CLIENT) {
             if s.region().is_none() {
                 region::drop_mapping(p);

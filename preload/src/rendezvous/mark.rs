@@ -9,7 +9,7 @@
 
 use super::{deferred, is_local};
 use crate::family::sock::{Sock, flag, role};
-use crate::sys::{Errno, fd, net, proc};
+use crate::sys::{Errno, fd, net, proc, tcp_state};
 use crate::{control, log};
 use smcr_proto::handshake::{ABI, LEVEL, MARK, Peer, VERDICT, Verdict};
 use smcr_proto::reason::Reason;
@@ -89,11 +89,8 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
 /// A marked socket connects another time: the kernel would show the option again, and nobody here
 /// expects a second CLC exchange on one socket.
 fn connects_again(s: &Sock, sock: i32) {
-    const TCP_CLOSE: u8 = 7;
     // In any other state connect(2) asks only how far it has come.
-    let state =
-        net::get_opt::<[u8; 8]>(sock, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info[0]);
-    if state == Ok(TCP_CLOSE) && net::set_opt(sock, LEVEL, MARK, &0u32).is_ok() {
+    if tcp_state::of(sock) == Ok(tcp_state::CLOSE) && net::set_opt(sock, LEVEL, MARK, &0u32).is_ok() {
         s.clear(flag::MARKED | flag::NOBODY | flag::UNASKED);
     }
 }

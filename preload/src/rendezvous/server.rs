@@ -2,7 +2,7 @@
 //! (hazard 10; [`owner`]).
 
 use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered, waited, worth};
-use crate::engine::{begin, follow, offer, shadow};
+use crate::engine::{begin, follow, offer, shadow, shut};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
 use crate::fault::{self, Step as Fault};
@@ -209,6 +209,7 @@ fn accept(s: &'static Sock, peer: &Peer, o: &Offer, region_fd: i32) -> Result<()
     s.peer_pid.store(pid, Relaxed);
     s.peer_uid.store(uid, Relaxed);
     s.peer.store(slot, Relaxed);
+    shut::learn(s, sock);
     if !attach(s, p, role::SERVER) {
         region::drop_mapping(p);
         s.peer.store(0, Relaxed);
@@ -296,6 +297,7 @@ fn connect(s: &Sock, p: *mut region::RegionHeader, role: u32) {
     s.region.store(p, Release);
     bell::arm(s, &r.dirs[rx]);
     shadow::show_linger(s); // where it was learned before
+    shut::show(s);
 }
 
 /// The nonce is on the socket: the connecting side's proof comes through the stream.

@@ -31,6 +31,7 @@ pub mod rights;
 pub mod scratch;
 pub mod spare;
 pub mod start;
+pub mod tcp_state;
 pub mod tcp_table;
 pub mod thread;
 mod unpolled;

@@ -3,7 +3,8 @@
 //! Called by `sys::fd` in place of poll. select has no such limit: it tells what may be read and written, and TCP's state the end. Descriptors from
 //! [`MOST`] on, our own among them, are not seen: who waits for these looks again each millisecond.
 
-use super::{Res, Sysno, call, fd, net};
+use super::tcp_state::{self, CLOSE, CLOSE_WAIT, CLOSING, LAST_ACK, TIME_WAIT};
+use super::{Res, Sysno, call, fd};
 use libc::{c_int, pollfd};
 
 /// Most of select.
@@ -61,11 +62,9 @@ fn now(number: c_int, events: i16) -> i16 {
 
 /// The end that a TCP socket shows.
 fn end_of(fd: c_int) -> i16 {
-    const CLOSE: u8 = 7;
-    const PEER_HAS_ENDED: [u8; 4] = [6, 8, 9, 11]; // TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING
-    match net::get_opt::<u8>(fd, libc::IPPROTO_TCP, libc::TCP_INFO) {
+    match tcp_state::of(fd) {
         Ok(CLOSE) => END | libc::POLLHUP | libc::POLLERR,
-        Ok(state) if PEER_HAS_ENDED.contains(&state) => END,
+        Ok(TIME_WAIT | CLOSE_WAIT | LAST_ACK | CLOSING) => END,
         _ => 0,
     }
 }

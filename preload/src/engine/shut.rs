@@ -1,0 +1,146 @@
+//! shutdown(2) of our own end: what is done before the kernel's, and what is known of one that came before the connection had memory.
+//!
+//! The peer tells an end from a death by the mark in the memory ([`super::end`]), so that is there before the kernel shows the end. Called
+//! by the hook of shutdown, and by whoever brings memory to a connection.
+
+use super::{close, rouse};
+use crate::family::lock::Marker;
+use crate::family::sock::{Sock, flag, role};
+use crate::sys::{fd, tcp_state};
+use crate::transport::region::fin;
+use std::sync::atomic::{Ordering::*, fence};
+
+/// Before the kernel's shutdown(2): marks, and moves sending to TCP no more.
+pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
+    if how != libc::SHUT_RD {
+        close::give_back(s, sock);
+    }
+    let receives = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
+    let sends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+    // What comes behind both, the kernel answers with a reset as behind close.
+    if (receives && (sends || s.has(flag::SHUT_WR)) || sends && s.has(flag::SHUT_RD))
+        && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
+    {
+        close::take_proof(s, sock, back);
+    }
+    if sends {
+        s.set(flag::SHUT_WR);
+        end_sending(s);
+    }
+    if receives {
+        s.set(flag::SHUT_RD);
+    }
+}
+
+/// Marks the end of what is sent, behind what a sender in another thread is putting into the ring, perhaps from a slow file. One that comes
+/// later, or waits for room, finds the flag.
+fn end_sending(s: &Sock) {
+    let marker = Marker::new();
+    let held = close::hold_sending(s, &marker, 2000);
+    if let Some(dir) = s.tx.dir() {
+        dir.fin.fetch_or(fin::WRITE, Release);
+    }
+    drop(held);
+    if !s.is_linked() && s.writers.load(SeqCst) != 0 {
+        rouse::all();
+    }
+}
+
+/// As [`before_shutdown`] of a connection without memory, which may get some while this goes on: returns the flags that are new, for
+/// [`was_refused`].
+pub fn before_memory(s: &Sock, how: i32) -> u32 {
+    if s.region().is_some() || s.role.load(Relaxed) == role::LISTENER {
+        return 0;
+    }
+    let ends = match how {
+        libc::SHUT_RD => flag::SHUT_RD,
+        libc::SHUT_WR => flag::SHUT_WR,
+        libc::SHUT_RDWR => flag::SHUT_RD | flag::SHUT_WR,
+        _ => 0,
+    };
+    let new = ends & !s.flags.fetch_or(ends, AcqRel);
+    fence(SeqCst); // pairs with the one in `show`: the caller finds the memory, or who brings it finds the flags
+    new
+}
+
+/// The kernel has shut down nothing: there is no connection.
+pub fn was_refused(s: &Sock, new: u32) {
+    if s.region().is_none() {
+        s.clear(new);
+    }
+}
+
+/// Before the connection gets memory: what no hook has seen, by a program that had it before, or by a system call of the program's own.
+pub fn learn(s: &Sock, sock: i32) {
+    let Ok(state) = tcp_state::of(sock) else { return };
+    if tcp_state::has_ended(state) {
+        s.set(flag::SHUT_WR);
+    }
+    let shows_end = || fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+    // The peer has not ended before, nor meanwhile.
+    if tcp_state::is_peer_open(state) && shows_end() && tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open) {
+        s.set(flag::SHUT_RD);
+    }
+}
+
+/// The connection has memory from here on: marks an end of sending that came before.
+pub fn show(s: &Sock) {
+    fence(SeqCst); // pairs with the one in `before_memory`
+    if let Some(dir) = s.tx.dir().filter(|_| s.has(flag::SHUT_WR)) {
+        dir.fin.fetch_or(fin::WRITE, Release); // as in `end_sending`
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::region::{Dir, RegionHeader};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn an_end_before_there_is_memory_is_marked_there() {
+        // SAFETY: all zero is a fresh record, and so are a region and its direction.
+        let (s, r, dir): (Sock, RegionHeader, Dir) = unsafe { std::mem::zeroed() };
+        assert_eq!(before_memory(&s, 7), 0);
+        let new = before_memory(&s, libc::SHUT_RDWR);
+        was_refused(&s, new);
+        assert!(!s.has(flag::SHUT_RD | flag::SHUT_WR), "there was no connection");
+        assert_eq!(before_memory(&s, libc::SHUT_RD), flag::SHUT_RD);
+        s.tx.dir.store(std::ptr::from_ref(&dir).cast_mut(), Relaxed);
+        show(&s);
+        assert_eq!(dir.fin.load(Relaxed), 0, "it sends on");
+        assert_eq!(before_memory(&s, libc::SHUT_RDWR), flag::SHUT_WR);
+        show(&s);
+        assert_eq!(dir.fin.load(Relaxed), fin::WRITE);
+        s.region.store(std::ptr::from_ref(&r).cast_mut(), Relaxed);
+        assert_eq!(before_memory(&s, libc::SHUT_RD), 0, "its memory is marked by `before_shutdown`");
+    }
+
+    #[test]
+    fn an_end_that_no_hook_has_seen_is_learned() {
+        let all = flag::SHUT_RD | flag::SHUT_WR;
+        for (own, peer, told) in [
+            (None, None, 0),
+            (Some(Shutdown::Read), None, flag::SHUT_RD),
+            (Some(Shutdown::Write), None, flag::SHUT_WR),
+            (Some(Shutdown::Both), None, all),
+            (None, Some(Shutdown::Write), 0),
+        ] {
+            // SAFETY: all zero is a fresh record.
+            let s: Sock = unsafe { std::mem::zeroed() };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let here = listener.accept().unwrap().0;
+            for (end, how) in [(&there, peer), (&here, own)] {
+                how.into_iter().for_each(|how| end.shutdown(how).unwrap());
+            }
+            if peer.is_some() {
+                let p = libc::pollfd { fd: here.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+                assert_eq!(fd::poll(&mut [p], 5000), Ok(1));
+            }
+            learn(&s, here.as_raw_fd());
+            assert_eq!(s.flags.load(Relaxed) & all, told, "{own:?} {peer:?}");
+        }
+    }
+}
