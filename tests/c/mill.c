@@ -153,6 +153,7 @@ ssize_t get(struct flow *f, size_t n, int flags) {
 }
 
 void shut(struct flow *f) {
+    f->me->out_end = ENDING; /* who dies in the call may have ended */
     if (shutdown(f->fd, SHUT_WR))
         f->me->out_end = ERROR + errno;
     else

@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINES = 64, ROOM = 1 << 16, ERROR = 1000, END = 1 };
+enum { LINES = 64, ROOM = 1 << 16, ERROR = 1000, END = 1, ENDING = 2 };
 
 /* One end of one connection, as tests/src/mill.rs reads it. */
 struct side {
@@ -35,7 +35,7 @@ struct side {
     _Atomic uint64_t asked;   /* and what the call in progress wants at most */
     _Atomic uint32_t wrong;   /* bytes that were not those of the stream */
     _Atomic uint32_t in_end;  /* END, or ERROR + errno of recv */
-    _Atomic uint32_t out_end; /* END: own shutdown; ERROR + errno of send or connect */
+    _Atomic uint32_t out_end; /* ENDING, END: own shutdown, begun and done; ERROR + errno of send or connect */
     _Atomic uint32_t phase;   /* 1: in use; 2: closed */
     _Atomic uint32_t port;    /* of the connecting end */
     _Atomic uint32_t spare;

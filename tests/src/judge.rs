@@ -65,6 +65,7 @@ pub fn judge(survivor: &Side, dead: &Side, before: &Side, page: Option<Record>) 
     if awaits_proof && was_reset && survivor.offered <= dead.got {
         PROOFS_UNREAD.fetch_add(1, Relaxed);
     }
+    // One that has shut down itself, or was about to (0 is neither), was read to its end, and the survivor may have closed before the death.
     // Less than a segment may have waited for an acknowledgement. Through TCP more may have been on its way: who
     // dies before it comes has left nothing unread, and the survivor gets an end, and EPIPE when it has come.
     let through_tcp = page.is_none_or(|r| r.rx_switches.is_multiple_of(2));

@@ -5,7 +5,7 @@
 
 use super::{close, rouse};
 use crate::family::lock::Marker;
-use crate::family::sock::{Sock, flag, role};
+use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, tcp_state};
 use crate::transport::region::fin;
 use std::sync::atomic::{Ordering::*, fence};
@@ -46,28 +46,20 @@ fn end_sending(s: &Sock) {
     }
 }
 
-/// As [`before_shutdown`] of a connection without memory, which may get some while this goes on: returns the flags that are new, for
-/// [`was_refused`].
-pub fn before_memory(s: &Sock, how: i32) -> u32 {
-    if s.region().is_some() || s.role.load(Relaxed) == role::LISTENER {
-        return 0;
-    }
+/// As [`before_shutdown`], of a connection without memory, which may get some while this goes on. Not of one that is under way, which a
+/// shutdown takes back: it may be connected anew.
+pub fn before_memory(s: &Sock, sock: i32, how: i32) {
     let ends = match how {
         libc::SHUT_RD => flag::SHUT_RD,
         libc::SHUT_WR => flag::SHUT_WR,
         libc::SHUT_RDWR => flag::SHUT_RD | flag::SHUT_WR,
-        _ => 0,
+        _ => return,
     };
-    let new = ends & !s.flags.fetch_or(ends, AcqRel);
-    fence(SeqCst); // pairs with the one in `show`: the caller finds the memory, or who brings it finds the flags
-    new
-}
-
-/// The kernel has shut down nothing: there is no connection.
-pub fn was_refused(s: &Sock, new: u32) {
-    if s.region().is_none() {
-        s.clear(new);
+    if s.region().is_some() || !tcp_state::of(sock).is_ok_and(tcp_state::is_connected) {
+        return;
     }
+    s.set(ends);
+    fence(SeqCst); // pairs with the one in `show`: the caller finds the memory, or who brings it finds the flags
 }
 
 /// Before the connection gets memory: what no hook has seen, by a program that had it before, or by a system call of the program's own.
@@ -102,19 +94,21 @@ mod tests {
     fn an_end_before_there_is_memory_is_marked_there() {
         // SAFETY: all zero is a fresh record, and so are a region and its direction.
         let (s, r, dir): (Sock, RegionHeader, Dir) = unsafe { std::mem::zeroed() };
-        assert_eq!(before_memory(&s, 7), 0);
-        let new = before_memory(&s, libc::SHUT_RDWR);
-        was_refused(&s, new);
-        assert!(!s.has(flag::SHUT_RD | flag::SHUT_WR), "there was no connection");
-        assert_eq!(before_memory(&s, libc::SHUT_RD), flag::SHUT_RD);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        before_memory(&s, listener.as_raw_fd(), libc::SHUT_RDWR);
+        assert!(!s.has(flag::SHUT_RD | flag::SHUT_WR), "there is no connection");
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        before_memory(&s, there.as_raw_fd(), libc::SHUT_RD);
         s.tx.dir.store(std::ptr::from_ref(&dir).cast_mut(), Relaxed);
         show(&s);
         assert_eq!(dir.fin.load(Relaxed), 0, "it sends on");
-        assert_eq!(before_memory(&s, libc::SHUT_RDWR), flag::SHUT_WR);
+        before_memory(&s, there.as_raw_fd(), libc::SHUT_RDWR);
         show(&s);
         assert_eq!(dir.fin.load(Relaxed), fin::WRITE);
+        s.clear(flag::SHUT_WR);
         s.region.store(std::ptr::from_ref(&r).cast_mut(), Relaxed);
-        assert_eq!(before_memory(&s, libc::SHUT_RD), 0, "its memory is marked by `before_shutdown`");
+        before_memory(&s, there.as_raw_fd(), libc::SHUT_WR);
+        assert!(!s.has(flag::SHUT_WR), "`before_shutdown` does that");
     }
 
     #[test]

@@ -91,9 +91,8 @@ hooks! {
         if let Some(s) = table::sock(fd) {
             guarded(|| life::first_use(s, fd));
         }
-        let mut noted = 0;
         if let Some(s) = table::sock(fd) {
-            noted = shut::before_memory(s, how);
+            shut::before_memory(s, fd, how);
         }
         if let Some(s) = table::sock(fd) && s.region().is_some() {
             let mut over = false;
@@ -115,11 +114,7 @@ hooks! {
             }
         }
         // SAFETY: the program's arguments.
-        let r = unsafe { real::shutdown(fd, how) };
-        if r != 0 && noted != 0 && let Some(s) = table::sock(fd) {
-            shut::was_refused(s, noted);
-        }
-        r
+        unsafe { real::shutdown(fd, how) }
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {

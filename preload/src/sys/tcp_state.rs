@@ -16,6 +16,11 @@ pub fn of(sock: i32) -> Res<u8> {
     net::get_opt(sock, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 
+/// Whether both ends have met, and it was not reset.
+pub fn is_connected(state: u8) -> bool {
+    is_peer_open(state) || has_ended(state) || state == CLOSE_WAIT
+}
+
 /// Whether its own end has sent its last byte. Not told of one that is closed both ways: it may have been reset.
 pub fn has_ended(state: u8) -> bool {
     matches!(state, FIN_WAIT1 | FIN_WAIT2 | TIME_WAIT | LAST_ACK | CLOSING)
