@@ -177,6 +177,14 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
     ask_back(s, sock, why)
 }
 
+/// As [`take_up_and_ask`], where the request was crossed ([`Back::Left`]). False as well: what it was for is lost.
+pub fn ask_once_more(s: &'static Sock, sock: i32, why: Reason, until: u64) -> bool {
+    if has_ended(s) {
+        rest::lose_taken(s, sock);
+    }
+    !s.is_linked() && !has_ended(s) && take_up_and_ask(s, sock, why, until)
+}
+
 /// Moves what we send to TCP, for good, and asks the peer for the same, unless another thread gives it away just now. False: nothing is
 /// left to wait for.
 pub fn ask_alone(s: &'static Sock, sock: i32, why: Reason) -> bool {
@@ -217,7 +225,7 @@ pub enum Back {
     Done,
     /// The peer is still to act.
     NotYet,
-    /// It comes when the program has read what the ring still holds, or not at all.
+    /// Our request was crossed: what is left in the ring, and what was taken up, is read here, asked for once more, or lost.
     Left,
 }
 
@@ -240,7 +248,8 @@ pub fn follow_back(s: &'static Sock, sock: i32) -> Back {
         }
     }
     if !s.rx_in_memory() {
-        return Back::Done;
+        // One that has gone to TCP by itself, and did not see our request, does not send again what was taken up.
+        return if here::is_taken(s) { Back::Left } else { Back::Done };
     }
     // The peer's own way back and our request have crossed (`engine::follow`).
     let crossed = !s.has(flag::FROZEN);
@@ -256,5 +265,26 @@ pub fn read_on(s: &'static Sock, sock: i32, stays: bool) {
     told_late(s, sock, stays);
     if s.rx.dir().is_some_and(|dir| follow::take_back_request(s, dir)) && stays {
         here::begin(s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family;
+    use crate::transport::region::Dir;
+
+    #[test]
+    fn what_was_taken_up_has_not_come_with_a_peer_that_has_not_heard() {
+        let s = family::take_sock().expect("a record");
+        // SAFETY: all zero is a fresh direction.
+        let dir: Dir = unsafe { std::mem::zeroed() };
+        s.rx.dir.store(std::ptr::from_ref(&dir).cast_mut(), Relaxed);
+        assert_eq!(follow_back(s, -1), Back::Done);
+        dir.annex.store(5, Relaxed);
+        s.rx.gate.store(1, Relaxed);
+        assert_eq!(follow_back(s, -1), Back::Left);
+        s.rx.dir.store(std::ptr::null_mut(), Relaxed);
+        s.rx.gate.store(0, Relaxed);
     }
 }

@@ -27,7 +27,7 @@ mod strict;
 mod way_out;
 pub mod worth;
 
-pub use handover::{Back, PATIENCE_MS, ask_alone, follow_back, go_home, hand_over, read_on, take_up_and_ask};
+pub use handover::{Back, PATIENCE_MS, ask_alone, ask_once_more, follow_back, go_home, hand_over, read_on, take_up_and_ask};
 
 use crate::engine::{begin, offer, switch};
 use crate::family::holders;

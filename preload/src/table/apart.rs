@@ -152,7 +152,7 @@ fn bring_back(is_meant: impl Fn(&Sock) -> bool, why: Reason) {
         },
     );
     let is_leaving = |s: &Sock| s.reason.load(Relaxed) == why.code() && s.region().is_some();
-    returning::await_all(is_leaving, if any { end } else { 0 }, false);
+    returning::await_all(is_leaving, if any { end } else { 0 }, Some(why));
 }
 
 /// Before the page is left.

@@ -115,7 +115,7 @@ fn bring_back(is_meant: impl Fn(&Sock) -> bool) {
             switch::pin(s, fd, Reason::Seccomp);
         }
     });
-    returning::await_all(is_coming, if any { end } else { 0 }, false);
+    returning::await_all(is_coming, if any { end } else { 0 }, Some(Reason::Seccomp));
 }
 
 fn is_coming(s: &Sock) -> bool {

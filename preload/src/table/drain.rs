@@ -25,7 +25,7 @@ pub fn drain(target: Target) {
         },
     );
     if any {
-        returning::await_all(is_drained, clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000, true);
+        returning::await_all(is_drained, clock::now_ns() + rendezvous::PATIENCE_MS * 1_000_000, None);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::rendezvous::{self, Back};
 use crate::sys::thread::full_fence;
 use crate::sys::{clock, fd};
 use crate::table;
+use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 /// A thread calls exec.
@@ -89,18 +90,20 @@ fn each_but_for_exec(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, 
     }
 }
 
-/// Waits for those that were asked, until `end`. What does not come is read on from its ring; `stays`: as for [`rendezvous::read_on`].
-pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64, stays: bool) {
+/// Waits for those that were asked, until `end`. What does not come is read on from its ring. `leaves`: nobody will be here to do that, and why.
+pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64, leaves: Option<Reason>) {
     loop {
         let is_over = clock::now_ns() >= end;
         let mut waits = false;
-        each(&is_coming, |fd, s| {
-            if rendezvous::follow_back(s, fd) == Back::NotYet {
+        each(&is_coming, |fd, s| match (rendezvous::follow_back(s, fd), leaves) {
+            (Back::NotYet, _) => {
                 waits = true;
                 if is_over {
-                    rendezvous::read_on(s, fd, stays);
+                    rendezvous::read_on(s, fd, leaves.is_none());
                 }
             }
+            (Back::Left, Some(why)) if !is_over => waits |= rendezvous::ask_once_more(s, fd, why, end),
+            _ => {}
         });
         if is_over || !waits || LEAVES.load(SeqCst) {
             return;

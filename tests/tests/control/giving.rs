@@ -58,6 +58,27 @@ fn what_a_drained_peer_has_left_unread() -> Result<()> {
     })
 }
 
+/// Nobody drains them; they move between memory and TCP by themselves, each 20,000 bytes on average.
+#[test]
+fn while_they_flip() -> Result<()> {
+    const ROUNDS: u32 = 6;
+    let seed = dice::seed();
+    println!("SMCR_TEST_SEED={seed}");
+    let mut dice = Dice::new(seed);
+    ["message", "spawn", "exec"].iter().try_for_each(|how| {
+        let bed = Bed::enabled()?;
+        let ended = bed.home(Program::new(&bed.net, Load::Library, program()?))
+            .env("SMCR_SWITCH_OPS", "8")
+            .env("SMCR_FLIP", format!("20000,{}", dice.roll(1000)))
+            .args([how, &ROUNDS.to_string()[..], &dice.roll(1_000_000).to_string()[..]])
+            .run()?;
+        ensure!(ended.status.success(), "{ended}");
+        println!("{how}: {} of {ROUNDS} rounds were in memory when they were given", in_memory(&ended));
+        ensure!(in_memory(&ended) > 0, "{ended}");
+        Ok(())
+    })
+}
+
 fn natively_and_in_memory(how: &str, rounds: u32) -> Result<()> {
     let seed = dice::seed();
     println!("SMCR_TEST_SEED={seed}");
