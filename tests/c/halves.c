@@ -7,15 +7,32 @@ static char buf[MIB];
 
 enum { PAIRS = 250, AHEAD = 1000, LARGE = 8 * MIB };
 
-/* Receiving stays on TCP by its low-water mark, and sending goes to memory. What was sent lies unread there. */
-static void on_tcp_b(void) {
-    int fd = conn_cold();
-    sol_int(fd, SOL_SOCKET, SO_RCVLOWAT, 2);
+static void asks(int fd) {
     for (int i = 0; i < PAIRS; i++) {
         put(fd, buf, 64);
         if (get(fd, buf, 64) != 64)
             die("early end");
     }
+}
+static void answers(int fd) {
+    for (int i = 0; i < PAIRS; i++) {
+        if (get(fd, buf, 64) != 64)
+            die("early end");
+        put(fd, buf, 64);
+    }
+}
+static void sends_slowly(int fd) {
+    for (int i = 0; i < PAIRS; i++) {
+        put(fd, buf, 64);
+        usleep(100);
+    }
+}
+
+/* Receiving stays on TCP by its low-water mark, and sending goes to memory. What was sent lies unread there. */
+static void on_tcp_b(void) {
+    int fd = conn_cold();
+    sol_int(fd, SOL_SOCKET, SO_RCVLOWAT, 2);
+    asks(fd);
     put(fd, buf, AHEAD);
     meet_settled();
     R(shutdown(fd, SHUT_RD));
@@ -32,11 +49,7 @@ static void on_tcp_b(void) {
 }
 static void on_tcp_a(void) {
     int fd = conn_cold();
-    for (int i = 0; i < PAIRS; i++) {
-        if (get(fd, buf, 64) != 64)
-            die("early end");
-        put(fd, buf, 64);
-    }
+    answers(fd);
     meet_settled();
     meet();
     say("%zu", get(fd, buf, AHEAD + 5));
@@ -99,10 +112,7 @@ static void early_end_a(void) {
 static void early_end_b(void) {
     int fd = conn_cold();
     meet();
-    for (int i = 0; i < PAIRS; i++) {
-        put(fd, buf, 64);
-        usleep(100);
-    }
+    sends_slowly(fd);
     meet();
     put(fd, buf, AHEAD);
     ssize_t n;
@@ -119,10 +129,7 @@ static void early_end_b(void) {
 static void early_deaf_a(void) {
     int fd = conn_cold();
     R(shutdown(fd, SHUT_RD));
-    for (int i = 0; i < PAIRS; i++) {
-        put(fd, buf, 64);
-        usleep(100);
-    }
+    sends_slowly(fd);
     meet_settled();
     say("%s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
     say("%zu", get(fd, buf, 64 * PAIRS));
@@ -134,11 +141,7 @@ static void early_deaf_a(void) {
 }
 static void early_deaf_b(void) {
     int fd = conn_cold();
-    for (int i = 0; i < PAIRS; i++) {
-        if (get(fd, buf, 64) != 64)
-            die("early end");
-        put(fd, buf, 64);
-    }
+    answers(fd);
     meet_settled();
     say("%zu", get(fd, buf, AHEAD));
     meet();
@@ -214,11 +217,7 @@ static void beside_a(void) {
     for (int i = 0; i < ROUNDS; i++) {
         struct sender s = {accept_from(l), 0};
         pthread_t t;
-        for (int k = 0; k < PAIRS; k++) {
-            if (get(s.fd, buf, 64) != 64)
-                die("early end");
-            put(s.fd, buf, 64);
-        }
+        answers(s.fd);
         pthread_create(&t, NULL, sends, &s);
         usleep(rnd(&(unsigned){i + 1}) % 3000);
         MUST(shutdown(s.fd, SHUT_WR));
@@ -234,11 +233,7 @@ static void beside_b(void) {
     meet();
     for (int i = 0; i < ROUNDS; i++) {
         int fd = dial(PORT);
-        for (int k = 0; k < PAIRS; k++) {
-            put(fd, buf, 64);
-            if (get(fd, buf, 64) != 64)
-                die("early end");
-        }
+        asks(fd);
         uint64_t came = 0;
         for (ssize_t n; (n = recv(fd, buf, sizeof buf, 0)) > 0;)
             came += n;
@@ -274,7 +269,7 @@ const struct test tests[] = {{"own_end_on_tcp", on_tcp_a, on_tcp_b, COLD | SWITC
                              {"dead_reader", dead_reader_a, dead_reader_b, 0},
                              {"slow_reader", slow_reader_a, slow_reader_b, WHOLE},
                              {"early_end", early_end_a, early_end_b, COLD},
-                             {"early_deaf", early_deaf_a, early_deaf_b, COLD},
+                             {"early_deaf", early_deaf_a, early_deaf_b, COLD | SWITCHES},
                              {"reset_behind", reset_behind_a, reset_behind_b, 0},
                              {"too_late", too_late_a, too_late_b, 0},
                              {"beside_a_sender", beside_a, beside_b, COLD | SWITCHES},

@@ -5,7 +5,7 @@
 
 use crate::family::half::Half;
 use crate::family::sock::{Sock, role};
-use crate::sys::{Res, fd, net};
+use crate::sys::{Res, fd, net, tcp_state};
 use std::sync::atomic::Ordering::*;
 
 /// struct tcp_info up to tcpi_bytes_received, as 64-bit words.
@@ -74,7 +74,6 @@ pub fn make_up(s: &Sock, sock: i32) {
 /// Begins to count in the middle of a connection. Nobody else uses it now. False: it is not established, or
 /// too much in motion.
 pub fn begin(s: &Sock, sock: i32) -> bool {
-    const ESTABLISHED: u8 = 1;
     let syn = u64::from(s.role.load(Relaxed) == role::CLIENT);
     let info = || net::get_opt::<InfoHead>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
     for _ in 0..ATTEMPTS {
@@ -82,7 +81,7 @@ pub fn begin(s: &Sock, sock: i32) -> bool {
         else {
             return false;
         };
-        if after[0].to_ne_bytes()[0] != ESTABLISHED {
+        if after[0].to_ne_bytes()[0] != tcp_state::ESTABLISHED {
             return false;
         }
         let [acked, received] = [BYTES_ACKED, BYTES_RECEIVED].map(|i| (before[i] == after[i]).then_some(after[i]));

@@ -15,8 +15,7 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     if how != libc::SHUT_RD {
         close::give_back(s, sock);
     }
-    let receives = matches!(how, libc::SHUT_RD | libc::SHUT_RDWR);
-    let sends = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR);
+    let [receives, sends] = [flag::SHUT_RD, flag::SHUT_WR].map(|end| ends(how) & end != 0);
     // What comes behind both, the kernel answers with a reset as behind close.
     if (receives && (sends || s.has(flag::SHUT_WR)) || sends && s.has(flag::SHUT_RD))
         && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
@@ -49,17 +48,21 @@ fn end_sending(s: &Sock) {
 /// As [`before_shutdown`], of a connection without memory, which may get some while this goes on. Not of one that is under way, which a
 /// shutdown takes back: it may be connected anew.
 pub fn before_memory(s: &Sock, sock: i32, how: i32) {
-    let ends = match how {
+    if ends(how) == 0 || s.region().is_some() || !tcp_state::of(sock).is_ok_and(tcp_state::is_connected) {
+        return;
+    }
+    s.set(ends(how));
+    fence(SeqCst); // pairs with the one in `show`: the caller finds the memory, or who brings it finds the flags
+}
+
+/// The flags of what is shut down; none where the kernel refuses.
+fn ends(how: i32) -> u32 {
+    match how {
         libc::SHUT_RD => flag::SHUT_RD,
         libc::SHUT_WR => flag::SHUT_WR,
         libc::SHUT_RDWR => flag::SHUT_RD | flag::SHUT_WR,
-        _ => return,
-    };
-    if s.region().is_some() || !tcp_state::of(sock).is_ok_and(tcp_state::is_connected) {
-        return;
+        _ => 0,
     }
-    s.set(ends);
-    fence(SeqCst); // pairs with the one in `show`: the caller finds the memory, or who brings it finds the flags
 }
 
 /// Before the connection gets memory: what no hook has seen, by a program that had it before, or by a system call of the program's own.

@@ -63,7 +63,7 @@ pub fn set(
         let Some(_alone) = way_out::claim(s, &marker, until) else { continue }; // another thread gives it away for good, perhaps
         if !is_late(s) {
             let mut back = wait_for(s, fd, until);
-            while back == Back::Left && (s.rx_in_memory() || here::is_taken(s)) && !has_ended(s) && clock::now_ns() < until {
+            while back == Back::Left && !has_ended(s) && clock::now_ns() < until {
                 ask_again(s, fd, until); // it was on its way to TCP by itself
                 back = wait_for(s, fd, until);
             }

@@ -181,8 +181,9 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
 pub fn ask_once_more(s: &'static Sock, sock: i32, why: Reason, until: u64) -> bool {
     if has_ended(s) {
         rest::lose_taken(s, sock);
+        return false;
     }
-    !s.is_linked() && !has_ended(s) && take_up_and_ask(s, sock, why, until)
+    !s.is_linked() && take_up_and_ask(s, sock, why, until)
 }
 
 /// Moves what we send to TCP, for good, and asks the peer for the same, unless another thread gives it away just now. False: nothing is
