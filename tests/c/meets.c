@@ -3,16 +3,19 @@
  *   meets step       a thread makes memory for a connection; another one closes it. The next connection is whole
  *   meets parted     a process and its child have a connection, and close it at the same time: its memory is given back by both
  *   meets unvisited  a thread comes to wait in an epoll set that another one is about to close: the wait goes on, as in the kernel
+ *   meets found      a thread has found nothing, and another one closes the connection before it has said that it waits: its call ends
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "pings.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 
 enum { PORT = 7071, ROUNDS = 5 };
 
@@ -185,9 +188,68 @@ static void unvisited_server(int listener) {
     printf("unvisited: told\n");
 }
 
+/* -- found: a reader that is told by poll looks before it waits */
+
+/* A message that is waited for by poll; 0 at the end. */
+static int told(int fd, unsigned char *bytes) {
+    struct pollfd p = {fd, POLLIN, 0};
+    for (ssize_t n = 0, more; n < BYTES; n += more)
+        if (poll(&p, 1, 20000) != 1 || (more = recv(fd, bytes + n, BYTES - n, 0)) <= 0)
+            return 0;
+    return 1;
+}
+
+static void found_client(void) {
+    unsigned char bytes[BYTES];
+    int fd = dial(PORT);
+    for (int n = 0; n < WARM; n++) {
+        give(fd, 'x');
+        if (!told(fd, bytes))
+            die("told");
+    }
+    if (read(gate[0], bytes, 1) != 1) /* it has seen what became of its call */
+        die("gate");
+    close(fd);
+}
+
+static void *find(void *fd) {
+    char c;
+    return (void *)(long)(recv(*(int *)fd, &c, 1, 0) < 0 ? errno : 0);
+}
+
+static void found_server(int listener) {
+    pthread_t thread;
+    unsigned char bytes[BYTES];
+    void *said = NULL;
+    struct timespec until;
+    int fd = accept(listener, NULL, NULL);
+    for (int n = 0; n < WARM; n++) {
+        if (!told(fd, bytes))
+            die("told");
+        give(fd, 'x');
+    }
+    if (regions() != 1)
+        wrong("it is not in memory");
+    if (pthread_create(&thread, NULL, find, &fd))
+        die("thread");
+    usleep(100000); /* it has found nothing */
+    close(fd);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    if (pthread_timedjoin_np(thread, &said, &until))
+        wrong("its call goes on for ever");
+    if ((long)said != EBADF)
+        wrong("its call has ended otherwise");
+    if (write(gate[1], "x", 1) != 1)
+        die("gate");
+    none_left();
+    printf("found: ended\n");
+}
+
 int main(int argc, char **argv) {
     static const struct meeting cases[] = {
-        {"step", step_client, step_server}, {"parted", parted_client, parted_server}, {"unvisited", unvisited_client, unvisited_server}};
+        {"step", step_client, step_server}, {"parted", parted_client, parted_server}, {"unvisited", unvisited_client, unvisited_server},
+        {"found", found_client, found_server}};
     const char *name = argc > 1 ? argv[1] : NULL;
     if (name && !strcmp(name, "peer"))
         peer();

@@ -181,6 +181,12 @@ fn waited_in_while_it_is_closed() -> Result<()> {
     met("meets", "unvisited", UNVISITED, 400)
 }
 
+/// A connection is closed when a thread has found nothing in it, and is about to wait.
+#[test]
+fn closed_before_a_wait() -> Result<()> {
+    met("meets", "found", FOUND_EMPTY, 600)
+}
+
 /// The accepting side sends much and closes, or shuts down both ways at once or one after the other, when the connecting one has marked
 /// its first switch and its proof is still to come.
 #[test]
@@ -219,9 +225,10 @@ fn bytes_behind_a_look_that_found_nothing() -> Result<()> {
 /// The last bytes and the end behind them come when a reader has just found the ring empty.
 #[test]
 fn the_end_behind_a_look_that_found_nothing() -> Result<()> {
-    const FOUND_EMPTY: u32 = 37;
     met("races", "end", FOUND_EMPTY, 20)
 }
+
+const FOUND_EMPTY: u32 = 37;
 
 /// A thread receives, by a limit that it has from the listener, when another one has just taken an offer for its connection.
 #[test]

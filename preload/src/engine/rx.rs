@@ -80,6 +80,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             got = 0;
         }
         if visit.is_some() {
+            if wait::is_gone(s) {
+                return if got > 0 { Ok(got) } else { Err(Errno(libc::EBADF)) };
+            }
             sock = wait::descriptor_now(s, sock);
         }
         match attempt(s, sock, &bufs, got, flags) {

@@ -122,6 +122,9 @@ pub fn send(
     loop {
         let first = done == 0;
         if visit.is_some() {
+            if wait::is_gone(s) {
+                return (done, Step::Failed(Errno(libc::EBADF)));
+            }
             sock = wait::descriptor_now(s, sock);
         }
         match sys::caught(|| attempt(s, sock, source, first)).unwrap_or(Step::Failed(Errno(libc::EIO))) {

@@ -48,6 +48,12 @@ pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
     }
 }
 
+/// Whether nothing is left of the socket for a call on it: another thread closed it before this one had said that it is in here.
+#[inline]
+pub fn is_gone(s: &Sock) -> bool {
+    s.has(flag::ENDED) && s.after_close.load(Acquire) == 0
+}
+
 /// Whether polling before anything else was in vain for a reader that waits.
 pub fn has_polled(s: &Sock) -> bool {
     s.rx.dir().is_some_and(|dir| s.rx_in_memory() && !s.is_linked() && !poll_first(s, dir))

@@ -96,19 +96,16 @@ unsafe fn recv_carefully(
 ) -> isize {
     // SAFETY: by the contract.
     let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);
-    let was_closed = s.has(flag::ENDED);
-    if was_closed {
+    if s.has(flag::ENDED) {
         late::leave(s);
+        return to_c(r); // the number may be another connection's
     }
     if r.is_err_and(end::is_of_another_file) {
-        // The descriptor is another file now, or none. If its close was not seen, it is now.
-        if !was_closed && table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) {
+        // The descriptor is another file now, or none, and its close was not seen; now it is.
+        if table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) {
             life::forget_stale(fd);
         }
         return real();
-    }
-    if was_closed {
-        return to_c(r);
     }
     if !(s.tx_in_memory() && s.rx_in_memory()) {
         rendezvous::after_op(s, fd);
