@@ -30,10 +30,13 @@ static inline void all(int fd) {
     get_stream(fd, SOME, 5);
     answer(fd);
 }
-static inline void before(int fd) {
+static inline void got_before(int fd, size_t more) {
     static char big[BEFORE];
     got(fd, big, sizeof big, 0, 5);
-    got(fd, buf, 10000, 0, 6);
+    got(fd, buf, more, 0, 6);
+}
+static inline void before(int fd) {
+    got_before(fd, 10000);
     answer(fd);
 }
 
@@ -101,7 +104,7 @@ static inline void awaited(int fd) {
         tell('.');
     }
 }
-static inline int before_b(size_t in_memory) {
+static inline int begins_on_tcp(size_t in_memory) {
     static char all[BEFORE];
     int fd = conn_cold();
     fill(all, sizeof all, 0, 5);
@@ -112,6 +115,10 @@ static inline int before_b(size_t in_memory) {
         awaited(fd);
     fill(buf, in_memory, 0, 6);
     put(fd, buf, in_memory);
+    return fd;
+}
+static inline int before_b(size_t in_memory) {
+    int fd = begins_on_tcp(in_memory);
     R(shutdown(fd, SHUT_WR));
     meet();
     return fd;

@@ -7,6 +7,11 @@ enum { AT = 10 }; /* where the next program finds the connection */
  * does not, and the sender is in send. */
 enum { MORE = 12 * MIB };
 
+static void rest_before(int fd) {
+    meet();
+    got_before(fd, 20000);
+    R(recv(fd, buf, 1, 0));
+}
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
     if (!role)
@@ -36,6 +41,8 @@ static void executed(void) {
         meet();
         get_stream(AT, SOME, 5);
         R(recv(AT, buf, 1, 0));
+    } else if (!strcmp(role, "mute_before")) {
+        rest_before(AT);
     } else if (!strcmp(role, "mute")) {
         meet();
         got(AT, buf, 40000, 0, 5);
@@ -65,14 +72,16 @@ static void more(int fd) {
     get_stream(fd, MORE, 5);
     echo(fd, "receiver", 7);
 }
-static void more_passed_a(void) {
+/* By a message to a relative that was there before. */
+static void by_message(int (*make)(void), void (*what)(int)) {
     int over;
-    pid_t child = relative(&over, more);
-    int fd = ahead();
+    pid_t child = relative(&over, what);
+    int fd = make();
     pass(over, &fd, 1);
     close(fd);
     wait_for(child);
 }
+static void more_passed_a(void) { by_message(ahead, more); }
 static void ahead_b(size_t n) {
     int fd = conn();
     static char all[MORE];
@@ -177,6 +186,31 @@ static void mute_ahead_b(void) {
     R(close(fd));
 }
 
+/* The same, and what is unread has come before the connection was in memory, and behind it again: memory had nothing in between. */
+static int mute_before(void) {
+    int fd = came_before();
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    meet_settled();
+    return fd;
+}
+static void mute_before_with_a(void) { go_on(mute_before(), "mute_before", environ); }
+static void mute_before_without_a(void) { go_on(mute_before(), "mute_before", without()); }
+static void mute_before_spawn_a(void) { inherited(SPAWN, mute_before(), "mute_before"); }
+static void mute_before_passed_a(void) { by_message(mute_before, rest_before); }
+static void mute_before_b(void) {
+    int fd = begins_on_tcp(0);
+    meet();
+    meet();
+    R(recv(fd, buf + sizeof buf - 1, 1, 0));
+    fill(buf, 20000, 0, 6);
+    put(fd, buf, 10000);
+    meet();
+    meet_in_poll(fd);
+    put(fd, buf + 10000, 10000);
+    R(close(fd));
+}
+
 const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"ahead_without", some_without_a, some_b, 0},
                              {"ahead_inherited", some_inherited_a, some_b, 0},
@@ -211,5 +245,9 @@ const struct test tests[] = {{"ahead_with", some_with_a, some_b, 0},
                              {"mute_without", mute_without_a, mute_b, 0},
                              {"mute_ahead_with", mute_ahead_with_a, mute_ahead_b, 0},
                              {"mute_ahead_without", mute_ahead_without_a, mute_ahead_b, 0},
+                             {"mute_before_with", mute_before_with_a, mute_before_b, COLD | SWITCHES},
+                             {"mute_before_without", mute_before_without_a, mute_before_b, COLD | SWITCHES},
+                             {"mute_before_spawn", mute_before_spawn_a, mute_before_b, COLD | SWITCHES},
+                             {"mute_before_passed", mute_before_passed_a, mute_before_b, COLD | SWITCHES},
                              {"executed", executed, executed, ROLE},
                              {0}};
