@@ -64,7 +64,7 @@ run() {
         # Random values in the shared memory while it is read and written.
         hostile_random) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test hostile -- random_values ;;
         # Its cases wait for most of their time.
-        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=3 ;;
+        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=5 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
     esac
 }

@@ -3,7 +3,7 @@
 #include "case.h"
 #include <sys/eventfd.h>
 
-enum { CONNECTIONS = 150, STREAMS = 40, ROUNDS = 300, SIZE = 4 * KIB, MOST = 20000 };
+enum { CONNECTIONS = 60, STREAMS = 20, ROUNDS = 300, SIZE = 4 * KIB, MOST = 20000 };
 
 static int the_fd;
 static volatile long rounds;
