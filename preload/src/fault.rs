@@ -95,6 +95,8 @@ pub enum Step {
     Unvisited,
     /// Server: reads are careful, and the program's options are known.
     Careful,
+    /// A reader beside one that sleeps in the kernel is counted, and does not sleep yet.
+    Outside,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,

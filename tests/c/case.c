@@ -33,7 +33,7 @@ long say_result(const char *call, long result) {
     if (result == -1)
         say("%s = -1 %s", call, err_name(e));
     else
-        say("%s = %ld", call, result);
+        say("%s = %ld%s%s", call, result, e ? " and errno " : "", e ? err_name(e) : "");
     errno = e;
     return result;
 }

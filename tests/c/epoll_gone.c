@@ -343,8 +343,12 @@ static void child_removed_a(void) {
     R(ctl(ep, ADD, fd, EPOLLIN, 2));
     next();
     look(ep, 1000);
+    R(recv(fd, buf, 10, 0));
+    look(ep, 1500); /* the kernel is asked for it again */
+    next();
+    look(ep, 5000);
 }
-static void child_removed_b(void) { fives(conn(), 2); }
+static void child_removed_b(void) { fives(conn(), 3); }
 
 const struct test tests[] = {{"closed", closed_a, closed_b, 0},
                              {"replaced", replaced_a, replaced_b, 0},

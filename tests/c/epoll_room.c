@@ -64,8 +64,8 @@ static void *looks(void *set) {
     return NULL;
 }
 /* A thread sleeps in the set while another one finds the connection full. */
-static void asleep(int rests) {
-    int fd = conn(), ep = both_ways(fd);
+static void asleep(int fd, int rests) {
+    int ep = both_ways(fd);
     for (int i = 0; i < ROUNDS; i++) {
         pthread_t t;
         if (rests)
@@ -78,12 +78,19 @@ static void asleep(int rests) {
         meet();
     }
 }
-static void asleep_a(void) { asleep(0); }
-static void asleep_for_long_a(void) { asleep(1); }
+static void asleep_a(void) { asleep(conn(), 0); }
+static void asleep_for_long_a(void) { asleep(conn(), 1); }
+/* The connection under another number than that which it came by. */
+static int renumbered(void) {
+    int fd = conn(), other = MUST(dup2(fd, 50));
+    close(fd);
+    return other;
+}
+static void asleep_renumbered_a(void) { asleep(renumbered(), 1); }
 
 /* In another set, which alone is waited for. */
-static void nested(uint32_t how) {
-    int fd = conn(), ep = MUST(epoll_create1(EPOLL_CLOEXEC)), outer = MUST(epoll_create1(EPOLL_CLOEXEC));
+static void nested(int fd, uint32_t how) {
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC)), outer = MUST(epoll_create1(EPOLL_CLOEXEC));
     MUST(ctl(ep, ADD, fd, how, 1));
     MUST(ctl(outer, ADD, ep, EPOLLIN, 2));
     nonblocking(fd, 1);
@@ -97,8 +104,9 @@ static void nested(uint32_t how) {
         meet();
     }
 }
-static void nested_a(void) { nested(EPOLLIN | EPOLLOUT | EPOLLET); }
-static void nested_level_a(void) { nested(EPOLLIN | EPOLLOUT); }
+static void nested_a(void) { nested(conn(), EPOLLIN | EPOLLOUT | EPOLLET); }
+static void nested_level_a(void) { nested(conn(), EPOLLIN | EPOLLOUT); }
+static void nested_renumbered_a(void) { nested(renumbered(), EPOLLIN | EPOLLOUT | EPOLLET); }
 
 /* Level-triggered, by a thread that never sleeps and shares its processor with the reader: room comes while it is in the middle of a look. */
 enum { MS = 2500 };
@@ -162,7 +170,9 @@ static void never_asleep_b(void) {
 const struct test tests[] = {{"idle", idle_a, reads_b, 0},
                              {"asleep", asleep_a, reads_b, 0},
                              {"asleep_for_long", asleep_for_long_a, reads_b, 0},
+                             {"asleep_renumbered", asleep_renumbered_a, reads_b, 0},
                              {"nested", nested_a, reads_b, 0},
+                             {"nested_renumbered", nested_renumbered_a, reads_b, 0},
                              {"nested_level", nested_level_a, reads_b, 0},
                              {"never_asleep", never_asleep_a, never_asleep_b, SLOW},
                              {0}};

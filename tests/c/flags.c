@@ -322,6 +322,35 @@ static void zerocopy_a(void) {
     say("completed %d", completed);
     meet();
 }
+/* Completions that the program does not fetch: a receive waits as ever. */
+static int queued_fd;
+static void *receives(void *p) {
+    struct timespec t;
+    char c;
+    R(recv(queued_fd, &c, 1, 0));
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    say("busy: %d", t.tv_sec > 0 || t.tv_nsec > 200000000);
+    return NULL;
+}
+static void queued_a(void) {
+    pthread_t t;
+    int one = 1;
+    queued_fd = conn();
+    R(setsockopt(queued_fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one));
+    R(send(queued_fd, buf, 20000, MSG_ZEROCOPY));
+    MUST(-pthread_create(&t, NULL, receives, NULL));
+    usleep(600000);
+    meet();
+    pthread_join(t, NULL);
+}
+static void queued_b(void) {
+    int fd = conn();
+    get(fd, buf, 20000);
+    meet();
+    put(fd, "x", 1);
+    R(recv(fd, buf, 1, 0));
+}
+
 static void zerocopy_b(void) {
     int fd = conn();
     for (int i = 0; i < 3; i++)
@@ -378,6 +407,7 @@ const struct test tests[] = {{"peek", peek_a, peek_b, 0},
                              {"oob_at_once", oob_at_once_a, oob_at_once_b, 0},
                              {"errqueue", errqueue_a, errqueue_b, 0},
                              {"zerocopy", zerocopy_a, zerocopy_b, 0},
+                             {"queued", queued_a, queued_b, 0},
                              {"peek_growing", peek_growing_a, peek_growing_b, COLD | SWITCHES},
                              {"peek_of_three", peek_growing_a, peek_of_three_b, COLD | SWITCHES},
                              {0}};

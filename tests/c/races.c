@@ -6,6 +6,7 @@
  *   races end     a reader has found the ring empty when the last bytes come, and the end behind them: it gets both
  *   races limit   a thread receives by a time limit from the listener while another one brings its connection to memory: each of
  *                 its calls ends by the limit
+ *   races beside  a thread is about to sleep in recv beside another one, which brings the connection to memory and ends: it gets what comes
  *   races late    a reader that nobody sees wait takes bytes before it is called for them, and is killed: what it had sent through
  *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
@@ -20,6 +21,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 
 enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
 
@@ -297,8 +299,69 @@ static void limit_server(int listener) {
     printf("limit: kept\n");
 }
 
+/* -- beside */
+
+enum { TALK = 400 };
+
+static void beside_client(void) {
+    char c;
+    if (read(gate[0], &c, 1) != 1)
+        die("gate");
+    int fd = dial(PORT);
+    if (read(gate[0], &c, 1) != 1)
+        die("gate");
+    for (int n = 0; n < TALK; n++)
+        if (!ping(fd, n))
+            die("ping");
+    sleep(1); /* the other thread sleeps */
+    give(fd, 'x');
+    while (recv(fd, &c, 1, 0) > 0)
+        ;
+}
+
+static void *talks(void *fd) {
+    for (int n = 0; n < TALK; n++)
+        if (!answer(*(int *)fd))
+            die("answer");
+    return NULL;
+}
+
+static void *listens(void *fd) {
+    char bytes[BYTES];
+    return (void *)(long)recv(*(int *)fd, bytes, sizeof bytes, MSG_WAITALL);
+}
+
+static void beside_server(int listener) {
+    pthread_t one, other;
+    void *got = NULL;
+    struct timespec until;
+    if (write(gate[1], "x", 1) != 1)
+        die("gate");
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0 || pthread_create(&one, NULL, talks, &fd))
+        die("accept");
+    usleep(100000); /* it sleeps in the kernel */
+    if (pthread_create(&other, NULL, listens, &fd))
+        die("thread");
+    usleep(100000);
+    if (write(gate[1], "x", 1) != 1)
+        die("gate");
+    pthread_join(one, NULL);
+    if (regions() != 1)
+        wrong("it is not in memory");
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    if (pthread_timedjoin_np(other, &got, &until))
+        wrong("it sleeps beside what has come");
+    if ((long)got != BYTES)
+        wrong("it got something else");
+    close(fd);
+    printf("beside: got it\n");
+}
+
 int main(int argc, char **argv) {
     static const struct meeting cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
-                                           {"limit", limit_client, limit_server}, {"late", mourner, late_server}};
+                                           {"limit", limit_client, limit_server}, {"beside", beside_client, beside_server},
+                                           {"late", mourner, late_server}};
     return play(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL, PORT, -1);
 }

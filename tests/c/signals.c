@@ -92,6 +92,43 @@ static void restart_b(void) {
     meet();
 }
 
+/* Of two handlers the one that runs says whether the call goes on; what it leaves in errno is the program's. */
+static void on_other(int s) {}
+static void either_a(void) {
+    int fd = conn();
+    for (int restart = 0; restart < 2; restart++) {
+        on_signal(SIGALRM, on_alarm, restart ? SA_RESTART : 0);
+        on_signal(SIGUSR1, on_other, restart ? 0 : SA_RESTART);
+        for (int i = 0; i < 3; i++) {
+            meet();
+            tick(60, 0);
+            R(i == 0 ? recv(fd, buf, 4, 0) : i == 1 ? read(fd, buf, 4) : recv(fd, buf, 4, MSG_WAITALL));
+            meet();
+            if (!restart)
+                R(recv(fd, buf, 4, MSG_WAITALL));
+        }
+    }
+    meet();
+    tick(60, 0);
+    R(recv(fd, buf, 4, 0)); /* the end */
+}
+static void either_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 6; i++) {
+        meet();
+        if (i >= 3)
+            usleep(150000);
+        else
+            meet();
+        put(fd, "data", 4);
+        if (i >= 3)
+            meet();
+    }
+    meet();
+    usleep(150000);
+    close(fd);
+}
+
 /* A blocked send is interrupted: the count of what was taken, then EINTR. */
 static void send_eintr_a(void) {
     int fd = conn();
@@ -348,6 +385,7 @@ static void accept_b(void) {
 
 const struct test tests[] = {{"eintr", eintr_a, eintr_b, 0},
                              {"restart", restart_a, restart_b, 0},
+                             {"either", either_a, either_b, 0},
                              {"interrupted_send", send_eintr_a, send_eintr_b, 0},
                              {"hail", hail_a, hail_b, WHOLE},
                              {"masks", masks_a, masks_b, 0},

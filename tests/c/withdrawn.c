@@ -265,11 +265,11 @@ static void two_readers_b(void) {
 }
 
 /* Two threads wait for room in one send each, of which the second has sent nothing yet; the other end does not read. */
-static void full_reused_a(void) {
+static void full_reused(int has_twin) {
     int l = listen_on(PORT);
     meet();
     warm(the_fd = accept_from(l));
-    int next = accept_from(l);
+    int twin = has_twin ? MUST(dup(the_fd)) : -1, next = accept_from(l);
     warm(next);
     struct waiting w[2];
     waiting_start(&w[0], "large", w_large);
@@ -284,10 +284,14 @@ static void full_reused_a(void) {
         int over = waiting_is_over(&w[i], 20000);
         say("%s %d, %ld", w[i].name, over, w[i].result);
     }
+    if (has_twin)
+        close(twin); /* all of it has been sent */
     R(send(the_fd, "new", 3, 0));
     meet();
     close(the_fd);
 }
+static void full_reused_a(void) { full_reused(0); }
+static void full_reused_twin_a(void) { full_reused(1); }
 static void full_reused_b(void) {
     meet();
     int fd = dial(PORT);
@@ -394,6 +398,7 @@ const struct test tests[] = {{"close", close_a, peer_of_each, SLOW},
                              {"number_reused", reused_a, reused_b, SLOW},
                              {"two_readers", two_readers_a, two_readers_b, 0},
                              {"full_reused", full_reused_a, full_reused_b, 0},
+                             {"full_reused_twin", full_reused_twin_a, full_reused_b, 0},
                              {"own_taken", own_taken_a, own_taken_b, 0},
                              {"splice_reused", spliced_a, spliced_b, 0},
                              {0}};

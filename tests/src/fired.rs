@@ -12,7 +12,7 @@ use crate::slow::only_slow;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 42] = [
+pub const STEPS: [&str; 43] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -54,6 +54,7 @@ pub const STEPS: [&str; 42] = [
     "Left",
     "Unvisited",
     "Careful",
+    "Outside",
     "Stranger",
 ];
 

@@ -237,6 +237,13 @@ fn a_limit_of_the_listener() -> Result<()> {
     met("races", "limit", CAREFUL, 400)
 }
 
+/// A reader is about to sleep beside another one, which brings the connection to memory and reads no more.
+#[test]
+fn beside_one_that_brings_memory() -> Result<()> {
+    const OUTSIDE: u32 = 41;
+    met("races", "beside", OUTSIDE, 600)
+}
+
 /// A doorbell for bytes that were taken meanwhile would lie unread where its reader dies, and make a reset of the end, which destroys
 /// what that has sent through TCP.
 #[test]

@@ -109,6 +109,7 @@ const PROGRAMS: &[&str] = &[
     "threads",
     "crowds",
     "withdrawn",
+    "twins",
     "connects",
     "starts",
     "death",

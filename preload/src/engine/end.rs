@@ -406,6 +406,12 @@ pub fn disconnected(done: usize) -> Res {
     if done > 0 { Ok(done) } else { Err(Errno(libc::EPIPE)) }
 }
 
+/// Another thread has closed the socket before this call had said that it is in it. As [`disconnected`].
+#[cold]
+pub fn closed(done: usize) -> Res {
+    if done > 0 { Ok(done) } else { Err(Errno(libc::EBADF)) }
+}
+
 /// Raises SIGPIPE for a send on a finished direction unless the program asked for none.
 pub fn pipe_signal(flags: i32) {
     if flags & libc::MSG_NOSIGNAL != 0 {

@@ -5,6 +5,7 @@
 //! ([`Since`]). What the program asks of its handlers is answered with its own. Called by the hooks of sigaction and its relatives;
 //! handlers that were set by a raw system call are not counted.
 
+use super::signals;
 use crate::family::process::is_vfork_child;
 use crate::sys::{postponed, proc, thread};
 use libc::{c_int, c_void, siginfo_t};
@@ -21,7 +22,7 @@ static PROGRAM: [AtomicUsize; SIGNALS + 1] = [const { AtomicUsize::new(0) }; SIG
 
 /// An instant: how many handlers had run in the calling thread.
 #[derive(Clone, Copy)]
-pub struct Since(u32);
+pub struct Since(u64);
 
 impl Since {
     #[inline(always)]
@@ -45,6 +46,11 @@ impl Since {
     #[inline(always)]
     pub fn has_one_run(self) -> bool {
         thread::here().handled.get() != self.0
+    }
+
+    /// Whether one of them was to end the calls that it comes into (no SA_RESTART).
+    pub fn is_interrupted(self) -> bool {
+        thread::here().handled.get() >> 32 != self.0 >> 32
     }
 }
 
@@ -99,7 +105,8 @@ extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c
         return;
     }
     let handled = &thread::here().handled;
-    handled.set(handled.get().wrapping_add(1));
+    let one = if signals::ends_calls(signal) { 1 << 32 | 1 } else { 1 };
+    handled.set(handled.get().wrapping_add(one));
     let program = PROGRAM[signal.clamp(0, SIGNALS as c_int) as usize].load(Acquire); // pairs with the Release in `to_kernel`
     if NONE.contains(&program) {
         return;

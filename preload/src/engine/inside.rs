@@ -1,5 +1,6 @@
 //! Which threads of this process are in a call on a connection, polling or asleep and without a lock: while one is,
-//! the region stays mapped, and close() leaves the socket open for it, as the kernel does.
+//! the region stays mapped, and close() leaves the socket open for it, as the kernel does; and by which number of it such a call goes
+//! on where that by which it began was closed.
 //!
 //! A thread may leave such a call without returning: cancelled, or by siglongjmp out of a handler. So
 //! each thread remembers where on its stack its calls are. Who sees it leave says so ([`leave_below`]); of other jumps what lies below
@@ -10,13 +11,25 @@ use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, lock};
 use crate::sys::thread::{self, full_fence};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
 
 /// Calls of one thread that can be told apart: one, and those of handlers that interrupted it.
 const DEPTH: usize = 8;
 
-/// Threads of this process in calls on a record.
-static USERS: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
+/// Of a record in this process.
+struct Place {
+    /// Threads in calls on it.
+    users: AtomicU32,
+    /// By which number those go on that began by another one: descriptor + 1, [`OWN`] or [`GONE`].
+    number: AtomicI32,
+}
+
+static PLACES: [Place; SOCK_CAP] = [const { Place { users: AtomicU32::new(0), number: AtomicI32::new(OWN) } }; SOCK_CAP];
+
+/// No number of it was closed while it had others, or a thread was in it.
+const OWN: i32 = 0;
+/// None is left, nor a socket for a call that comes late.
+const GONE: i32 = -1;
 
 /// One call.
 struct Call {
@@ -31,6 +44,44 @@ thread_local! {
     static CALLS: [Call; DEPTH] = const {
         [const { Call { sock: Cell::new(0), generation: Cell::new(0), at: Cell::new(0) } }; DEPTH]
     };
+}
+
+/// A record is this process's from now on.
+pub fn begin(s: &Sock) {
+    place(s).number.store(OWN, Release);
+}
+
+/// A number of it is about to be closed: calls go on by this one.
+pub fn go_on_by(s: &Sock, fd: i32) {
+    place(s).number.store(fd + 1, Release);
+}
+
+/// The last one is, and nobody goes on.
+pub fn end(s: &Sock) {
+    place(s).number.store(GONE, Release);
+}
+
+/// The number by which a call goes on, if another one than that by which it began.
+#[inline]
+pub fn number(s: &Sock) -> Option<i32> {
+    let n = place(s).number.load(Acquire);
+    (n > 0).then_some(n - 1)
+}
+
+/// Whether nothing is left of the socket for a call on it: another thread closed it before this one had said that it is in here.
+#[inline]
+pub fn is_gone(s: &Sock) -> bool {
+    place(s).number.load(Acquire) == GONE
+}
+
+/// Whether one was closed before the last one was, or before all calls had ended.
+#[inline]
+pub fn has_moved(s: &Sock) -> bool {
+    place(s).number.load(Relaxed) != OWN
+}
+
+fn place(s: &Sock) -> &'static Place {
+    &PLACES[family::index_of(s) as usize]
 }
 
 /// A call that waits: the socket is not taken away from under it. When it is over, and the socket was closed
@@ -58,7 +109,7 @@ impl Visit<'_> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         leave(self.0);
-        if self.0.has(flag::ENDED) {
+        if self.0.has(flag::ENDED) || has_moved(self.0) {
             tell_left(self.0);
         }
     }
@@ -69,7 +120,7 @@ impl Drop for Visit<'_> {
 pub fn enter<T>(s: &Sock, frame: &T) {
     forget_abandoned();
     let index = family::index_of(s);
-    USERS[index as usize].fetch_add(1, AcqRel);
+    PLACES[index as usize].users.fetch_add(1, AcqRel);
     CALLS.with(|calls| {
         if let Some(c) = calls.iter().find(|c| c.sock.get() == 0) {
             c.sock.set(index + 1);
@@ -92,7 +143,7 @@ pub fn leave(s: &Sock) {
 
 /// Threads of this process in calls on it.
 pub fn count(s: &Sock) -> u32 {
-    let users = &USERS[family::index_of(s) as usize];
+    let users = &place(s).users;
     if users.load(Acquire) == 0 {
         return 0;
     }
@@ -153,7 +204,7 @@ fn tell_left(s: &Sock) {
 }
 
 fn one_less(index: u32) {
-    let _ = USERS[index as usize].fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
+    let _ = PLACES[index as usize].users.fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
     // Pairs with the fence in `table::late`: either we see that the socket was closed, or who closed it sees that
     // nobody is in it.
     full_fence();
@@ -168,14 +219,14 @@ pub fn on_left(f: fn(&Sock)) {
 
 /// A forked child has one thread, whose own calls alone go on.
 pub fn forget_in_child() {
-    for users in &USERS[..family::high() as usize] {
+    for Place { users, .. } in &PLACES[..family::high() as usize] {
         if users.load(Relaxed) != 0 {
             users.store(0, Relaxed);
         }
     }
     CALLS.with(|calls| {
         for c in calls.iter().filter(|c| c.sock.get() != 0) {
-            USERS[c.sock.get() as usize - 1].fetch_add(1, Relaxed);
+            PLACES[c.sock.get() as usize - 1].users.fetch_add(1, Relaxed);
         }
     });
 }

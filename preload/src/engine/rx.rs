@@ -51,7 +51,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let low = if flags & ANY != 0 { 1 } else { s.low_water.load(Relaxed) as usize };
     let enough = if flags & libc::MSG_WAITALL != 0 { bufs.len() } else { bufs.len().min(low.max(1)) };
     let mut got = 0;
-    let connection = s.disconnects.load(Relaxed);
+    let (record, connection) = (s.generation.load(Relaxed), s.disconnects.load(Relaxed));
     let (mut rounds, mut asked) = (Rounds::default(), 0u32);
     let since = if flags & POLLED != 0 { Since::polling() } else { Since::now() };
     let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
@@ -80,10 +80,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             got = 0;
         }
         if visit.is_some() {
-            if wait::is_gone(s) {
-                return if got > 0 { Ok(got) } else { Err(Errno(libc::EBADF)) };
-            }
-            sock = wait::descriptor_now(s, sock);
+            let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
+            sock = now;
         }
         match attempt(s, sock, &bufs, got, flags) {
             // The stream goes on elsewhere. What a peer claims may say so without end.
@@ -148,6 +146,10 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         if visit.is_none() {
             visit = inside::visit(s, &timer);
+            if visit.is_some() {
+                let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
+                sock = now;
+            }
         }
         let begun = got > 0;
         if waits == 0 && kernel::is_unknown(s) {

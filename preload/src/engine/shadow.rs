@@ -106,8 +106,9 @@ pub fn learn_again(s: &Sock, sock: i32) {
     }
 }
 
-/// What an accepted socket has from its listener and the kernel does not show.
+/// What an accepted socket has from its listener and the kernel does not show, or shows too late.
 pub fn inherit(s: &Sock, listener: &Sock) {
+    s.buffer_limit.store(listener.buffer_limit.load(Relaxed), Relaxed);
     for (to, from) in [(&s.recv_timeout, &listener.recv_timeout), (&s.send_timeout, &listener.send_timeout)] {
         if from.load(Relaxed) == AT_ONCE {
             to.store(AT_ONCE, Relaxed);

@@ -1,13 +1,13 @@
 //! EINTR or restart: what a signal does to a wait that is recv or send for the program.
 //!
-//! ppoll is never restarted, recv and send are when the handler has SA_RESTART. Which handler ran is
-//! not visible, and it may be gone by then (SA_RESETHAND, or it took itself away), so which signals have
-//! one that interrupts is known before each wait: the hooks of sigaction and its relatives note it. Where some
-//! handlers restart and some do not, an EINTR is returned: the program has handlers
-//! that interrupt, so it expects it.
+//! ppoll is never restarted, recv and send are when the handler has SA_RESTART. It may be gone by then (SA_RESETHAND, or it took
+//! itself away), so which signals have one that interrupts is known before each wait: the hooks of sigaction and its relatives note it, and
+//! who counts the handlers ([`super::handlers`]) asks for each. Of handlers that were set by raw system calls is not known which one ran: where
+//! some interrupt, an EINTR is returned.
 //!
 //! And pieces of work that no handler may leave in the middle ([`quietly`]).
 
+use super::handlers::Since;
 use crate::family::process::is_vfork_child;
 use crate::real;
 use crate::sys::{clock, proc, thread};
@@ -35,7 +35,7 @@ pub fn may_cancel() {
 pub fn changed(signal: i32) {
     ANY.store(true, Relaxed);
     // A child of vfork has handlers of its own and its parent's memory.
-    if KNOWN.load(Relaxed) && (1..=64).contains(&signal) && !is_vfork_child() {
+    if (1..=64).contains(&signal) && !is_vfork_child() {
         look(signal);
     }
 }
@@ -78,9 +78,14 @@ pub unsafe fn let_in_now_and_then(mask: *const libc::sigset_t) -> bool {
     })
 }
 
-/// Whether an interrupted recv or send goes on; `before` is what [`interrupt`] said when it began to wait.
-pub fn restarts(before: bool) -> bool {
-    let restarts = !before && !interrupt();
+/// Whether the handler of a signal, which runs now, ends the call that it came into.
+pub fn ends_calls(signal: i32) -> bool {
+    (1..=64).contains(&signal) && INTERRUPTING.load(Relaxed) & 1 << (signal - 1) != 0
+}
+
+/// Whether a recv or send that was interrupted goes on; `before` is what [`interrupt`] said when it began to wait, and `since` when that was.
+pub fn restarts(before: bool, since: Since) -> bool {
+    let restarts = if since.has_one_run() { !since.is_interrupted() } else { !before && !interrupt() };
     // One that was for once is gone.
     let mut known = INTERRUPTING.load(Relaxed);
     while known != 0 {

@@ -48,6 +48,11 @@ impl Timer {
         self.deadline != 0
     }
 
+    /// When the call began, or since when it knows what handlers have run.
+    pub fn when(&self) -> Since {
+        self.since
+    }
+
     /// Whether a handler has run since the call began, or since this was asked last: for the program the call is inside the
     /// kernel all the time, and ends by that.
     pub fn is_interrupted(&mut self) -> bool {

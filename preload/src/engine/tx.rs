@@ -118,14 +118,14 @@ pub fn send(
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if nonblock { None } else { inside::visit(s, &timer) };
     let mut waits = false;
-    let connection = s.disconnects.load(Relaxed);
+    let (record, connection) = (s.generation.load(Relaxed), s.disconnects.load(Relaxed));
     loop {
         let first = done == 0;
         if visit.is_some() {
-            if wait::is_gone(s) {
-                return (done, Step::Failed(Errno(libc::EBADF)));
-            }
-            sock = wait::descriptor_now(s, sock);
+            let Some(now) = wait::descriptor_in(s, record, sock) else {
+                return (done, end::closed(done).map_or_else(Step::Failed, Step::Moved));
+            };
+            sock = now;
         }
         match sys::caught(|| attempt(s, sock, source, first)).unwrap_or(Step::Failed(Errno(libc::EIO))) {
             Step::Moved(n) => {

@@ -11,6 +11,7 @@ use super::room::Named;
 use super::{budget, called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
 use crate::family::{self, lock::Marker};
+use crate::fault::{self, Step as Fault};
 use crate::link::cover;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -20,7 +21,7 @@ use crate::transport::idle;
 use crate::transport::region::{Dir, fin};
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 /// A millisecond for a blocking call that is called back for nothing again and again. Errors as
 /// [`for_data`].
@@ -29,9 +30,9 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
     if timer.left() == Some(0) {
         return Err(Errno(libc::EAGAIN));
     }
-    let interrupt = signals::interrupt();
+    let (interrupt, since) = (signals::interrupt(), timer.when());
     match plain_for(sock, libc::POLLPRI, timer) {
-        Err(e) if e.0 == libc::EINTR && !signals::restarts(interrupt) => Err(e),
+        Err(e) if e.0 == libc::EINTR && !signals::restarts(interrupt, since) => Err(e),
         _ => Ok(()),
     }
 }
@@ -39,19 +40,14 @@ pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
 /// The descriptor that a call goes on with: another thread may have closed the program's.
 #[inline]
 pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
-    if !s.has(flag::ENDED) {
-        return sock;
-    }
-    match s.after_close.load(Acquire) {
-        0 => sock,
-        n => n - 1,
-    }
+    inside::number(s).unwrap_or(sock)
 }
 
-/// Whether nothing is left of the socket for a call on it: another thread closed it before this one had said that it is in here.
+/// As [`descriptor_now`], for a call that began in this `record` (its generation). None: another thread closed the socket before this one had
+/// said that it is in there, and nothing is left of it.
 #[inline]
-pub fn is_gone(s: &Sock) -> bool {
-    s.has(flag::ENDED) && s.after_close.load(Acquire) == 0
+pub fn descriptor_in(s: &Sock, record: u32, sock: i32) -> Option<i32> {
+    (!inside::is_gone(s) && s.generation.load(Relaxed) == record).then(|| descriptor_now(s, sock))
 }
 
 /// Whether polling before anything else was in vain for a reader that waits.
@@ -127,7 +123,7 @@ pub struct Asks {
 /// Waits until something may be received. Errors: EAGAIN (SO_RCVTIMEO), EINTR.
 pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     let Asks { begun, polled } = asks;
-    let Some(dir) = s.rx.dir() else { return plain(s, sock, libc::POLLIN, timer) };
+    let Some(dir) = s.rx.dir() else { return outside(s, sock, timer) };
     if !s.has(flag::BLOCKS) && !s.is_public() && !kernel::is_unknown(s) {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
@@ -175,6 +171,21 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         }
     }
     result.map(|_| ())
+}
+
+/// As [`for_data`] before there is memory, which another thread may bring meanwhile: it finds this one counted, so that what comes calls it
+/// by the doorbell byte.
+#[cold]
+fn outside(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
+    let record = family::record(s);
+    let at = std::ptr::from_ref(&record) as usize;
+    let counted_since = counted::enter(&record.readers, &record.generation, at);
+    // Pairs with `offer::become_careful`: who counts the readers behind that finds this one, or it is seen here.
+    fence(SeqCst);
+    fault::pass(Fault::Outside);
+    let waited = if s.rx.dir().is_some() { Ok(()) } else { plain(s, sock, libc::POLLIN, timer) };
+    counted::leave(&record.readers, &record.generation, at, counted_since);
+    waited
 }
 
 /// Waits for more than what is there (PEEK with WAITALL); true: nothing more comes behind what the next look finds, or an urgent byte
@@ -347,7 +358,7 @@ fn sleep(
     ];
     let listened = if fds[3].fd < 0 { 3 } else { 4 };
     count(Counter::Sleeps, 1);
-    let interrupt = signals::interrupt();
+    let (interrupt, since) = (signals::interrupt(), timer.when());
     inside::enter(s, &fds);
     let short = if linked { linked::longest_sleep(s, me) } else { None };
     let (limit, left) = (left, [left, short, at_most, unheard].into_iter().flatten().min());
@@ -359,6 +370,17 @@ fn sleep(
     // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
     // jumps out of a handler, never returns: `inside` notices.
     let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) });
+    // An error queue that the program does not read: the kernel says so again and again, and recv waits all the same.
+    let slept = match slept {
+        Ok(1) if is_of_queue(fds[0].revents) => {
+            fds[0].fd = -1;
+            let ts = libc::timespec { tv_sec: 0, tv_nsec: left.unwrap_or(QUEUE_NS).min(QUEUE_NS) as i64 };
+            // SAFETY: as above.
+            let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, std::ptr::from_ref(&ts), std::ptr::null()) });
+            slept.map(|n| n.max(1))
+        }
+        slept => slept,
+    };
     let (slept, is_refused) = match slept {
         Err(Errno(libc::EINVAL)) => (a_millisecond(timer), true),
         slept => (slept, false),
@@ -378,7 +400,7 @@ fn sleep(
     }
     leave(linked && fds[0].revents != 0);
     if let Err(e) = slept {
-        if e.0 == libc::EINTR && !begun && !timer.has_limit() && signals::restarts(interrupt) {
+        if e.0 == libc::EINTR && !begun && !timer.has_limit() && signals::restarts(interrupt, since) {
             return Ok(Woke::Event);
         }
         return Err(e);
@@ -397,6 +419,14 @@ fn sleep(
     Ok(Woke::Event)
 }
 
+/// How long something in the error queue keeps a wait from asking the kernel again.
+const QUEUE_NS: u64 = 1_000_000;
+
+/// Whether that is all there is: an end, or an error of the connection, shows more.
+fn is_of_queue(shows: i16) -> bool {
+    shows == libc::POLLERR
+}
+
 fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
     sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
 }
@@ -408,6 +438,7 @@ fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<i16> {
     // SAFETY: array and timespec live through the call; no mask.
     match interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }) {
         Err(Errno(libc::EINVAL)) => a_millisecond(timer).map(|_| fd::poll_now(sock, events)),
+        Ok(_) if is_of_queue(fds[0].revents) => a_millisecond(timer).map(|_| fds[0].revents),
         slept => slept.map(|_| fds[0].revents),
     }
 }

@@ -146,8 +146,6 @@ pub struct Sock {
     pub held_by: [AtomicU64; super::PROC_CAP / 64],
     /// SO_PEEK_OFF of the program + 1, while the kernel's is off; 0 none.
     pub peek_off: AtomicU32,
-    /// Where the socket lives on after close() while threads are still in calls on it; descriptor + 1.
-    pub after_close: AtomicI32,
     /// Tick at which the present step of the rendezvous began.
     pub since: AtomicU64,
     /// Of a connection that exec left to another program: the process that may take it over; 0 none.

@@ -60,7 +60,7 @@ pub(crate) fn guard(f: impl FnOnce() -> isize) -> isize {
 /// A call that may sleep, run as it is.
 #[inline]
 pub(crate) fn direct(f: impl FnOnce() -> isize) -> isize {
-    f()
+    crate::sys::keeping_errno(f)
 }
 
 /// As [`guard`] for work without a result.

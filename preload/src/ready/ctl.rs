@@ -117,7 +117,9 @@ fn add(
     if let Some(m) = inner.by_fd.one(fd as u64) {
         let mb = *inner.member(m);
         let same = table::sock(fd).is_some_and(|s| s.generation.load(Relaxed) == mb.generation);
-        if mb.ghost && same && e.events & EXCLUSIVE == 0 {
+        // A forked child that has closed the socket has taken it out of the kernel's set, which is its parent's as well (`Set::forget`).
+        let is_registered = same && table::sock(fd).is_some_and(|s| !s.has(flag::FORKED));
+        if mb.ghost && is_registered && e.events & EXCLUSIVE == 0 {
             revive(set, inner, epfd, m, e);
             return 0;
         }

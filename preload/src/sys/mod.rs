@@ -73,6 +73,17 @@ pub fn errno() -> Errno {
     Errno(unsafe { *libc::__errno_location() })
 }
 
+/// Runs `f`, a call of the program's, of whose parts some may fail: where it succeeds, errno is what it was, as behind a system call.
+#[inline]
+pub fn keeping_errno<T: PartialOrd + Default>(f: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let r = f();
+    if r >= T::default() && errno() != before {
+        set_errno(before);
+    }
+    r
+}
+
 /// Runs `f`; None if it panicked. Never around a call that sleeps.
 #[inline]
 pub fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {

@@ -49,10 +49,10 @@ pub struct Thread {
     pub locks: [Note; 8],
     /// Generation of the record in which it is inside that call.
     pub within_since: AtomicU32,
-    /// Handlers of the program that have run in it; wraps (`engine::handlers`).
-    pub handled: Cell<u32>,
+    /// Handlers of the program that have run in it, and in the upper half those of them that interrupt; wraps (`engine::handlers`).
+    pub handled: Cell<u64>,
     /// What that was when its last receive began to poll (`engine::fast`).
-    pub handled_before: Cell<u32>,
+    pub handled_before: Cell<u64>,
     /// Pieces of work that it is in, in which no handler is to run (`sys::postponed`).
     pub works: Cell<u32>,
     /// The fork that it is in has counted for its child (`table::child`).

@@ -3,7 +3,7 @@
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
 use super::sending::{ASKED, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, pay, to_c};
-use super::life;
+use super::{late, life};
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
 use crate::engine::handlers::Since;
@@ -103,7 +103,7 @@ pub fn send_file(
             let told = note_reset(s, n);
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
-            if !s.has(flag::ENDED) {
+            if !late::has_lost(s, fd) {
                 rendezvous::after_op(s, fd);
             }
             told.into_iter().for_each(set_errno);

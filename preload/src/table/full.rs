@@ -6,7 +6,7 @@
 //! the kernel, which tells of room in TCP. Sets inside other sets, where the kernel alone is asked, hear of room in
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
-use super::{homes, life};
+use super::{homes, life, steps};
 use super::member::OF_ROOM;
 use super::members::Inner;
 use super::set::Set;
@@ -79,7 +79,9 @@ fn with_member(set: &'static Set, s: &Sock, act: impl FnOnce(&mut Inner, u32)) {
         mb.asks_for_room() && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
     };
     let by_number = inner.by_fd.one(s.fd.load(Relaxed) as u64).filter(|m| is_it(inner, m));
-    let found = by_number.or_else(|| (0..inner.used()).filter(|_| life::has_twins(s)).find(|m| is_it(inner, m)));
+    // The usual number may be that of another process, or be gone.
+    let is_elsewhere = || life::has_twins(s) || !steps::is_there(s, s.fd.load(Relaxed));
+    let found = by_number.or_else(|| (0..inner.used()).filter(|_| is_elsewhere()).find(|m| is_it(inner, m)));
     if let Some(m) = found {
         act(inner, m);
     }

@@ -4,7 +4,7 @@
 //! Called by `life` (close), by whoever ends a call on a socket that was closed meanwhile, by fork, and by `own` for the
 //! numbers.
 
-use super::life;
+use super::{life, steps};
 use crate::control;
 use crate::engine::{close, inside, rouse};
 use crate::family::sock::{Sock, flag};
@@ -37,13 +37,13 @@ pub fn withdraw(s: &Sock, fd: i32) -> Option<i32> {
         return None;
     }
     let new = sys::fd::another(fd).ok()?;
-    s.after_close.store(new + 1, Release);
+    inside::go_on_by(s, new);
     s.set(flag::ENDED); // before the first call that finds the number closed
     if nothing().is_some_and(|nothing| sys::fd::dup3(nothing, fd, libc::O_CLOEXEC).is_ok()) {
         return Some(new);
     }
     s.clear(flag::ENDED);
-    s.after_close.store(0, Release);
+    inside::go_on_by(s, fd);
     sys::fd::close(new);
     None
 }
@@ -62,14 +62,17 @@ fn nothing() -> Option<i32> {
 /// that is one of ours, else under another number.
 pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
     if inside::count(s) == 0 {
-        s.after_close.store(0, Release);
+        inside::end(s);
         return false;
     }
-    let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else { return false };
-    s.after_close.store(new + 1, Release);
+    let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else {
+        inside::end(s);
+        return false;
+    };
+    inside::go_on_by(s, new);
     s.set(flag::ENDED); // first: who leaves it as soon as it has its place gives the record back
     if !put(s, new) {
-        s.after_close.store(0, Release);
+        inside::end(s);
         if !is_ours {
             s.clear(flag::ENDED);
             sys::fd::close(new);
@@ -79,6 +82,36 @@ pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
     rouse::all();
     settle(); // they may have left before they could see that
     true
+}
+
+/// The last descriptor of this process is about to be closed, and relatives have the socket too. True if it stays this process's as
+/// well, for a thread is in a call on it, under a number of ours.
+pub fn stays(s: &'static Sock, fd: i32) -> bool {
+    if inside::count(s) == 0 {
+        return false;
+    }
+    let Ok(new) = sys::fd::another(fd) else { return false };
+    inside::go_on_by(s, new);
+    if !put(s, new) {
+        sys::fd::close(new);
+        return false;
+    }
+    rouse::all();
+    settle();
+    true
+}
+
+/// The number `fd` of a socket that has others is about to be closed, or was: calls that began by it go on by one of those.
+pub fn leave_to(s: &Sock, other: i32) {
+    inside::go_on_by(s, other);
+    if !thread::is_only() && inside::count(s) != 0 {
+        rouse::all();
+    }
+}
+
+/// Whether the number by which a call on it began is its own no more.
+pub fn has_lost(s: &Sock, fd: i32) -> bool {
+    !thread::is_only() && (s.has(flag::ENDED) || inside::has_moved(s) && !steps::is_there(s, fd))
 }
 
 /// Nothing is left of the socket, but a thread is in its record.
@@ -94,14 +127,14 @@ pub fn give_up(s: &'static Sock) {
 /// A call on a socket that was closed meanwhile is over.
 #[cold]
 pub fn leave(s: &Sock) {
-    if s.has(flag::ENDED) {
+    if s.has(flag::ENDED) || inside::has_moved(s) {
         settle();
     }
 }
 
 /// Whether a socket that was closed still lives, for a thread is in a call on it.
 pub fn is_alive(s: &Sock) -> bool {
-    s.after_close.load(Acquire) != 0
+    inside::number(s).is_some()
 }
 
 /// Ends the sockets that no thread is in any more.
@@ -123,7 +156,11 @@ fn settle_one(place: &AtomicU64) {
     COUNT.fetch_sub(1, AcqRel);
     let fd = number(word);
     if fd >= 0 {
-        s.after_close.store(0, Release);
+        inside::end(s);
+        if !s.has(flag::ENDED) {
+            life::part(s, Some(fd), false); // relatives have it too, or had
+            return sys::fd::close(fd);
+        }
         close::before_close(s, fd);
     }
     let is_over = close::unmap(s, true);
@@ -169,7 +206,7 @@ pub fn moved(old: i32, new: i32) -> bool {
         let Some(s) = record(word).filter(|_| number(word) == old) else { return false };
         let moved = place.compare_exchange(word, word_of(s, new), AcqRel, Relaxed).is_ok();
         if moved {
-            s.after_close.store(new + 1, Release);
+            inside::go_on_by(s, new);
         }
         moved
     })

@@ -7,7 +7,6 @@ use crate::engine::{bell, count, counted, inside, linked, within};
 use crate::family::lock::{self, Lock};
 use crate::family::{self, sock::Sock};
 use crate::rendezvous::stepping;
-use std::sync::atomic::Ordering::*;
 
 /// The calling thread goes on at `target` of its stack, and what lies below is over.
 pub fn below(target: usize) {
@@ -37,5 +36,5 @@ fn make_up(lock: &Lock) {
 
 fn descriptor(s: &Sock) -> Option<i32> {
     let open = super::connections().find(|(_, other)| std::ptr::eq(*other, s)).map(|(fd, _)| fd);
-    open.or_else(|| s.after_close.load(Acquire).checked_sub(1).filter(|fd| *fd >= 0))
+    open.or_else(|| inside::number(s))
 }

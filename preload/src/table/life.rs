@@ -66,6 +66,7 @@ fn enter(s: &'static Sock, fd: i32) {
     process::count(Counter::Sockets, 1);
     process::count(Counter::Tracked, 1);
     s.held_in(process::index());
+    inside::begin(s);
     REFS[family::index_of(s) as usize].store(1, Relaxed);
     put(fd, Entry::Sock(s));
 }
@@ -164,7 +165,12 @@ fn forget(fd: i32, entry: Entry) {
     if !process::is_vfork_child() {
         leave_sets(fd, entry);
         match take(fd) {
-            Some(Entry::Sock(s)) => drop(release(s, None, false)),
+            Some(Entry::Sock(s)) => {
+                if has_twins(s) {
+                    leave_to_twin(fd, s);
+                }
+                release(s, None, false);
+            }
             Some(Entry::Set(s)) => set::release(s),
             None => {}
         }
@@ -254,7 +260,10 @@ pub fn before_close(fd: i32) {
     }
     let has_twins = leave_sets(fd, entry);
     let ours = match entry {
-        Entry::Sock(_) if has_twins => None,
+        Entry::Sock(s) if has_twins => {
+            leave_to_twin(fd, s);
+            None
+        }
         Entry::Sock(s) => late::withdraw(s, fd),
         Entry::Set(s) if waited::lives_on(s, fd) => return, // threads wait in it
         Entry::Set(_) => None,
@@ -285,6 +294,16 @@ fn twin_of(fd: i32, s: &Sock) -> Option<i32> {
     })
 }
 
+/// The socket keeps another number: what goes by the one that it loses goes by that.
+fn leave_to_twin(fd: i32, s: &'static Sock) {
+    let usual = s.fd.load(Relaxed);
+    let Some(twin) = Some(usual).filter(|n| *n != fd && steps::is_there(s, *n)).or_else(|| twin_of(fd, s)) else { return };
+    if usual == fd && s.process.load(Relaxed) == process::index() {
+        s.fd.store(twin, Relaxed);
+    }
+    late::leave_to(s, twin);
+}
+
 /// One descriptor of a record is gone; `fd` is given while the kernel still has it open. Whether the socket lives on, under
 /// that number if it `is_ours`.
 fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
@@ -292,9 +311,21 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     if REFS[index].fetch_sub(1, AcqRel) != 1 {
         return false;
     }
+    // Relatives can't see that a thread of this process is in it.
+    if let Some(fd) = fd && !is_ours && holders::is_shared(s) && late::stays(s, fd) {
+        return false;
+    }
+    part(s, fd, is_ours)
+}
+
+/// As [`release`], behind the last descriptor of this process.
+pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     process::count(Counter::Tracked, -1);
     let is_shared = holders::is_shared(s);
     let leaver = Leaver::new(s, fd, is_shared);
+    if is_shared {
+        inside::end(s);
+    }
     let last = holders::leave(s);
     if !last {
         fault::pass(Fault::Left);
@@ -317,11 +348,13 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     }
     rendezvous::forget(s);
     if has_left {
+        inside::end(s);
         late::settle();
         return false; // another thread forks, and its child is to have it
     }
     // From here on no memory comes to it. A thread may wait for it all the same, outside the kernel (`engine::beside`).
     if s.region.load(Acquire).is_null() && !is_linked && (!last || inside::count(s) == 0) {
+        inside::end(s);
         finish(s, last);
         return false;
     }
@@ -331,6 +364,7 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         }
         close::before_close(s, fd);
     }
+    inside::end(s);
     if soon(s, || close::unmap(s, last)) {
         finish(s, last);
     } else if last {

@@ -70,7 +70,7 @@ pub unsafe fn recv_slowly(
         let record = s.generation.load(Relaxed);
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             // Another thread may have closed the connection meanwhile: the call went on in the kernel, the record is another's.
-            if s.generation.load(Relaxed) != record {
+            if s.generation.load(Relaxed) != record || late::has_lost(s, fd) {
                 return n;
             }
             rendezvous::after_op(s, fd);
@@ -96,7 +96,7 @@ unsafe fn recv_carefully(
 ) -> isize {
     // SAFETY: by the contract.
     let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);
-    if s.has(flag::ENDED) {
+    if late::has_lost(s, fd) {
         late::leave(s);
         return to_c(r); // the number may be another connection's
     }

@@ -105,7 +105,7 @@ fn is_plain(s: &Sock, flags: i32) -> bool {
 fn sent(fd: i32, s: &'static Sock, n: isize, iov: &[libc::iovec]) -> isize {
     let told = note_reset(s, n);
     note_full(s, n, iov.iter().map(|v| v.iov_len).sum());
-    if !s.has(flag::ENDED) {
+    if !late::has_lost(s, fd) {
         rendezvous::after_op(s, fd);
     }
     told.into_iter().for_each(set_errno);
