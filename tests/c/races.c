@@ -6,7 +6,8 @@
  *   races end     a reader has found the ring empty when the last bytes come, and the end behind them: it gets both
  *   races limit   a thread receives by a time limit from the listener while another one brings its connection to memory: each of
  *                 its calls ends by the limit
- *   races beside  a thread is about to sleep in recv beside another one, which brings the connection to memory and ends: it gets what comes
+ *   races beside  a thread is about to sleep in recv beside another one, which brings the connection to memory and then does something else: it
+ *                 gets what comes
  *   races late    a reader that nobody sees wait takes bytes before it is called for them, and is killed: what it had sent through
  *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
@@ -319,10 +320,15 @@ static void beside_client(void) {
         ;
 }
 
+static atomic_int talked;
+
 static void *talks(void *fd) {
     for (int n = 0; n < TALK; n++)
         if (!answer(*(int *)fd))
             die("answer");
+    talked = 1;
+    while (!stop)
+        usleep(1000);
     return NULL;
 }
 
@@ -346,7 +352,8 @@ static void beside_server(int listener) {
     usleep(100000);
     if (write(gate[1], "x", 1) != 1)
         die("gate");
-    pthread_join(one, NULL);
+    while (!talked)
+        usleep(1000);
     if (regions() != 1)
         wrong("it is not in memory");
     clock_gettime(CLOCK_REALTIME, &until);
@@ -355,6 +362,8 @@ static void beside_server(int listener) {
         wrong("it sleeps beside what has come");
     if ((long)got != BYTES)
         wrong("it got something else");
+    stop = 1;
+    pthread_join(one, NULL);
     close(fd);
     printf("beside: got it\n");
 }

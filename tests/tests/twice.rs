@@ -103,6 +103,7 @@ const PROGRAMS: &[&str] = &[
     "inherited",
     "beside",
     "unread",
+    "away",
     "bequests",
     "chases",
     "stdio",

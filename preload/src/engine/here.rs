@@ -66,6 +66,13 @@ pub fn is_here(s: &Sock) -> bool {
     s.rx.gate.load(Relaxed) & (HERE | MAY) != 0
 }
 
+/// In how many ns to look again for who waits while it is given away: that it may be read here from then on, a relative can't tell this process.
+#[inline]
+pub fn looks_again(s: &Sock) -> Option<u64> {
+    const AGAIN_NS: u64 = 10_000_000;
+    ((s.has(flag::FROZEN) || is_taken(s)) && !is_here(s)).then_some(AGAIN_NS)
+}
+
 /// Whether something was taken up and has not come again, nor been read.
 pub fn is_taken(s: &Sock) -> bool {
     s.rx.gate.load(Relaxed) & !MAY != 0

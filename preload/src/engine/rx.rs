@@ -256,6 +256,7 @@ fn wait_for_what_was_taken(s: &Sock, sock: i32, dir: &Dir) -> Option<Step> {
     }
     match s.rx.end.load(Relaxed) {
         0 => Some(Step::Empty),
+        _ if s.rx.leaving.is_taken() => Some(Step::Empty), // who gives it away is at it
         // It does not come any more, and what lies behind it is not what comes next.
         _ if end::take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
         _ => Some(Step::End),

@@ -237,6 +237,8 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
         // The peer has to be asked; a kernel has no way back.
         return if why == Spill::UnseenWriter { linked::no_room(s) };
     }
+    // First: who calls no more has asked by then (`follow::freeze`).
+    let is_kept = why == Spill::HalfClosed && called::is_kept(s);
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
     // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
     let asks = |d: &&Dir| d.ctl.load(Acquire) & ctl::RETURN != 0 && !s.has(flag::SHUT_WR);
@@ -245,7 +247,7 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
     {
         return;
     }
-    if why == Spill::HalfClosed && called::is_kept(s) {
+    if is_kept {
         return;
     }
     let marker = Marker::new();
@@ -286,6 +288,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     s.tx.hold.store(hold, Relaxed);
     process::count(Counter::SwitchTxTcp, 1);
     match why {
+        _ if s.has(flag::PINNED) => {} // why it stays, others ask for (`stays_on_tcp`, `table::drain`)
         Spill::UnseenWriter => s.note(Reason::UnseenWriter),
         Spill::HalfClosed => s.note(Reason::HalfClosed),
         Spill::Unread | Spill::Mutual => s.note(Reason::NotRead),

@@ -17,8 +17,8 @@ use crate::transport::annex::{self, Annex};
 use crate::transport::region::{Dir, ctl, fin};
 use std::sync::atomic::Ordering::*;
 
-/// Consumer: takes up what lies before a switch that the peer has marked, or is about to mark, and follows it. False: some of
-/// it was taken, and the switch was not reached until `until`.
+/// Consumer: takes up what lies before a switch that the peer has marked, or is about to mark, and follows it. False: the switch was not
+/// reached until `until`, or what was taken was not called for.
 ///
 /// A peer that has gone to TCP by itself has left bytes in the ring, and what is behind them in TCP can't wait for their
 /// return. So both are taken up, and the peer is called to memory meanwhile, which makes the place up to where they go.
@@ -52,7 +52,7 @@ pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
     if s.rx_in_memory() {
         switch::answer_tx(s, sock); // doorbells wake the peer, which may sleep on TCP
     }
-    here::taken(dir) == 0 || s.rx_in_memory()
+    s.rx_in_memory() || here::taken(dir) == 0 && !is_marked(s, dir)
 }
 
 /// Receiving is on TCP: takes what comes up to the next switch to memory, for which it calls if something was taken.
@@ -62,6 +62,11 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
         offer::close_door(dir, until);
     }
     while !s.rx_in_memory() && (calls || is_marked(s, dir) || !proof::refuse(s)) {
+        // It may give the connection away as well, and wait for this end.
+        if follow::is_asked(s) {
+            switch::attend(s, sock);
+        }
+        debt::pay(s, sock);
         // Before anything is taken: one that goes on sending puts more behind it for as long as it is not called.
         let wishes = if calls && !is_marked(s, dir) { ctl::COME | ctl::READY } else { 0 };
         if dir.ctl.fetch_or(wishes, AcqRel) & wishes != wishes {
@@ -110,6 +115,9 @@ impl Taken {
         let Some((ring, size)) = bulk::rx_ring(s, dir) else { return false };
         let from = s.rx.cursor.load(Relaxed);
         let n = n.min(size);
+        if n == 0 {
+            return true; // doorbells that are on their way
+        }
         // A handler that left it would have them in both places, or in none.
         signals::quietly(|| {
             let Some(room) = self.room(s, dir, n) else { return false };

@@ -8,7 +8,7 @@ pub use super::timer::{AT_ONCE, Timer};
 
 use super::bell::{self, Kind};
 use super::room::Named;
-use super::{budget, called, counted, debt, ear, end, follow, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
+use super::{budget, called, counted, debt, ear, end, follow, here, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
 use crate::control::wake;
 use crate::family::{self, lock::Marker};
 use crate::fault::{self, Step as Fault};
@@ -158,7 +158,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     // A link tells every waiter that sleeps where it finds none named.
     let me = me.filter(|w| named || linked || room::be_callable(s, *w));
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
-    let result = sleep(s, sock, events, me, None, timer, begun, ready);
+    let result = sleep(s, sock, events, me, here::looks_again(s), timer, begun, ready);
     let sock = descriptor_now(s, sock);
     counted::leave(&record.readers, &record.generation, at, counted_since);
     debt::pay(s, sock);

@@ -4,7 +4,7 @@
 
 use super::{ahead, level};
 use crate::engine::bell::Kind;
-use crate::engine::{follow, idle, kernel, room, wait as engine_wait};
+use crate::engine::{follow, idle, here, kernel, room, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -221,7 +221,7 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         && let Some(dir) = s.rx.dir()
         && mb.ours
     {
-        if waits_for_room(s, &mb) {
+        if waits_for_room(s, &mb) || here::looks_again(s).is_some() {
             inner.member_mut(m).idle = 0;
             return false;
         }

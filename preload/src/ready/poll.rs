@@ -8,7 +8,7 @@ use crate::control::wake;
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{budget, ear, kernel, linked, room, signals, spin, threads, waiter};
+use crate::engine::{budget, ear, here, kernel, linked, room, signals, spin, threads, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -417,8 +417,9 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
     if let Some(me) = me {
         room::be_callable(s, me);
     }
+    let again = here::looks_again(s);
     if p.events & (libc::POLLOUT | libc::POLLWRNORM) == 0 {
-        return None;
+        return again;
     }
-    room::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)
+    [again, room::prepare_writer(s, p.fd, me, p.events & libc::POLLIN != 0)].into_iter().flatten().min()
 }

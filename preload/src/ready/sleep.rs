@@ -13,7 +13,7 @@ use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
-use crate::engine::{bell, budget, counted, ear, kernel, linked, room};
+use crate::engine::{bell, budget, counted, ear, here, kernel, linked, room};
 use crate::transport::{changes, idle};
 use crate::family::lock::Marker;
 use crate::family::process::count;
@@ -241,6 +241,7 @@ fn prepare(epfd: i32, set: &'static Set) -> Prepared {
                 room::forget(s, w);
             }
         }
+        full = full.min(here::looks_again(s).unwrap_or(u64::MAX));
         if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
             full = full.min(ns);
         }

@@ -125,6 +125,10 @@ fn ask_again(s: &'static Sock, sock: i32, until: u64) {
         s.note(Reason::Exec);
         s.set_state(State::Tcp);
     }
+    // Nothing comes again, so there is nothing to wait for.
+    if has_ended(s) {
+        here::allow(s, dir);
+    }
 }
 
 /// Whether a connection that was set aside is this family's alone again. Of one that a program has used nobody here knows

@@ -8,10 +8,10 @@ use crate::engine::patience::Patience;
 use crate::engine::{bell, debt, end, follow, here, kernel, linked, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::{Sock, aside, flag};
 use crate::log;
 use crate::sys::{clock, fd};
-use crate::transport::region::{ctl, fin};
+use crate::transport::region::{Dir, ctl, fin};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
@@ -142,6 +142,10 @@ pub fn has_ended(s: &Sock) -> bool {
 /// As [`late`]; a connection over a link does not survive an exec then.
 fn too_late(s: &'static Sock, sock: i32, why: Reason, stays: bool) -> bool {
     told_late(s, sock, stays);
+    // Who has it next is sent what lies unread when the peer goes on, so its close here is no reset.
+    if !stays && !s.is_linked() && matches!(why, Reason::Exec | Reason::Passed) {
+        s.aside.fetch_or(aside::LATE, Relaxed);
+    }
     s.is_linked() && super::smc::hand_over(s, sock, why)
 }
 
@@ -160,7 +164,7 @@ pub fn told_late(s: &Sock, sock: i32, stays: bool) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
-    if !stays && s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0) {
+    if !stays && s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0 || is_cut_off(s, dir)) {
         end::reset_at_once(s, sock); // an orderly end would hide it
     }
 }
@@ -175,6 +179,13 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
         return false;
     }
     ask_back(s, sock, why)
+}
+
+/// Whether a program without the library's memory would read on behind what that holds: the peer has marked a switch that was not followed,
+/// and is not asked to send that again.
+fn is_cut_off(s: &Sock, dir: &Dir) -> bool {
+    let is_asked = dir.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
+    !s.is_linked() && !is_asked && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// As [`take_up_and_ask`], where the request was crossed ([`Back::Left`]). False as well: what it was for is lost.

@@ -7,12 +7,13 @@
 use super::life::{self, hand_over};
 use super::{inherit, sock};
 use crate::family::process;
-use crate::family::sock::Sock;
+use crate::family::sock::{Sock, aside};
 use crate::rendezvous::{bequest, legacy, rest};
 use crate::sys::{fd, net};
 use crate::transport::idle;
 use crate::{config, control, log};
 use smcr_proto::reason::Reason;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Before `over` sends the descriptor.
 pub fn before(sock_fd: i32, over: i32) {
@@ -43,6 +44,7 @@ pub fn after(sock_fd: i32, sent: bool) {
         Some(s) => {
             legacy::take_back_message(s, sock_fd);
             bequest::take_back(s, sock_fd);
+            s.aside.fetch_and(!aside::LATE, Relaxed);
         }
         None => {}
     }

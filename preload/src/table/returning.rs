@@ -5,7 +5,7 @@
 //! program, which takes up what is unread of the same connections, and to which this gives way.
 
 use super::connections;
-use crate::engine::inside;
+use crate::engine::{here, inside};
 use crate::family::sock::Sock;
 use crate::rendezvous::{self, Back};
 use crate::sys::thread::full_fence;
@@ -102,6 +102,7 @@ pub fn await_all(is_coming: impl Fn(&Sock) -> bool, end: u64, leaves: Option<Rea
                     rendezvous::read_on(s, fd, leaves.is_none());
                 }
             }
+            (Back::Left, None) => here::begin(s), // what was taken up before and is read on here
             (Back::Left, Some(why)) if !is_over => waits |= rendezvous::ask_once_more(s, fd, why, end),
             _ => {}
         });
