@@ -53,7 +53,7 @@ static void waiting_a(void) {
 }
 static void waiting_b(void) {
     int fd = conn();
-    R(recv(fd, buf, 100, 0) <= 0); /* the end, or a reset: docs/interpose.md */
+    say("over %d", recv(fd, buf, 100, 0) <= 0); /* the end, or a reset: docs/interpose.md */
     meet();
 }
 /* The owner is told by a send, or by poll and SO_ERROR. */

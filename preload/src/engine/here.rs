@@ -70,7 +70,7 @@ pub fn is_here(s: &Sock) -> bool {
 #[inline]
 pub fn looks_again(s: &Sock) -> Option<u64> {
     const AGAIN_NS: u64 = 10_000_000;
-    ((s.has(flag::FROZEN) || is_taken(s)) && !is_here(s)).then_some(AGAIN_NS)
+    ((s.has(flag::FROZEN) || is_taken(s)) && !is_here(s) && s.holders.load(Relaxed) > 1).then_some(AGAIN_NS)
 }
 
 /// Whether something was taken up and has not come again, nor been read.

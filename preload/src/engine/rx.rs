@@ -79,7 +79,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if peek && !moves_on {
             got = 0;
         }
-        if visit.is_some() {
+        if visit.is_some() || inside::has_moved(s) {
             let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
             sock = now;
         }
@@ -146,10 +146,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         if visit.is_none() {
             visit = inside::visit(s, &timer);
-            if visit.is_some() {
-                let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
-                sock = now;
-            }
+            let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
+            sock = now;
         }
         let begun = got > 0;
         if waits == 0 && kernel::is_unknown(s) {
@@ -256,11 +254,17 @@ fn wait_for_what_was_taken(s: &Sock, sock: i32, dir: &Dir) -> Option<Step> {
     }
     match s.rx.end.load(Relaxed) {
         0 => Some(Step::Empty),
-        _ if s.rx.leaving.is_taken() => Some(Step::Empty), // who gives it away is at it
+        _ if is_given_away(s) => Some(Step::Empty),
         // It does not come any more, and what lies behind it is not what comes next.
         _ if end::take_death(s) => Some(Step::Failed(Errno(libc::ECONNRESET))),
         _ => Some(Step::End),
     }
+}
+
+/// Whether somebody who lives is at it.
+fn is_given_away(s: &Sock) -> bool {
+    s.rx.leaving.bury();
+    s.rx.leaving.is_taken() && !s.rx.leaving.is_own()
 }
 
 fn from_ring(

@@ -121,7 +121,7 @@ pub fn send(
     let (record, connection) = (s.generation.load(Relaxed), s.disconnects.load(Relaxed));
     loop {
         let first = done == 0;
-        if visit.is_some() {
+        if visit.is_some() || inside::has_moved(s) {
             let Some(now) = wait::descriptor_in(s, record, sock) else {
                 return (done, end::closed(done).map_or_else(Step::Failed, Step::Moved));
             };

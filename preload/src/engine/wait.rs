@@ -158,12 +158,15 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     // A link tells every waiter that sleeps where it finds none named.
     let me = me.filter(|w| named || linked || room::be_callable(s, *w));
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
-    let result = sleep(s, sock, events, me, here::looks_again(s), timer, begun, ready);
+    let result = sleep(s, sock, events, me, looks_again(s, begun), timer, begun, ready);
     let sock = descriptor_now(s, sock);
     counted::leave(&record.readers, &record.generation, at, counted_since);
     debt::pay(s, sock);
     bell::time_wake(dir, since);
     budget::slept(&s.rx.spin, since);
+    if inside::is_gone(s) {
+        return Ok(()); // which the call sees; the number may be another file's
+    }
     if matches!(result, Ok(Woke::Kernel)) && s.rx_in_memory() {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
@@ -171,6 +174,14 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         }
     }
     result.map(|_| ())
+}
+
+/// After how many ns a receive looks again whatever wakes it. One that has moved a part below the program's low-water mark, and is on TCP by now,
+/// wants less than the kernel's mark, below which that tells of nothing.
+fn looks_again(s: &Sock, begun: bool) -> Option<u64> {
+    const BELOW_MARK_NS: u64 = 10_000_000;
+    let is_below = begun && !s.rx_in_memory() && s.low_water.load(Relaxed) > 1;
+    here::looks_again(s).or(is_below.then_some(BELOW_MARK_NS))
 }
 
 /// As [`for_data`] before there is memory, which another thread may bring meanwhile: it finds this one counted, so that what comes calls it
@@ -265,6 +276,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let sock = descriptor_now(s, sock);
     budget::slept(&s.tx.spin, since);
     let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
+    if inside::is_gone(s) {
+        return Ok(());
+    }
     if let Some(me) = me {
         room::unname(dir, me);
         if is_one_of_many || named == Named::InPlaceOf {
@@ -340,7 +354,7 @@ fn sleep(
             cover::leave(heard);
         }
     };
-    if ready() || descriptor_now(s, sock) != sock {
+    if ready() || inside::is_gone(s) || descriptor_now(s, sock) != sock {
         if let Some(w) = me {
             w.wake_up();
         }

@@ -37,7 +37,7 @@ pub fn send_file(
         if s.is_another(connection) {
             return disconnected(done as usize, 0);
         }
-        if visit.is_some() {
+        if visit.is_some() || inside::has_moved(s) {
             fd = wait::descriptor_now(s, fd);
         }
         if s.tx_in_memory() {

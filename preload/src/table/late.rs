@@ -62,17 +62,17 @@ fn nothing() -> Option<i32> {
 /// that is one of ours, else under another number.
 pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
     if inside::count(s) == 0 {
-        inside::end(s);
+        end(s);
         return false;
     }
     let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else {
-        inside::end(s);
+        end(s);
         return false;
     };
     inside::go_on_by(s, new);
     s.set(flag::ENDED); // first: who leaves it as soon as it has its place gives the record back
     if !put(s, new) {
-        inside::end(s);
+        end(s);
         if !is_ours {
             s.clear(flag::ENDED);
             sys::fd::close(new);
@@ -87,7 +87,7 @@ pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
 /// The last descriptor of this process is about to be closed, and relatives have the socket too. True if it stays this process's as
 /// well, for a thread is in a call on it, under a number of ours.
 pub fn stays(s: &'static Sock, fd: i32) -> bool {
-    if inside::count(s) == 0 {
+    if inside::count(s) == 0 || control::is_restricted() {
         return false;
     }
     let Ok(new) = sys::fd::another(fd) else { return false };
@@ -101,6 +101,14 @@ pub fn stays(s: &'static Sock, fd: i32) -> bool {
     true
 }
 
+/// Nothing is left of it for calls of this process: one that comes late, or has no number to go on by, ends.
+pub fn end(s: &Sock) {
+    inside::end(s);
+    if inside::count(s) != 0 {
+        rouse::all();
+    }
+}
+
 /// The number `fd` of a socket that has others is about to be closed, or was: calls that began by it go on by one of those.
 pub fn leave_to(s: &Sock, other: i32) {
     inside::go_on_by(s, other);
@@ -111,7 +119,7 @@ pub fn leave_to(s: &Sock, other: i32) {
 
 /// Whether the number by which a call on it began is its own no more.
 pub fn has_lost(s: &Sock, fd: i32) -> bool {
-    !thread::is_only() && (s.has(flag::ENDED) || inside::has_moved(s) && !steps::is_there(s, fd))
+    s.has(flag::ENDED) || inside::has_moved(s) && !steps::is_there(s, fd)
 }
 
 /// Nothing is left of the socket, but a thread is in its record.

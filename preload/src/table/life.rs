@@ -324,7 +324,7 @@ pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     let is_shared = holders::is_shared(s);
     let leaver = Leaver::new(s, fd, is_shared);
     if is_shared {
-        inside::end(s);
+        late::end(s);
     }
     let last = holders::leave(s);
     if !last {
@@ -348,13 +348,13 @@ pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
     }
     rendezvous::forget(s);
     if has_left {
-        inside::end(s);
+        late::end(s);
         late::settle();
         return false; // another thread forks, and its child is to have it
     }
     // From here on no memory comes to it. A thread may wait for it all the same, outside the kernel (`engine::beside`).
     if s.region.load(Acquire).is_null() && !is_linked && (!last || inside::count(s) == 0) {
-        inside::end(s);
+        late::end(s);
         finish(s, last);
         return false;
     }
@@ -364,7 +364,7 @@ pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         }
         close::before_close(s, fd);
     }
-    inside::end(s);
+    late::end(s);
     if soon(s, || close::unmap(s, last)) {
         finish(s, last);
     } else if last {

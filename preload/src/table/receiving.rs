@@ -94,8 +94,12 @@ unsafe fn recv_carefully(
     control: Option<&Control>,
     real: impl Fn() -> isize,
 ) -> isize {
+    let record = s.generation.load(Relaxed);
     // SAFETY: by the contract.
     let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);
+    if s.generation.load(Relaxed) != record {
+        return to_c(r); // it is another connection's
+    }
     if late::has_lost(s, fd) {
         late::leave(s);
         return to_c(r); // the number may be another connection's

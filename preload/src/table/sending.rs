@@ -141,7 +141,7 @@ unsafe fn send_anyhow(
         if s.is_another(connection) {
             return disconnected(source.done, flags);
         }
-        if visit.is_some() {
+        if visit.is_some() || inside::has_moved(s) {
             fd = wait::descriptor_now(s, fd);
         }
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
@@ -158,8 +158,7 @@ unsafe fn send_anyhow(
             match in_memory(fd, s, &mut source, flags, &mut timer) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
-                None if visit.is_some() => fd = wait::descriptor_now(s, fd),
-                None => {}
+                None => fd = wait::descriptor_now(s, fd),
             }
         }
         if debt::owes(s) {
@@ -335,12 +334,11 @@ pub(super) fn in_memory(
     if matches!(step, Step::Full) {
         full::tell(s, fd);
     }
-    if s.has(flag::ENDED) {
-        late::leave(s);
-        // Closed meanwhile, and nowhere to go on.
-        if matches!(step, Step::Kernel) && !late::is_alive(s) {
-            return Some(if n == 0 { to_c(Err(Errno(libc::EBADF))) } else { n as isize });
-        }
+    let has_ended = s.has(flag::ENDED);
+    late::leave(s);
+    // Closed meanwhile, and nowhere to go on.
+    if has_ended && matches!(step, Step::Kernel) && !late::is_alive(s) {
+        return Some(if n == 0 { to_c(Err(Errno(libc::EBADF))) } else { n as isize });
     }
     match step {
         Step::Kernel => None,
