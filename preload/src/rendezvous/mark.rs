@@ -77,6 +77,10 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
     {
         return;
     }
+    // Its SYN goes with the first bytes, when nobody looks any more for what it has shown.
+    if net::get_opt::<i32>(sock, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) != Ok(0) {
+        return;
+    }
     if let Err(why) = control::decide_connect(sock, &peer) {
         s.note(why);
         return;

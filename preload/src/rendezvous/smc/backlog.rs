@@ -292,7 +292,9 @@ impl Listener {
     fn take_some(&self, late: u32) -> bool {
         // A child would have what has been taken and not been noted yet.
         let Some(_entered) = gate::try_enter() else { return false };
-        if self.s.holders.load(Relaxed) != 1 || !desk::open(is_asked) {
+        // What stands in for a client on a port that others listen at as well could come to one of those.
+        let is_shared = net::get_opt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
+        if self.s.holders.load(Relaxed) != 1 || is_shared || !desk::open(is_asked) {
             return true;
         }
         TAKING.store(1, SeqCst); // pairs with `enter`
@@ -364,7 +366,9 @@ impl Listener {
         let any = local.ip.iter().all(|b| *b == 0);
         let ip = match i32::from(local.family) {
             libc::AF_INET if !any => [local.ip[0], local.ip[1], local.ip[2], local.ip[3]],
-            libc::AF_INET | libc::AF_INET6 if any => [127, 0, 0, 1],
+            libc::AF_INET if any => [127, 0, 0, 1],
+            // That address may be another listener's, else.
+            libc::AF_INET6 if any && net::get_opt::<i32>(self.fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Ok(0) => [127, 0, 0, 1],
             _ => return None,
         };
         let mut raw = [0u8; 16];

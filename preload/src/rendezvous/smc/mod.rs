@@ -20,7 +20,7 @@ mod way_back;
 
 use super::learn_names;
 use super::mark::{self, Shown};
-use crate::engine::disconnected;
+use crate::engine::{disconnected, shadow};
 use crate::engine::linked::{self, Rings};
 use crate::family::sock::{Sock, flag, role};
 use crate::link::{cover, lock};
@@ -180,7 +180,9 @@ fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
     if s.has(flag::PINNED) {
         return Err(Reason::from_code(s.reason.load(Relaxed)).unwrap_or(Reason::TcpSpecial));
     }
-    if net::is_filtered(sock) {
+    // A ring holds less than a large low-water mark asks for.
+    let low = net::get_opt::<i32>(sock, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+    if net::is_filtered(sock) || low > shadow::MOST_LOW_WATER as i32 {
         return Err(Reason::TcpSpecial);
     }
     control::decide_link(s)

@@ -5,6 +5,8 @@
 
 use crate::sys::{Errno, Res, fd, net};
 use smcr_proto::handshake::HELLO;
+use smcr_proto::smc::clc::decline::LEN_V2;
+use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind};
 
 /// recv(2) that does not wait.
 pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
@@ -15,13 +17,27 @@ pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
     net::recv_slice(sock, buf, flags | libc::MSG_DONTWAIT)
 }
 
-/// Takes a greeting, if nothing else lies there.
+/// Takes a greeting, and the Decline of a server that has waited behind it in vain, if nothing else lies there.
 pub(super) fn drop_greeting(sock: i32) {
     let mut first = [0; HELLO.len()];
-    if let Ok(n) = net::recv_slice(sock, &mut first, libc::MSG_DONTWAIT | libc::MSG_PEEK)
-        && first[..n] == HELLO[..n]
-    {
-        let _ = net::recv_slice(sock, &mut first[..n], libc::MSG_DONTWAIT);
+    if !drop_first(sock, &mut first, |got| *got == HELLO[..got.len()]) {
+        return;
+    }
+    let mut header = [0; HEADER_LEN];
+    let Ok(n) = net::recv_slice(sock, &mut header, libc::MSG_DONTWAIT | libc::MSG_PEEK) else { return };
+    match Header::parse(&header[..n]) {
+        Ok(h) if h.kind == Kind::Decline && usize::from(h.length) <= LEN_V2 => {
+            drop_first(sock, &mut [0; LEN_V2][..usize::from(h.length)], |_| true);
+        }
+        _ => {}
+    }
+}
+
+/// Takes so many bytes, or what there is of them, if it is so.
+fn drop_first(sock: i32, into: &mut [u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+    match net::recv_slice(sock, into, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+        Ok(n) if is_it(&into[..n]) => net::recv_slice(sock, &mut into[..n], libc::MSG_DONTWAIT).is_ok(),
+        _ => false,
     }
 }
 
@@ -58,6 +74,21 @@ mod tests {
         let mut p = [libc::pollfd { fd: ours.as_raw_fd(), events: 0, revents: 0 }];
         assert_eq!(fd::poll(&mut p, 10_000), Ok(1));
         ours
+    }
+
+    #[test]
+    fn what_a_server_said_in_vain_is_dropped_with_its_greeting() {
+        use smcr_proto::smc::clc::decline::Decline;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut theirs = listener.accept().unwrap().0;
+        let said = Decline::new(crate::link::rig::peer(1).peer_id, smcr_proto::smc::diagnosis::Diagnosis::TIMEOUT_CONFIRM_LINK);
+        theirs.write_all(&[&HELLO[..], &said.emit()[..], b"x"].concat()).unwrap();
+        let mut p = [libc::pollfd { fd: ours.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        assert_eq!(fd::poll(&mut p, 10_000), Ok(1));
+        drop_greeting(ours.as_raw_fd());
+        let mut buf = [0u8; 8];
+        assert_eq!(ours.read(&mut buf).unwrap(), 1);
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Shake {
         self.fall_back(Reason::PeerSilent);
     }
 
-    /// Takes a Proposal, if one stands first: its header says how long it is.
+    /// Takes a Proposal, or a Decline that has crossed ours, if one stands first: its header says how long it is.
     fn take_proposal(&mut self) -> First {
         let mut header = [0; HEADER_LEN];
         let n = match stream::receive(self.fd, &mut header, libc::MSG_PEEK) {
@@ -152,7 +152,7 @@ impl Shake {
             return First::Part;
         }
         match Header::parse(&header) {
-            Ok(h) if h.kind == Kind::Proposal && usize::from(h.length) <= MAX_LEN => {
+            Ok(h) if matches!(h.kind, Kind::Proposal | Kind::Decline) && usize::from(h.length) <= MAX_LEN => {
                 self.take_first(&header, usize::from(h.length))
             }
             _ => First::Other,
@@ -210,6 +210,7 @@ mod tests {
     use smcr_proto::smc::handshake::{CONFIRM_TIMEOUT, Failure, Outcome, Role};
     use smcr_proto::smc::id::{Eid, RmbeSize};
     use smcr_proto::smc::list::List;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering::Relaxed;
@@ -248,6 +249,22 @@ mod tests {
         let mut p = [libc::pollfd { fd: ours.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         assert_eq!(fd::poll(&mut p, 10_000), Ok(1));
         ours
+    }
+
+    #[test]
+    fn declines_that_have_crossed_are_not_for_the_program() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let ours = listener.accept().unwrap().0;
+        let mut shake = awaiting(&ours, Machine::Over, None);
+        shake.go_on_without();
+        theirs.write_all(&Decline::new(names().0, Diagnosis::TIMEOUT_CONFIRM_LINK).emit()).unwrap();
+        theirs.write_all(b"payload").unwrap();
+        let mut p = [libc::pollfd { fd: ours.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        assert_eq!(fd::poll(&mut p, 10_000), Ok(1));
+        shake.read_late();
+        let mut buf = [0u8; 64];
+        assert_eq!((&ours).read(&mut buf).map(|n| buf[..n].to_vec()).unwrap(), b"payload");
     }
 
     /// A handshake that waits for the link of its group.
