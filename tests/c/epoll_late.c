@@ -54,6 +54,38 @@ static void half_closed_b(void) {
     meet();
 }
 
+/* The same, by splice from a pipe. */
+static void half_closed_splice_a(void) {
+    int fd = conn(), ep = epoll_create1(0), p[2];
+    MUST(pipe(p));
+    nonblocking(fd, 1);
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
+    look(ep, 1000);
+    meet_settled();
+    look(ep, 1000);
+    R(recv(fd, buf, 1, 0));
+    for (int calm = 0; calm < 8; calm++, settle())
+        for (ssize_t n = 1; n > 0; calm = n > 0 ? 0 : calm) {
+            if (!now_in(p[0]))
+                MUST(write(p[1], buf, 16 * KIB));
+            n = splice(p[0], NULL, fd, NULL, 16 * KIB, SPLICE_F_NONBLOCK);
+        }
+    meet();
+    meet();
+    look(ep, 5000);
+    close(fd);
+    meet();
+}
+static void half_closed_splice_b(void) {
+    int fd = conn();
+    R(shutdown(fd, SHUT_WR));
+    meet_settled();
+    meet();
+    take_all(fd);
+    meet();
+    meet();
+}
+
 /* What a long sleep has left to the kernel is read without a look at the set; what comes then is told all the same. */
 static void past_the_set(unsigned events, int rest) {
     int fd = conn(), ep = epoll_create1(0);
@@ -255,6 +287,7 @@ static void write_normal_b(void) {
 }
 
 const struct test tests[] = {{"half_closed", half_closed_a, half_closed_b, 0},
+                             {"half_closed_splice", half_closed_splice_a, half_closed_splice_b, 0},
                              {"past_the_set", past_a, past_b, SLOW},
                              {"past_the_set_edges", past_edges_a, past_b, SLOW},
                              {"inner_changes", inner_changes_a, inner_changes_b, 0},

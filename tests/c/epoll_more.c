@@ -88,6 +88,26 @@ static void nested_b(void) {
     meet();
 }
 
+/* A listener is a member once. */
+static void listener_twice_a(void) {
+    int l = listen_on(PORT), ep = epoll_create1(0);
+    R(ctl(ep, ADD, l, EPOLLIN, 1));
+    R(ctl(ep, ADD, l, EPOLLIN | EPOLLET, 2));
+    meet();
+    look(ep, 5000);
+    look(ep, 0);
+    int fd = accept_from(l);
+    R(ctl(ep, DEL, l, 0, 0));
+    R(ctl(ep, ADD, l, EPOLLIN, 3));
+    close(l);
+    echo(fd, "accepted", 3);
+    close(fd);
+}
+static void listener_twice_b(void) {
+    meet();
+    echo_until_end(dial(PORT));
+}
+
 /* Connections, a pipe, an eventfd-like Unix socket and a listener in one set. */
 static void mixture_a(void) {
     int l = listen_on(PORT), ep = epoll_create1(0), pipes[2], fd[3];
@@ -378,7 +398,8 @@ static void edge_half_closed_b(void) {
     }
 }
 
-const struct test tests[] = {{"changed_while_waiting", changed_a, changed_b, 0},
+const struct test tests[] = {{"listener_twice", listener_twice_a, listener_twice_b, COLD},
+                             {"changed_while_waiting", changed_a, changed_b, 0},
                              {"nested", nested_a, nested_b, 0},
                              {"mixture", mixture_a, mixture_b, 0},
                              {"everyone_is_told", everyone_a, everyone_b, 0},

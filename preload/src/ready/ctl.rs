@@ -116,7 +116,9 @@ fn add(
 ) -> i32 {
     if let Some(m) = inner.by_fd.one(fd as u64) {
         let mb = *inner.member(m);
-        let same = table::sock(fd).is_some_and(|s| s.generation.load(Relaxed) == mb.generation);
+        // A listener is noted without (`added`); whether it is this one the kernel says.
+        let is_it = |s: &Sock| s.generation.load(Relaxed) == mb.generation || mb.generation == 0 && s.role.load(Relaxed) == role::LISTENER;
+        let same = table::sock(fd).is_some_and(is_it);
         // A forked child that has closed the socket has taken it out of the kernel's set, which is its parent's as well (`Set::forget`).
         let is_registered = same && table::sock(fd).is_some_and(|s| !s.has(flag::FORKED));
         if mb.ghost && is_registered && e.events & EXCLUSIVE == 0 {

@@ -37,7 +37,7 @@ use crate::transport::channel::Heard;
 use crate::transport::peers::Peer;
 use crate::{config, control};
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Operations after which an offer, or an announcement that was answered, is given up, if this time has
 /// passed as well: many small operations take less than the other side needs to wake up.
@@ -358,7 +358,11 @@ fn learn_names(s: &Sock, sock: i32) -> Option<(net::Addr, net::Addr)> {
     Some((local, remote))
 }
 
+/// Hash of an address that was found to be remote, and the tick at which it was asked for.
 static LAST_REMOTE: AtomicU32 = AtomicU32::new(0);
+static REMOTE_AT: AtomicU64 = AtomicU64::new(0);
+/// So long it is taken for that: an address may come to this host (keepalived).
+const REMOTE_US: u64 = 1_000_000;
 
 /// The peer is on another host, which takes the place of what is no hindrance any more. What a handshake or a link has shown says more; the
 /// service thread may note that just now.
@@ -367,20 +371,25 @@ fn note_remote(s: &Sock) {
     let _ = s.reason.fetch_update(Relaxed, Relaxed, |r| PAST.iter().any(|past| past.code() == r).then_some(Reason::PeerRemote.code()));
 }
 
-/// Whether the peer's address is one of this host's (in this network namespace).
+/// Whether the peer's address is one of this host's (in this network namespace), as far as can be told now.
 fn is_local(remote: &net::Addr) -> bool {
     if remote.is_loopback() {
         return true;
     }
-    // The last remote address is remembered, so that a server with many connections from one host
+    // The last remote address is remembered for a while, so that a server with many connections from one host
     // asks once.
     let hash = remote.ip.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
-    if LAST_REMOTE.load(Relaxed) == hash {
+    let now = clock::ticks();
+    if LAST_REMOTE.load(Relaxed) == hash && now.wrapping_sub(REMOTE_AT.load(Relaxed)) < clock::ticks_of_us(REMOTE_US) {
         return false;
     }
-    let own = net::is_own_address(remote);
-    if !own {
-        LAST_REMOTE.store(hash, Relaxed);
+    match net::is_own_address(remote) {
+        Ok(false) => {
+            REMOTE_AT.store(now, Relaxed);
+            LAST_REMOTE.store(hash, Relaxed);
+            false
+        }
+        Ok(true) => true,
+        Err(_) => true, // no descriptor: what is found out next says more
     }
-    own
 }

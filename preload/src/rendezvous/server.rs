@@ -83,9 +83,12 @@ pub fn listen(s: &'static Sock) {
     listener::look();
     let n = s.ops.load(Relaxed);
     if s.step.load(Relaxed) == step::ANNOUNCED && is_overdue(s) {
-        later(s, n.saturating_mul(2));
+        later(s, n.saturating_add(n.min(LOOKS)));
     }
 }
+
+/// Operations between two looks for an offer that comes late: a client waits for an answer as long.
+const LOOKS: u32 = 4096;
 
 /// A peer offers memory for a connection.
 pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {

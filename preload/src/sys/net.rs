@@ -204,18 +204,17 @@ pub fn source_for(peer: &Addr) -> Option<Addr> {
     source.ok()
 }
 
-/// Whether `addr` is one of this network namespace's own addresses: bind(2) succeeds only then.
-pub fn is_own_address(addr: &Addr) -> bool {
-    if addr.is_loopback() {
-        return true;
-    }
-    let Ok(fd) = socket(i32::from(addr.family), libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) else {
-        return false;
-    };
+/// Whether `addr` is one of this network namespace's own addresses: bind(2) succeeds only then. Err: that can't be asked now.
+pub fn is_own_address(addr: &Addr) -> Res<bool> {
+    let fd = socket(i32::from(addr.family), libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)?;
     let (raw, len) = addr.raw();
     let own = with_addr(Sysno::bind, fd, &raw[..len]);
     super::fd::close(fd);
-    own.is_ok()
+    match own {
+        Ok(_) => Ok(true),
+        Err(Errno(libc::EADDRNOTAVAIL)) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// recv(2) into memory.

@@ -181,6 +181,7 @@ fn pipe_through_kernel(
         }
         if let Some(n) = tx::through_kernel(s, fd, || real(fd)) {
             note_reset(s, n);
+            note_full(s, n, there);
             return n;
         }
         switch::pin(s, fd, Reason::CountMismatch);
