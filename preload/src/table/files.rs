@@ -25,8 +25,9 @@ pub fn send_file(
     real: impl Fn(i32, usize) -> isize,
 ) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
-    let visit = if is_nonblocking(s, 0) { None } else { inside::visit(s, &count) };
+    let _visit = if is_nonblocking(s, 0) { None } else { inside::visit(s, &count) };
     let count = count.min(MOST); // as do_sendfile in the kernel
+    let number = fd;
     let mut fd = fd;
     let mut offset = offset;
     let mut done = 0isize;
@@ -37,7 +38,7 @@ pub fn send_file(
         if s.is_another(connection) {
             return disconnected(done as usize, 0);
         }
-        if visit.is_some() || inside::has_moved(s) {
+        if late::has_lost(s, number) {
             fd = wait::descriptor_now(s, fd);
         }
         if s.tx_in_memory() {

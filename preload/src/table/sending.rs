@@ -129,7 +129,7 @@ unsafe fn send_anyhow(
         life::hand_over(s, fd, Reason::ZeroCopy); // the kernel alone says when it has done with the bytes
     }
     // Closed meanwhile, the call goes on to its end, as in the kernel.
-    let visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
+    let _visit = if is_nonblocking(s, flags) { None } else { inside::visit(s, &flags) };
     // One limit for all that this call waits for.
     let mut timer = wait::Timer::lazy(s.send_timeout.load(Relaxed));
     let number = fd;
@@ -141,7 +141,7 @@ unsafe fn send_anyhow(
         if s.is_another(connection) {
             return disconnected(source.done, flags);
         }
-        if visit.is_some() || inside::has_moved(s) {
+        if late::has_lost(s, number) {
             fd = wait::descriptor_now(s, fd);
         }
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
@@ -158,7 +158,8 @@ unsafe fn send_anyhow(
             match in_memory(fd, s, &mut source, flags, &mut timer) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
-                None => fd = wait::descriptor_now(s, fd),
+                None if late::has_lost(s, number) => fd = wait::descriptor_now(s, fd),
+                None => {}
             }
         }
         if debt::owes(s) {
