@@ -61,6 +61,7 @@ static void half_closed_splice_a(void) {
     nonblocking(fd, 1);
     MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
     look(ep, 1000);
+    meet();
     meet_settled();
     look(ep, 1000);
     R(recv(fd, buf, 1, 0));
@@ -78,6 +79,7 @@ static void half_closed_splice_a(void) {
 }
 static void half_closed_splice_b(void) {
     int fd = conn();
+    meet();
     R(shutdown(fd, SHUT_WR));
     meet_settled();
     meet();

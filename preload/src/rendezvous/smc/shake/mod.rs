@@ -345,9 +345,8 @@ impl Shake {
             Some(Outcome::Fallback(f)) => {
                 let own = self.refusal.map(|r| r.0).filter(|_| !f.by_peer);
                 log::info!(target: "smcr::link", code = f.code.0, by_peer = f.by_peer, "SMC-R declined");
-                // The peer's own patience may have ended at the same time, or that of a greeting long before.
-                let may_cross = f.code == Diagnosis::TIMEOUT_CONFIRM_LINK || self.is_client() && self.is_ours();
-                if !f.by_peer && may_cross && self.drained.is_none() {
+                if !f.by_peer && f.code == Diagnosis::TIMEOUT_CONFIRM_LINK && self.drained.is_none() {
+                    // The peer's own patience may have ended at the same time.
                     self.late = Late::Decline;
                 }
                 if std::mem::take(&mut self.awaits_link) && f.code == Diagnosis::TIMEOUT_CONFIRM_LINK {
