@@ -390,6 +390,6 @@ fn is_local(remote: &net::Addr) -> bool {
             false
         }
         Ok(true) => true,
-        Err(_) => true, // no descriptor: what is found out next says more
+        Err(_) => false, // no descriptor: this connection is not looked at again, and others are
     }
 }
