@@ -16,6 +16,8 @@ static void stay_here(void) {
     MUST(sched_setaffinity(0, sizeof here, &here));
 }
 
+static void run_anywhere(void) { MUST(sched_setaffinity(0, sizeof all, &all)); }
+
 static void hold_back(struct waiting *w) {
     struct sched_param none = {0};
     MUST(sched_setscheduler(w->tid, SCHED_IDLE, &none));
@@ -48,7 +50,6 @@ static void is_new(void) {
     put(shared, "hello", 5);
     R(recv(shared, buf, 64, 0));
     MUST(close(shared));
-    MUST(sched_setaffinity(0, sizeof all, &all));
 }
 
 static void accept_anew(int l) {
@@ -80,6 +81,7 @@ static void reader_b(void) {
         connect_anew();
         told(&w);
         is_new();
+        run_anywhere();
     }
 }
 static void reader_a(void) {
@@ -113,6 +115,7 @@ static void readers_b(void) {
         told(&w[0]);
         told(&w[1]);
         is_new();
+        run_anywhere();
     }
 }
 static void readers_a(void) {
@@ -147,6 +150,7 @@ static void writer_b(void) {
         connect_anew();
         told(&w);
         is_new();
+        run_anywhere();
     }
 }
 static void writer_a(void) {
@@ -160,7 +164,50 @@ static void writer_a(void) {
     }
 }
 
+/* ---- writers that have waited for long: what they have in the kernel differs, and one has all there that it has given it ---- */
+
+enum { WRITERS = 24 };
+
+static struct writer {
+    pthread_t thread;
+    int fd;
+    long result;
+} writers[WRITERS];
+
+static void *writer_thread(void *p) {
+    struct writer *w = p;
+    w->result = send(w->fd, buf, sizeof buf, 0);
+    return NULL;
+}
+
+static void long_b(void) {
+    meet();
+    for (int i = 0; i < WRITERS; i++) {
+        int fd = writers[i].fd = dial(PORT), size = 512 * KIB + i * 32 * KIB;
+        MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
+        warm(fd);
+        MUST(-pthread_create(&writers[i].thread, NULL, writer_thread, &writers[i]));
+    }
+    usleep(400000);
+    for (int i = 0; i < WRITERS; i++) {
+        shared = writers[i].fd;
+        connect_anew();
+        MUST(-pthread_join(writers[i].thread, NULL));
+        say("%s", writers[i].result > 4096 ? "a part" : "nothing");
+        is_new();
+    }
+}
+static void long_a(void) {
+    int l = listen_on(PORT), fds[WRITERS];
+    meet();
+    for (int i = 0; i < WRITERS; i++)
+        warm(fds[i] = accept_from(l));
+    for (int i = 0; i < WRITERS; i++)
+        accept_anew(l);
+}
+
 const struct test tests[] = {{"reader", reader_a, reader_b, 0},
                              {"cold_readers", readers_a, readers_b, COLD},
                              {"writer", writer_a, writer_b, 0},
+                             {"writers_for_long", long_a, long_b, 0},
                              {0}};

@@ -20,11 +20,6 @@ static void executed(void) {
     }
     exit(0); /* a helper, which has no use for it */
 }
-static int placed(int fd, int at) {
-    MUST(dup2(fd, at));
-    close(fd);
-    return at;
-}
 
 /* To a program without the library; its own number is closed. */
 static void passed_a(void) {

@@ -167,6 +167,18 @@ void meet(void) {
         die("meet: another answer");
 }
 
+int placed(int fd, int at) {
+    MUST(dup2(fd, at));
+    close(fd);
+    return at;
+}
+
+long long cpu_ns(void) {
+    struct timespec t;
+    MUST(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t));
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 /* Longer than an acknowledgement is usually delayed. */
 void settle(void) {
     struct timespec t = {0, 60 * 1000 * 1000};

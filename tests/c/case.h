@@ -80,6 +80,8 @@ void warmed(long payload, long lo); /* told to the harness: what a warm-up of an
 /* Meeting the other end, outside TCP: both wait for both. */
 void meet(void);
 void meet_settled(void); /* and then long enough for what was sent before to arrive */
+int placed(int fd, int at); /* under that number, and no other */
+long long cpu_ns(void); /* of this thread, until now */
 void settle(void);
 void tell(char c);
 char hear(void); /* 0 when the other end is gone */

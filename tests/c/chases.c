@@ -29,8 +29,7 @@ static void executed(void) {
 
 static void goes(char **env) {
     int fd = ahead();
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     exec_self("all", env);
 }
 static void with_a(void) { goes(environ); }
@@ -203,8 +202,7 @@ static void still_goes_a(void) {
     int fd = still();
     got(fd, some, PART, 0, 5);
     meet_settled();
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     exec_self("rest", without());
 }
 static void still_goes_b(void) {

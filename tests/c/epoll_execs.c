@@ -72,19 +72,15 @@ static int second_b(void) {
     warm(fd);
     return fd;
 }
-static void place(int fd, int at) {
-    MUST(dup2(fd, at));
-    close(fd);
-}
 static void join(int fd, uint32_t events) {
     struct epoll_event e = {.events = events, .data.u64 = fd};
     MUST(epoll_ctl(SET, EPOLL_CTL_ADD, fd, &e));
 }
 /* Both are members of a set that was waited in, also asleep, and are in memory. */
 static void set_up(void) {
-    place(conn(), AT);
-    place(second_a(), OTHER);
-    place(MUST(epoll_create1(0)), SET);
+    placed(conn(), AT);
+    placed(second_a(), OTHER);
+    placed(MUST(epoll_create1(0)), SET);
     join(AT, EPOLLIN);
     join(OTHER, EPOLLIN | EPOLLRDHUP);
     for (int i = 0; i < 20; i++) {

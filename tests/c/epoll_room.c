@@ -81,11 +81,7 @@ static void asleep(int fd, int rests) {
 static void asleep_a(void) { asleep(conn(), 0); }
 static void asleep_for_long_a(void) { asleep(conn(), 1); }
 /* The connection under another number than that which it came by. */
-static int renumbered(void) {
-    int fd = conn(), other = MUST(dup2(fd, 50));
-    close(fd);
-    return other;
-}
+static int renumbered(void) { return placed(conn(), 50); }
 static void asleep_renumbered_a(void) { asleep(renumbered(), 1); }
 
 /* In another set, which alone is waited for. */

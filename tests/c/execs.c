@@ -8,8 +8,7 @@ enum { AT = 10 }; /* where the next program finds the connection */
 
 static void exec_at(int fd, const char *role) {
     if (fd != AT) {
-        MUST(dup2(fd, AT));
-        close(fd);
+        placed(fd, AT);
     }
     exec_self(role, environ);
 }
@@ -127,8 +126,7 @@ static void itself_b(void) {
 /* The variants with variable arguments, of a connection in memory. */
 static void by_variant(int which, int with_library) {
     int fd = conn();
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     const struct again *a = again("echo", with_library ? environ : without());
     environ = (char **)a->env;
     const char *self = a->self, *side = is_a ? "a" : "b";
@@ -336,8 +334,7 @@ static void then_goes_b(void) { then_stream_b(1); }
 /* exec fails: this program goes on. */
 static void fails_a(void) {
     int fd = conn_cold();
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     R(execv("/nowhere", (char *[]){"nowhere", NULL}));
     warm(AT);
     echo(AT, "after", 7);

@@ -143,23 +143,20 @@ static void executed_a(void) {
 static void exec_with_a(void) {
     int fd = conn();
     echo(fd, "before", 1);
-    MUST(dup2(fd, 10));
-    close(fd);
+    placed(fd, 10);
     exec_self("echo", environ);
 }
 static void exec_without_a(void) {
     int fd = conn();
     echo(fd, "before", 1);
-    MUST(dup2(fd, 10));
-    close(fd);
+    placed(fd, 10);
     exec_self("echo", without());
 }
 static void exec_unread_a(void) {
     int fd = conn();
     meet_settled();
     got(fd, buf, 10000, 0, 5);
-    MUST(dup2(fd, 10));
-    close(fd);
+    placed(fd, 10);
     exec_self("rest", without());
 }
 /* What is unread lies in TCP, and behind that in memory: the one that goes has read nothing since the start. */
@@ -167,8 +164,7 @@ static void behind_goes(char **env) {
     int fd = conn_cold();
     trickle(fd);
     hear();
-    MUST(dup2(fd, 10));
-    close(fd);
+    placed(fd, 10);
     exec_self("behind", env);
 }
 static void behind_stays(void) {
@@ -186,8 +182,7 @@ static void behind_without(void) { behind_goes(without()); }
 static void behind_with(void) { behind_goes(environ); }
 static void exec_listener(char **env) {
     int l = listen_on(PORT);
-    MUST(dup2(l, 10));
-    close(l);
+    placed(l, 10);
     meet();
     settle(); /* the connection is in the backlog by now */
     exec_self("accept", env);
@@ -243,8 +238,7 @@ static void exec_fork_a(void) { /* the usual: fork, dup2 onto 0 and 1, exec; the
     pid_t child = fork();
     if (child == 0) {
         MUST(dup2(fd, 0));
-        MUST(dup2(fd, 1));
-        close(fd);
+        placed(fd, 1);
         execlp("cat", "cat", NULL);
         _exit(127);
     }

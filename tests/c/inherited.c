@@ -34,16 +34,10 @@ static void executed(void) {
 }
 
 /* Under its number for the next program; nothing here is closed by exec. */
-static void place(int *fd, int at) {
-    MUST(dup2(*fd, at));
-    close(*fd);
-    *fd = at;
-}
 static int connected(void) {
-    int fd = conn();
-    place(&fd, AT);
-    echo(AT, "before", 1);
-    return AT;
+    int fd = placed(conn(), AT);
+    echo(fd, "before", 1);
+    return fd;
 }
 static void before_b(int fd) { put(fd, buf, get(fd, buf, 20000)); }
 
@@ -72,7 +66,7 @@ static void waits_a(enum how how, const char *role, char **env) {
 static void ends_a(enum how how, const char *role, int quietly) {
     int over[2];
     MUST(pipe(over));
-    place(&over[1], OVER);
+    over[1] = placed(over[1], OVER);
     pid_t child = MUST(fork());
     if (child == 0) {
         close(over[0]);
@@ -126,8 +120,8 @@ static void spawn_dies(void) { ends_a(SPAWN, "reads late", 1); }
 static void several_a(void) {
     int fd = connected(), turn[2];
     MUST(pipe(turn));
-    place(&turn[0], TURN);
-    place(&turn[1], TURN + 1);
+    turn[0] = placed(turn[0], TURN);
+    turn[1] = placed(turn[1], TURN + 1);
     meet();
     pid_t child[3];
     for (int i = 0; i < 3; i++)
@@ -145,7 +139,7 @@ enum { BACK = 64 * MIB };
 static void comes_back_a(enum how how) {
     int fd = connected(), turn[2];
     MUST(pipe(turn));
-    place(&turn[0], TURN);
+    turn[0] = placed(turn[0], TURN);
     MUST(fcntl(turn[1], F_SETFD, FD_CLOEXEC));
     meet();
     pid_t child[2];
@@ -187,7 +181,7 @@ static void comes_back_b(void) {
 static void back_unread_a(void) {
     int fd = connected(), turn[2], good = 1;
     MUST(pipe(turn));
-    place(&turn[0], TURN);
+    turn[0] = placed(turn[0], TURN);
     MUST(fcntl(turn[1], F_SETFD, FD_CLOEXEC));
     meet_settled();
     pid_t child = start(FORK, "sleeps", environ);

@@ -156,8 +156,7 @@ static void from_0_a(char **env) {
     meet();
     pid_t child = fork();
     if (child == 0) {
-        MUST(dup2(l, 0));
-        close(l);
+        placed(l, 0);
         exec_self("accepts from 0", env);
     }
     close(l);
@@ -239,8 +238,7 @@ static void stopped_a(void) {
     got(fd, buf, 10000, 0, 5);
     settle();
     MUST(kill(peer, SIGSTOP));
-    MUST(dup2(fd, 10));
-    close(fd);
+    placed(fd, 10);
     char began[30];
     sprintf(began, "%ld", (long)time(NULL));
     setenv("EXEC_BEGAN", began, 1);

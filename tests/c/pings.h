@@ -1,9 +1,11 @@
 /* Owns: cases whose ends are one program, and messages there and back between them. */
 #pragma once
 #include "ends.h"
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* A case: its connecting end, and its accepting one, which has the listener. */
 struct meeting {
@@ -33,6 +35,17 @@ __attribute__((unused)) static int play(const struct meeting *cases, int n, cons
     cases[which].server(listener);
     waitpid(child, &status, 0);
     return !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+/* What the thread has returned. */
+__attribute__((unused)) static long returned(pthread_t thread, const char *else_what) {
+    void *said = NULL;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    if (pthread_timedjoin_np(thread, &said, &until))
+        wrong(else_what);
+    return (long)said;
 }
 
 /* A message there and back; 0 when the other end is gone. */

@@ -22,7 +22,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 
 enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
 
@@ -339,8 +338,6 @@ static void *listens(void *fd) {
 
 static void beside_server(int listener) {
     pthread_t one, other;
-    void *got = NULL;
-    struct timespec until;
     if (write(gate[1], "x", 1) != 1)
         die("gate");
     int fd = accept(listener, NULL, NULL);
@@ -356,11 +353,7 @@ static void beside_server(int listener) {
         usleep(1000);
     if (regions() != 1)
         wrong("it is not in memory");
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
-    if (pthread_timedjoin_np(other, &got, &until))
-        wrong("it sleeps beside what has come");
-    if ((long)got != BYTES)
+    if (returned(other, "it sleeps beside what has come") != BYTES)
         wrong("it got something else");
     stop = 1;
     pthread_join(one, NULL);

@@ -9,10 +9,8 @@ static long w_recv(void) { return recv(the_fd, buf, 3, 0); }
 /* The connection keeps another number: a thread that sleeps in recv by the first one, which is closed or another connection's, goes on, whatever
  * calls it for nothing. */
 static long w_busy(void) {
-    struct timespec t;
-    long n = recv(the_fd, buf, 3, 0);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    seen = t.tv_sec > 0 || t.tv_nsec > 300000000;
+    long n = w_recv();
+    seen = cpu_ns() > 300000000;
     return n;
 }
 /* A third connection is closed while a thread is in recv there, which wakes all threads of the library's that sleep. */

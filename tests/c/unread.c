@@ -51,13 +51,11 @@ static void executed(void) {
     exit(0);
 }
 static void go_on(int fd, const char *role, char **env) {
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     exec_self(role, env);
 }
 static void inherited(enum how how, int fd, const char *role) {
-    MUST(dup2(fd, AT));
-    close(fd);
+    placed(fd, AT);
     pid_t child = start(how, role, environ);
     close(AT);
     wait_for(child);

@@ -19,7 +19,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{budget, end, kernel, known, signals};
+use super::{budget, end, kernel, known, resets, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -277,7 +277,7 @@ pub fn drain_to(s: &Sock, dir: &Dir, sock: i32, sent: u32) {
             return; // more were taken than the caller knew of, or than the peer has counted yet
         }
         if due > 1 << 20 {
-            return end::hostile(s, sock);
+            return resets::hostile(s, sock);
         }
         // Behind the next switch comes payload, and doorbells of a later stretch of memory.
         let passed = s.rx.switches.load(Relaxed);

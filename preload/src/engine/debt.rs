@@ -6,7 +6,7 @@
 //! ring, so nothing changes there.
 
 use super::patience::Patience;
-use super::{bulk, end, signals, take_up};
+use super::{bulk, end, resets, signals, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -108,7 +108,7 @@ pub fn settle(s: &Sock, sock: i32) {
         if patience.is_over() {
             patience.was_in_vain();
             log::warn!(target: "smcr::switch", fd = sock, "the peer does not read what it asked for; resetting");
-            return end::reset(s, sock);
+            return resets::reset(s, sock);
         }
         let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLOUT, revents: 0 }], 10);
     }

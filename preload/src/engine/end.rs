@@ -6,15 +6,11 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, close, debt, kernel, rx::Step};
-use crate::transport::changes;
-use crate::family::process::count;
-use crate::family::sock::{Sock, flag, medium};
-use crate::{control, log};
+use super::{bell, debt, kernel, rx::Step};
+use crate::family::sock::{Sock, flag};
+use crate::control;
 use crate::sys::{Errno, Res, fd, net, proc};
 use crate::transport::region::{Dir, fin};
-use smcr_proto::page::{Counter, State};
-use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// Value of `rx.end`: the kernel's socket shows a FIN.
@@ -28,7 +24,7 @@ pub const FIN_RST: u32 = 3;
 /// Value of `rx.end`: neither end ended it, but this host's kernel (`ss -K`); its error is kept.
 pub const ABORTED: u32 = 4;
 
-/// Value of `rx.end`: we have reset it ([`reset`]).
+/// Value of `rx.end`: we have reset it ([`super::resets`]).
 pub const OURS: u32 = 5;
 
 /// As [`found`] for a reset. Where it would be taken for the kernel's answer to a doorbell, its error says
@@ -349,56 +345,6 @@ fn left_nothing(s: &Sock) -> bool {
     })
 }
 
-/// The peer broke the rules of the shared memory: its connection is reset, nothing else.
-#[cold]
-pub fn hostile(s: &Sock, sock: i32) {
-    count(Counter::HostileResets, 1);
-    s.note(Reason::PeerHostile);
-    log::warn!(target: "smcr::peer", fd = sock, pid = s.peer_pid.load(Relaxed), "peer broke the rules; resetting");
-    reset(s, sock);
-}
-
-/// As [`hostile`], for a call that tells the program.
-#[cold]
-pub fn broken(s: &Sock, sock: i32) -> Errno {
-    hostile(s, sock);
-    take_death(s);
-    Errno(libc::ECONNRESET)
-}
-
-/// Resets a connection that can't go on.
-#[cold]
-pub fn reset(s: &Sock, sock: i32) {
-    mark_reset(s);
-    s.set(flag::PINNED | flag::SHUT_WR);
-    s.clear(flag::OWES);
-    s.set_state(State::Pinned);
-    // Whoever asks where to send must find an answer: the kernel's socket, which says EPIPE.
-    s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
-    s.tx_medium.store(medium::TCP, SeqCst);
-    changes::note(s);
-    close::reset_on_close(sock);
-    let _ = net::shutdown(sock, libc::SHUT_RDWR);
-}
-
-/// As [`reset`], where bytes are missing that whoever has the socket next would not miss: behind a shutdown it finds what is left in the
-/// queue, and then an orderly end. The kernel's own reset empties the queue and leaves an error, also behind a FIN of the peer's.
-#[cold]
-pub fn reset_at_once(s: &Sock, sock: i32) {
-    mark_reset(s); // before the kernel's wakes somebody here, and shows at the peer's
-    let _ = net::disconnect(sock);
-    reset(s, sock);
-}
-
-/// Here, and for the peer: behind a FIN of its own the kernel has no reset but for a close with something unread, and what follows shows an
-/// end alone.
-fn mark_reset(s: &Sock) {
-    found(s, OURS);
-    if let Some(dir) = s.tx.dir().filter(|_| !s.is_linked()) {
-        dir.fin.fetch_or(fin::RESET, Release); // pairs with the Acquire in `is_reset_for_bell`
-    }
-}
-
 /// Another thread has disconnected the socket while this one waited, and may have connected it again: what comes, or is left to be sent, is for
 /// other calls (`sk_wait_event` in the kernel since 6.6). `done`: what has been moved before.
 #[cold]
@@ -427,6 +373,9 @@ pub fn pipe_signal(flags: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::resets;
+    use crate::family::sock::medium;
+    use smcr_proto::reason::Reason;
 
     #[test]
     fn a_reset_of_ours_is_told_once_whatever_its_reason() {
@@ -434,7 +383,7 @@ mod tests {
         let (s, dir): (Sock, Dir) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         s.rx_medium.store(medium::SHM, Relaxed);
         s.note(Reason::CountMismatch);
-        reset(&s, -1);
+        resets::reset(&s, -1);
         assert!(was_ours(&s) && !is_reset_for_bell(&s, &dir));
         assert!(matches!(outcome(&s, -1, &dir, false), Some(Step::Failed(Errno(libc::ECONNRESET)))));
         assert!(matches!(outcome(&s, -1, &dir, false), Some(Step::End)));

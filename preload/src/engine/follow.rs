@@ -4,7 +4,7 @@
 //! the peer says of its switches is checked against our own counts.
 
 use super::proof::{self, Proof, stands_in_stream};
-use super::{bell, end, here, kernel, known, shadow, signals, switch, urgent};
+use super::{bell, end, here, kernel, known, resets, shadow, signals, switch, urgent};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::{holders, process};
@@ -98,7 +98,7 @@ pub fn progress(s: &Sock, sock: i32) {
         if proof::is_due(s) {
             proof::has_failed(s);
         } else {
-            end::hostile(s, sock);
+            resets::hostile(s, sock);
         }
     }
     drop(held);

@@ -7,7 +7,7 @@
 //! the stack pointer of its next call is over; on an alternate signal stack nobody can tell, and it is looked at again then. The
 //! end of the thread ends them all.
 
-use crate::family::sock::{Sock, flag};
+use crate::family::sock::Sock;
 use crate::family::{self, SOCK_CAP, lock};
 use crate::sys::thread::{self, full_fence};
 use std::cell::Cell;
@@ -68,13 +68,26 @@ pub fn number(s: &Sock) -> Option<i32> {
     (n > 0).then_some(n - 1)
 }
 
+/// The descriptor that a call goes on with: another thread may have closed the program's.
+#[inline]
+pub fn descriptor(s: &Sock, sock: i32) -> i32 {
+    number(s).unwrap_or(sock)
+}
+
+/// As [`descriptor`], for a call that began in this `record` (its generation). None: another thread closed the socket before this one had
+/// said that it is in there, and nothing is left of it.
+#[inline]
+pub fn descriptor_in(s: &Sock, record: u32, sock: i32) -> Option<i32> {
+    (!is_gone(s) && s.generation.load(Relaxed) == record).then(|| descriptor(s, sock))
+}
+
 /// Whether nothing is left of the socket for a call on it: another thread closed it before this one had said that it is in here.
 #[inline]
 pub fn is_gone(s: &Sock) -> bool {
     place(s).number.load(Acquire) == GONE
 }
 
-/// Whether one was closed before the last one was, or before all calls had ended.
+/// Whether one was closed before the last one was, or before all calls had ended (where [`crate::family::sock::flag::ENDED`] is set as well).
 #[inline]
 pub fn has_moved(s: &Sock) -> bool {
     place(s).number.load(Relaxed) != OWN
@@ -109,7 +122,7 @@ impl Visit<'_> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         leave(self.0);
-        if self.0.has(flag::ENDED) || has_moved(self.0) {
+        if has_moved(self.0) {
             tell_left(self.0);
         }
     }

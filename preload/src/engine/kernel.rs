@@ -5,7 +5,7 @@
 
 use super::follow::{self, pending};
 use super::bell::{self, Kind};
-use super::end;
+use super::{end, resets};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
@@ -94,7 +94,7 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
     if buf[..n].iter().any(|b| *b != bell::BYTE[0]) {
         log::warn!(target: "smcr::peer", fd = sock, "bytes came that no doorbell and no switch explains; resetting");
         s.note(Reason::CountMismatch);
-        return end::reset(s, sock);
+        return resets::reset(s, sock);
     }
     if let Ok(n) = net::recv_slice(sock, &mut buf[..n], libc::MSG_DONTWAIT) {
         bell::note_taken(s, n);

@@ -9,6 +9,7 @@
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`orphan`] looks whether the process lives that has the link; [`patience`] says how long who holds the other end is waited for; [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
+pub mod asleep;
 pub mod begin;
 pub mod bell;
 pub mod beside;
@@ -43,6 +44,7 @@ pub mod peek;
 pub mod pipes;
 pub mod proof;
 pub mod refill;
+pub mod resets;
 pub mod room;
 pub mod rounds;
 pub mod rouse;

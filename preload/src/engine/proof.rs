@@ -3,7 +3,7 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end, kernel, offer, peek, signals, window};
+use super::{count, end, kernel, offer, peek, resets, signals, window};
 use super::follow::payload_left;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
@@ -208,7 +208,7 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
             return Proof::Wrong;
         }
         take_cut(s, sock, n);
-        end::hostile(s, sock);
+        resets::hostile(s, sock);
         return Proof::Missing;
     }
     // A handler that jumps out in between would leave it taken and not proved.

@@ -3,7 +3,7 @@
 //!
 //! A thread sleeps in ppoll on numbers of descriptors, and when one of them calls the kernel looks at the *numbers* again: what
 //! has taken one meanwhile answers for it, and the call is lost. So before a number that may be slept on becomes another file,
-//! whoever sleeps is woken and takes the new one ([`super::wait::descriptor_now`], `Waiter::eventfd`).
+//! whoever sleeps is woken and takes the new one ([`super::inside::descriptor`], `Waiter::eventfd`).
 
 use super::waiter;
 use crate::sys::{clock, fd, proc};

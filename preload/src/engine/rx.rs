@@ -7,7 +7,7 @@ use super::bufs::Bufs;
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::follow::{self, Source};
-use super::{bell, beside, bulk, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, shadow, spin, switch, urgent, wait};
+use super::{asleep, bell, beside, bulk, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, resets, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -80,7 +80,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             got = 0;
         }
         if visit.is_some() || inside::has_moved(s) {
-            let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
+            let Some(now) = inside::descriptor_in(s, record, sock) else { return end::closed(got) };
             sock = now;
         }
         match attempt(s, sock, &bufs, got, flags) {
@@ -146,7 +146,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         }
         if visit.is_none() {
             visit = inside::visit(s, &timer);
-            let Some(now) = wait::descriptor_in(s, record, sock) else { return end::closed(got) };
+            let Some(now) = inside::descriptor_in(s, record, sock) else { return end::closed(got) };
             sock = now;
         }
         let begun = got > 0;
@@ -163,7 +163,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         };
         polled = false;
         if waited.is_ok() && rounds.are_too_fast() {
-            waited = wait::a_moment(sock, &mut timer);
+            waited = asleep::a_moment(sock, &mut timer);
         }
         match waited {
             Ok(()) if s.is_another(connection) => return end::disconnected(got),
@@ -240,7 +240,7 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
                 proof::has_failed(s);
                 return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX);
             }
-            Source::Broken => return Step::Failed(end::broken(s, sock)),
+            Source::Broken => return Step::Failed(resets::broken(s, sock)),
         }
     }
 }
@@ -287,7 +287,7 @@ fn from_ring(
         return Step::Failed(Errno(libc::EFAULT));
     }
     let Some((ring, size)) = bulk::ring_to_read(s, dir) else {
-        return Step::Failed(end::broken(s, sock));
+        return Step::Failed(resets::broken(s, sock));
     };
     let n = n.min(size); // what is there was counted with the size that was claimed then
     let tail = s.rx.cursor.load(Relaxed);

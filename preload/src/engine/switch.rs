@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, called, count, debt, end, follow, kernel, linked, proof, shadow, signals, take_up};
+use super::{bell, called, count, debt, end, follow, kernel, linked, proof, resets, shadow, signals, take_up};
 use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -267,7 +267,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
         if pause.turn() && clock::now_ns() > *until.get_or_insert_with(|| clock::now_ns() + BELL_NS) {
             // A thread was killed between counting and sending: nobody knows whether its byte went.
             log::warn!(target: "smcr::switch", fd = sock, "a doorbell never ended; resetting");
-            return end::hostile(s, sock);
+            return resets::hostile(s, sock);
         }
     }
     fault::pass(Fault::GateClosed);
@@ -368,7 +368,7 @@ fn pay_back(s: &Sock, sock: i32, dir: &Dir) {
     let size = s.tx.size.load(Relaxed) as usize;
     let annex = take_up::claimed(dir);
     let (Some(_), Some(annex)) = (smcr_proto::cursor::readable(to, from, size), annex) else {
-        return end::hostile(s, sock);
+        return resets::hostile(s, sock);
     };
     debt::owe(s, annex, from);
     let stays = dir.ctl.load(Relaxed) & ctl::PINNED != 0;

@@ -7,7 +7,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source};
-use super::{bell, bulk, count, debt, end, here, kernel, offer, proof, rx, signals, switch};
+use super::{bell, bulk, count, debt, end, here, kernel, offer, proof, resets, rx, signals, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -108,7 +108,7 @@ impl Taken {
             Source::Ring(n) => n,
             Source::Tcp(_) => return true,
             Source::Broken => {
-                end::hostile(s, sock);
+                resets::hostile(s, sock);
                 return false;
             }
         };
@@ -148,7 +148,7 @@ impl Taken {
                 true
             }
             Source::Broken => {
-                end::hostile(s, sock);
+                resets::hostile(s, sock);
                 true
             }
             _ => {
@@ -214,7 +214,7 @@ pub fn pay(s: &Sock, sock: i32) -> bool {
     }
     let mapped = s.tx.dir().zip(s.region_of_peers()).and_then(|(dir, r)| Annex::map(r, dir).ok());
     let Some(mut annex) = mapped else {
-        end::reset_at_once(s, sock); // an orderly end would hide that bytes are missing
+        resets::reset_at_once(s, sock); // an orderly end would hide that bytes are missing
         return true;
     };
     while from < to {

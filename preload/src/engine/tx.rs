@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::pace::Kind;
 use super::within::Within;
-use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, shadow, spin, switch, urgent, wait};
+use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, resets, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -122,7 +122,7 @@ pub fn send(
     loop {
         let first = done == 0;
         if visit.is_some() || inside::has_moved(s) {
-            let Some(now) = wait::descriptor_in(s, record, sock) else {
+            let Some(now) = inside::descriptor_in(s, record, sock) else {
                 return (done, end::closed(done).map_or_else(Step::Failed, Step::Moved));
             };
             sock = now;
@@ -225,7 +225,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
     if free < want || limited || head.wrapping_add(want as u64) > s.tx.mark.load(Relaxed) {
         let Some((f, z)) = look_at_tail(s, dir, head, size, want) else {
             drop(held);
-            return Step::Failed(end::broken(s, sock));
+            return Step::Failed(resets::broken(s, sock));
         };
         (free, size) = (f, z);
     }
@@ -360,7 +360,7 @@ fn limit(s: &Sock, size: usize) -> usize {
 #[cold]
 pub fn pay_first(s: &Sock, sock: i32, nonblock: bool, timer: &mut wait::Timer) -> Res<()> {
     loop {
-        let sock = wait::descriptor_now(s, sock);
+        let sock = inside::descriptor(s, sock);
         let marker = Marker::new();
         let Ok(held) = s.tx.lock.take(&marker) else { return Err(Errno(libc::EAGAIN)) };
         let paid = debt::pay_locked(s, sock);

@@ -1,54 +1,17 @@
-//! Waiting in a blocking call: poll, arm, look again, sleep in the kernel.
-//!
-//! The sleep is libc's real ppoll on the TCP connection and this thread's eventfd: a cancellation
-//! point, ended by signals. Whether the call then goes on or ends with EINTR is decided as the kernel
-//! would for recv and send (`signals`). No lock is held here.
+//! Waiting in a blocking call: poll, arm, look again, and [`sleep`]. Called by `rx` and `tx`, and by the socket table.
 
 pub use super::timer::{AT_ONCE, Timer};
 
+use super::asleep::{Woke, a_millisecond, a_moment, plain, plain_for, sleep};
 use super::bell::{self, Kind};
 use super::room::Named;
-use super::{budget, called, counted, debt, ear, end, follow, here, inside, kernel, known, linked, room, rouse, rx, signals, spin, switch, waiter};
-use crate::control::wake;
+use super::{budget, called, counted, debt, end, follow, here, inside, kernel, known, linked, room, rouse, rx, spin, switch, waiter};
 use crate::family::{self, lock::Marker};
 use crate::fault::{self, Step as Fault};
-use crate::link::cover;
-use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
-use crate::real;
-use crate::sys::{Errno, Res, clock, fd, mem, thread};
-use crate::transport::idle;
+use crate::sys::{Errno, Res, clock, fd, mem};
 use crate::transport::region::{Dir, fin};
-use crate::transport::waiters::Waiter;
-use smcr_proto::page::Counter;
 use std::sync::atomic::{Ordering::*, fence};
-
-/// A millisecond for a blocking call that is called back for nothing again and again. Errors as
-/// [`for_data`].
-#[cold]
-pub fn a_moment(sock: i32, timer: &mut Timer) -> Res<()> {
-    if timer.left() == Some(0) {
-        return Err(Errno(libc::EAGAIN));
-    }
-    let (interrupt, since) = (signals::interrupt(), timer.when());
-    match plain_for(sock, libc::POLLPRI, timer) {
-        Err(e) if e.0 == libc::EINTR && !signals::restarts(interrupt, since) => Err(e),
-        _ => Ok(()),
-    }
-}
-
-/// The descriptor that a call goes on with: another thread may have closed the program's.
-#[inline]
-pub fn descriptor_now(s: &Sock, sock: i32) -> i32 {
-    inside::number(s).unwrap_or(sock)
-}
-
-/// As [`descriptor_now`], for a call that began in this `record` (its generation). None: another thread closed the socket before this one had
-/// said that it is in there, and nothing is left of it.
-#[inline]
-pub fn descriptor_in(s: &Sock, record: u32, sock: i32) -> Option<i32> {
-    (!inside::is_gone(s) && s.generation.load(Relaxed) == record).then(|| descriptor_now(s, sock))
-}
 
 /// Whether polling before anything else was in vain for a reader that waits.
 pub fn has_polled(s: &Sock) -> bool {
@@ -159,7 +122,7 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
     let me = me.filter(|w| named || linked || room::be_callable(s, *w));
     let events = libc::POLLIN | if debt::owes(s) { libc::POLLOUT } else { 0 };
     let result = sleep(s, sock, events, me, looks_again(s, begun), timer, begun, ready);
-    let sock = descriptor_now(s, sock);
+    let sock = inside::descriptor(s, sock);
     counted::leave(&record.readers, &record.generation, at, counted_since);
     debt::pay(s, sock);
     bell::time_wake(dir, since);
@@ -273,7 +236,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     // Never POLLIN here: unread data or a doorbell would make it a busy loop. So would RDHUP behind our own SHUT_RD.
     let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLRDHUP };
     let result = sleep(s, sock, events, me, at_most, timer, begun, on);
-    let sock = descriptor_now(s, sock);
+    let sock = inside::descriptor(s, sock);
     budget::slept(&s.tx.spin, since);
     let is_one_of_many = counted::leave(&record.writers, &record.generation, at, counted_since) > 1;
     if inside::is_gone(s) {
@@ -309,175 +272,6 @@ pub fn for_kernel_room(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
 pub fn a_while_for_kernel_room(s: &Sock, sock: i32, ns: u64) -> Res<()> {
     let timer = &mut Timer::lazy(0);
     sleep(s, sock, libc::POLLOUT, None, Some(ns), timer, false, || false).map(|_| ())
-}
-
-enum Woke {
-    /// The condition, or the eventfd.
-    Event,
-    /// The TCP connection.
-    Kernel,
-}
-
-/// How long a thread sleeps that has nothing by which another one could tell it that the number is closed.
-const UNHEARD_NS: u64 = 100_000_000;
-
-/// `at_most`: ns after which the caller looks again.
-#[expect(clippy::too_many_arguments, reason = "one sleep for all that wait")]
-fn sleep(
-    s: &Sock,
-    sock: i32,
-    events: i16,
-    me: Option<Waiter>,
-    at_most: Option<u64>,
-    timer: &mut Timer,
-    begun: bool,
-    ready: impl Fn() -> bool,
-) -> Res<Woke> {
-    crate::control::look();
-    idle::look();
-    let left = timer.left();
-    if left == Some(0) {
-        return Err(Errno(libc::EAGAIN));
-    }
-    // Who is not to be woken by name is told all the same when the number goes ([`rouse`]).
-    let can_lose = !thread::is_only();
-    let me = me.or_else(|| if can_lose { waiter::thread_waiter() } else { None });
-    let unheard = (can_lose && me.is_none()).then_some(UNHEARD_NS);
-    if let Some(w) = me {
-        w.fall_asleep();
-    }
-    // What TCP shows of a connection over a link is not the program's; the link's own channel is heard.
-    let linked = s.is_linked();
-    let channel = if linked { cover::enter(me) } else { None };
-    let leave = |heard| {
-        if channel.is_some() {
-            cover::leave(heard);
-        }
-    };
-    if ready() || inside::is_gone(s) || descriptor_now(s, sock) != sock {
-        if let Some(w) = me {
-            w.wake_up();
-        }
-        leave(false);
-        return Ok(Woke::Event);
-    }
-    let mut fds = [
-        match linked {
-            true => libc::pollfd { fd: channel.unwrap_or(-1), events: libc::POLLIN, revents: 0 },
-            false => libc::pollfd { fd: sock, events, revents: 0 },
-        },
-        libc::pollfd { fd: me.map_or(-1, Waiter::eventfd), events: libc::POLLIN, revents: 0 },
-        libc::pollfd { fd: wake::descriptor(), events: libc::POLLIN, revents: 0 },
-        libc::pollfd { fd: me.map_or(-1, |w| ear::of(s, w)), events: libc::POLLIN, revents: 0 },
-    ];
-    let listened = if fds[3].fd < 0 { 3 } else { 4 };
-    count(Counter::Sleeps, 1);
-    let (interrupt, since) = (signals::interrupt(), timer.when());
-    inside::enter(s, &fds);
-    let short = if linked { linked::longest_sleep(s, me) } else { None };
-    let (limit, left) = (left, [left, short, at_most, unheard].into_iter().flatten().min());
-    let ts = left.map(|ns| libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    });
-    let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: array and timespec live through the call; no mask. A thread that is cancelled in here, or
-    // jumps out of a handler, never returns: `inside` notices.
-    let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, tsp, std::ptr::null()) });
-    // An error queue that the program does not read: the kernel says so again and again, and recv waits all the same.
-    let slept = match slept {
-        Ok(1) if is_of_queue(fds[0].revents) => {
-            fds[0].fd = -1;
-            let ts = libc::timespec { tv_sec: 0, tv_nsec: left.unwrap_or(QUEUE_NS).min(QUEUE_NS) as i64 };
-            // SAFETY: as above.
-            let slept = interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), listened, std::ptr::from_ref(&ts), std::ptr::null()) });
-            slept.map(|n| n.max(1))
-        }
-        slept => slept,
-    };
-    let (slept, is_refused) = match slept {
-        Err(Errno(libc::EINVAL)) => (a_millisecond(timer), true),
-        slept => (slept, false),
-    };
-    inside::leave(s);
-    if let Some(w) = me {
-        w.wake_up();
-        if fds[1].revents != 0 {
-            waiter::hear_later();
-        }
-        if fds[3].revents != 0 {
-            ear::hear(s, w);
-        }
-    }
-    if fds[2].revents != 0 {
-        wake::take();
-    }
-    leave(linked && fds[0].revents != 0);
-    if let Err(e) = slept {
-        if e.0 == libc::EINTR && !begun && !timer.has_limit() && signals::restarts(interrupt, since) {
-            return Ok(Woke::Event);
-        }
-        return Err(e);
-    }
-    if slept == Ok(0) {
-        return if left == limit && !is_refused { Err(Errno(libc::EAGAIN)) } else { Ok(Woke::Event) };
-    }
-    if linked {
-        return Ok(Woke::Event);
-    }
-    if fds[0].revents != 0 {
-        return Ok(Woke::Kernel);
-    }
-    // The kernel has just said that its socket has nothing: the next send need not ask.
-    kernel::looked_now(s);
-    Ok(Woke::Event)
-}
-
-/// How long something in the error queue keeps a wait from asking the kernel again.
-const QUEUE_NS: u64 = 1_000_000;
-
-/// Whether that is all there is: an end, or an error of the connection, shows more.
-fn is_of_queue(shows: i16) -> bool {
-    shows == libc::POLLERR
-}
-
-fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
-    sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
-}
-
-/// A millisecond, of which there will be more. What the socket shows.
-fn plain_for(sock: i32, events: i16, timer: &mut Timer) -> Res<i16> {
-    let mut fds = [libc::pollfd { fd: sock, events, revents: 0 }];
-    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-    // SAFETY: array and timespec live through the call; no mask.
-    match interruptible(timer, || unsafe { real::ppoll(fds.as_mut_ptr(), 1, std::ptr::from_ref(&ts), std::ptr::null()) }) {
-        Err(Errno(libc::EINVAL)) => a_millisecond(timer).map(|_| fd::poll_now(sock, events)),
-        Ok(_) if is_of_queue(fds[0].revents) => a_millisecond(timer).map(|_| fds[0].revents),
-        slept => slept.map(|_| fds[0].revents),
-    }
-}
-
-/// The kernel takes no more descriptors in a poll than RLIMIT_NOFILE says, which a sandbox sets to 0: there a wait looks again each
-/// millisecond.
-#[cold]
-fn a_millisecond(timer: &mut Timer) -> Res<i32> {
-    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-    // SAFETY: the timespec lives through the call; no descriptors, no mask.
-    interruptible(timer, || unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&ts), std::ptr::null()) })
-}
-
-/// Sleeps, unless a handler has run since the call began, which would have ended a sleep of all that time.
-fn interruptible(timer: &mut Timer, sleep: impl FnOnce() -> i32) -> Res<i32> {
-    if timer.is_interrupted() {
-        return Err(Errno(libc::EINTR));
-    }
-    let n = sleep();
-    if n >= 0 {
-        return Ok(n);
-    }
-    let e = crate::sys::errno();
-    timer.is_interrupted(); // told now
-    Err(e)
 }
 
 /// For readers of a socket that ended: nothing to wait for.

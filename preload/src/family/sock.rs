@@ -252,6 +252,12 @@ impl Sock {
         self.disconnects.load(Relaxed) != since
     }
 
+    /// Which connection the record stands for: another number once it is another's, or its program has disconnected it.
+    #[inline]
+    pub fn connection(&self) -> u64 {
+        u64::from(self.generation.load(Relaxed)) << 32 | u64::from(self.disconnects.load(Relaxed))
+    }
+
     /// Whether a flag is set.
     #[inline]
     pub fn has(&self, f: u32) -> bool {

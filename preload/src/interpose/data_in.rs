@@ -7,7 +7,7 @@ use crate::engine::fast;
 use crate::engine::rx::{FROM_READ, OWN_FLAGS};
 use crate::family::sock::{Sock, flag};
 use crate::sys::probe::is_there;
-use crate::sys::{Errno, keeping_errno, set_errno};
+use crate::sys::{Errno, set_errno};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
@@ -128,7 +128,7 @@ hooks! {
             // SAFETY: as above.
             Some(s) => unsafe {
                 cancel::point();
-                keeping_errno(|| vectors::receive(fd, s, msgs, n, flags, timeout))
+                direct(|| vectors::receive(fd, s, msgs, n, flags, timeout) as isize) as c_int
             },
         }
     }

@@ -5,7 +5,7 @@ use crate::engine::bufs::MOST;
 use crate::engine::{fast, switch};
 use crate::family::sock::{Sock, flag};
 use crate::sys::probe::is_there;
-use crate::sys::{Errno, keeping_errno, set_errno};
+use crate::sys::{Errno, set_errno};
 use crate::{real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use smcr_proto::reason::Reason;
@@ -89,7 +89,7 @@ hooks! {
         if table::sock(fd).is_some() {
             cancel::point();
             // SAFETY: the program's arguments.
-            return keeping_errno(|| unsafe { vectors::send(fd, msgs, n, flags) });
+            return direct(|| unsafe { vectors::send(fd, msgs, n, flags) } as isize) as c_int;
         }
         // SAFETY: the program's arguments.
         unsafe {

@@ -57,7 +57,7 @@ pub(crate) fn guard(f: impl FnOnce() -> isize) -> isize {
     })
 }
 
-/// A call that may sleep, run as it is.
+/// A call that may sleep, run as it is; errno is the program's where it succeeds.
 #[inline]
 pub(crate) fn direct(f: impl FnOnce() -> isize) -> isize {
     crate::sys::keeping_errno(f)

@@ -273,7 +273,7 @@ unsafe fn with_time_left(timeout: *mut timespec, wait: impl FnOnce(Option<u64>) 
     let (r, left) = timed(limit, || wait(limit));
     if let Some(left) = left.filter(|_| can_be_written(timeout)) {
         // SAFETY: by the contract.
-        unsafe { *timeout = timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 } };
+        unsafe { *timeout = crate::sys::clock::timespec(left) };
     }
     r
 }

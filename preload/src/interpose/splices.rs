@@ -2,7 +2,7 @@
 //! carry out is served here.
 
 use super::{cancel, direct, hooks, one};
-use crate::engine::{end, inside, peek, pipes, rx, wait};
+use crate::engine::{end, inside, peek, pipes, rx};
 use crate::family::sock::Sock;
 use crate::sys::probe::is_null_or_there;
 use crate::sys::{self, Errno, fd as desc, net, set_errno};
@@ -113,12 +113,16 @@ impl Pipe {
 fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let _visit = inside::visit(s, &n);
+    let connection = s.connection();
     if !s.has(crate::family::sock::flag::CAREFUL) {
         let moved = crate::engine::from_tcp::through_kernel(s, false, || {
             // SAFETY: no offsets.
             unsafe { real::splice(sock, std::ptr::null_mut(), pipe.fd, std::ptr::null_mut(), n, flags) }
         });
         if let Some(r) = moved {
+            if s.connection() != connection {
+                return r;
+            }
             crate::rendezvous::after_op(s, sock);
             if !crate::engine::from_tcp::is_end_in_doubt(s, r, n) {
                 return r;
@@ -132,9 +136,12 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
             return -1;
         }
     };
-    let sock = wait::descriptor_now(s, sock);
+    let sock = inside::descriptor(s, sock);
     let mut done = 0;
     loop {
+        if done > 0 && s.connection() != connection {
+            return done as isize;
+        }
         // What is there already goes with it.
         let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
         let moved = take_to(sock, s, pipe.fd, room.min(n - done), more);

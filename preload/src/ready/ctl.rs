@@ -118,14 +118,14 @@ fn add(
         let mb = *inner.member(m);
         // A listener is noted without (`added`); whether it is this one the kernel says.
         let is_it = |s: &Sock| s.generation.load(Relaxed) == mb.generation || mb.generation == 0 && s.role.load(Relaxed) == role::LISTENER;
-        let same = table::sock(fd).is_some_and(is_it);
-        // A forked child that has closed the socket has taken it out of the kernel's set, which is its parent's as well (`Set::forget`).
-        let is_registered = same && table::sock(fd).is_some_and(|s| !s.has(flag::FORKED));
-        if mb.ghost && is_registered && e.events & EXCLUSIVE == 0 {
+        let now = table::sock(fd);
+        let same = now.filter(|s| is_it(s));
+        // A forked child that has closed the socket has taken it out of the kernel's set, which is its parent's as well (`set::forget_fd`).
+        if mb.ghost && same.is_some_and(|s| !s.has(flag::FORKED)) && e.events & EXCLUSIVE == 0 {
             revive(set, inner, epfd, m, e);
             return 0;
         }
-        if mb.ghost || (table::sock(fd).is_some() && !same) {
+        if mb.ghost || (now.is_some() && same.is_none()) {
             let word = inner.own_word(m);
             let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, None);
             inner.drop_member(m);

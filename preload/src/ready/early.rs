@@ -21,7 +21,7 @@ pub(super) fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, since: Since, 
         return Err(timeout);
     }
     let wait = |fds: &mut [pollfd], ns: Option<u64>| {
-        let ts = ns.map(timespec_of);
+        let ts = ns.map(clock::timespec);
         wait(fds, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref))
     };
     if timeout == Some(0) {
@@ -61,9 +61,4 @@ pub(super) fn look_again(fds: &[pollfd]) -> Option<u64> {
 
 fn is_any_served(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| table::sock(p.fd).is_some_and(level::is_served))
-}
-
-/// A time for ppoll.
-pub(super) fn timespec_of(ns: u64) -> timespec {
-    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

@@ -1,6 +1,6 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
-use super::early::{self, by_kernel, timespec_of};
+use super::early::{self, by_kernel};
 use super::{level, polled};
 use super::readers::{self, Reader};
 use super::sleep::expose;
@@ -315,7 +315,7 @@ unsafe fn arm_and_sleep(
     let limit = deadline.map(|d| d.saturating_sub(clock::now_ns()));
     let short = linked.and_then(|s| linked::longest_sleep(s, me));
     let mut left = [limit, short, full, early::look_again(fds)].into_iter().flatten().min();
-    let ts = left.map(timespec_of);
+    let ts = left.map(clock::timespec);
     let tsp = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let since = clock::ticks();
     let mut r = 0;
@@ -360,7 +360,7 @@ unsafe fn arm_and_sleep(
             // It takes no so many descriptors (`sys::unpolled`): who waits looks again each millisecond.
             let ns = left.map_or(NAP_NS, |ns| ns.min(NAP_NS));
             left = Some(ns);
-            let nap = timespec_of(ns);
+            let nap = clock::timespec(ns);
             // SAFETY: no descriptors; mask by the contract.
             r = unsafe { real::ppoll(std::ptr::null_mut(), 0, std::ptr::from_ref(&nap), mask) };
             error = crate::sys::errno();

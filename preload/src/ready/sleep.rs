@@ -5,7 +5,6 @@
 //! looks.
 
 use super::ctl::{leave_full, register_anew};
-use super::early::timespec_of;
 use super::level;
 use super::keep::{BELL, CHANNEL, keep};
 use super::look::{Depth, is_any_due, look, turn_cold};
@@ -170,7 +169,7 @@ pub unsafe fn sleep(
 /// As for [`sleep`].
 unsafe fn kernels_wait(epfd: i32, call: &Call, ms: i32, exact: Option<u64>) -> (i32, Errno) {
     if let Some(ns) = exact {
-        let t = timespec_of(ns);
+        let t = clock::timespec(ns);
         // SAFETY: by the contract; the time lives through the call.
         let k = unsafe { real::epoll_pwait2(epfd, call.events, call.max, &raw const t, call.mask) };
         let e = crate::sys::errno();

@@ -5,7 +5,7 @@
 
 use super::{rest, way_out};
 use crate::engine::patience::Patience;
-use crate::engine::{bell, debt, end, follow, here, kernel, linked, switch, take_up};
+use crate::engine::{bell, debt, follow, here, kernel, linked, resets, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -165,7 +165,7 @@ pub fn told_late(s: &Sock, sock: i32, stays: bool) {
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
     if !stays && s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0 || is_cut_off(s, dir)) {
-        end::reset_at_once(s, sock); // an orderly end would hide it
+        resets::reset_at_once(s, sock); // an orderly end would hide it
     }
 }
 

@@ -10,7 +10,7 @@
 use super::handover::{has_ended, has_rest_of_link};
 use super::{bequest, server};
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, bulk, end, here, linked, refill, shadow};
+use crate::engine::{bell, bulk, here, linked, refill, resets, shadow};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag, medium, role, step};
@@ -66,7 +66,7 @@ pub fn is_last(s: &Sock) -> bool {
 pub fn lose(s: &Sock, sock: i32) {
     let unread = |d: &Dir| s.rx_in_memory() && d.head.load(Acquire) != s.rx.cursor.load(Relaxed);
     if !s.is_linked() && has_ended(s) && !comes(s) && s.rx.dir().is_some_and(unread) {
-        end::reset_at_once(s, sock);
+        resets::reset_at_once(s, sock);
     } else {
         lose_taken(s, sock);
     }
@@ -80,7 +80,7 @@ pub fn lose_taken(s: &Sock, sock: i32) {
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
     } else if here::is_taken(s) && has_ended(s) && !comes(s) {
-        end::reset_at_once(s, sock);
+        resets::reset_at_once(s, sock);
     }
 }
 

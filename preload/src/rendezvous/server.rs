@@ -1,7 +1,7 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Needs no netlink
 //! (hazard 10; [`owner`]).
 
-use super::{SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered, waited, worth};
+use super::{PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered, waited, worth};
 use crate::engine::{begin, follow, offer, shadow, shut};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -83,12 +83,9 @@ pub fn listen(s: &'static Sock) {
     listener::look();
     let n = s.ops.load(Relaxed);
     if s.step.load(Relaxed) == step::ANNOUNCED && is_overdue(s) {
-        later(s, n.saturating_add(n.min(LOOKS)));
+        later(s, n.saturating_add(n.min(PATIENCE))); // a client waits for its answer as long
     }
 }
-
-/// Operations between two looks for an offer that comes late: a client waits for an answer as long.
-const LOOKS: u32 = 4096;
 
 /// A peer offers memory for a connection.
 pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {

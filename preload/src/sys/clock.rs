@@ -129,6 +129,11 @@ impl Seldom {
     }
 }
 
+/// A time of the kernel's.
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

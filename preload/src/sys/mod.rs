@@ -75,11 +75,16 @@ pub fn errno() -> Errno {
 
 /// Runs `f`, a call of the program's, of whose parts some may fail: where it succeeds, errno is what it was, as behind a system call.
 #[inline]
-pub fn keeping_errno<T: PartialOrd + Default>(f: impl FnOnce() -> T) -> T {
-    let before = errno();
+pub fn keeping_errno(f: impl FnOnce() -> isize) -> isize {
+    // SAFETY: as above.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
     let r = f();
-    if r >= T::default() && errno() != before {
-        set_errno(before);
+    // SAFETY: as above.
+    if r >= 0 && unsafe { *errno } != before {
+        // SAFETY: as above.
+        unsafe { *errno = before };
     }
     r
 }

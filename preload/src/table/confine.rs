@@ -9,7 +9,7 @@
 use super::life::forget_stale;
 use super::{Entry, connections, range, returning};
 use crate::control;
-use crate::engine::{end, inside, signals, spin, switch, waiter};
+use crate::engine::{inside, resets, signals, spin, switch, waiter};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous::{self, mark};
 use crate::sys::filter::{self, Instruction};
@@ -85,7 +85,7 @@ pub fn leave_memory() {
     for (fd, s) in connections() {
         if s.tx_in_memory() || s.rx_in_memory() {
             // Its peer did not come, and nobody will be here to read what it leaves in memory.
-            end::reset(s, fd);
+            resets::reset(s, fd);
         }
     }
 }

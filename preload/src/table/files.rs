@@ -39,7 +39,7 @@ pub fn send_file(
             return disconnected(done as usize, 0);
         }
         if late::has_lost(s, number) {
-            fd = wait::descriptor_now(s, fd);
+            fd = inside::descriptor(s, fd);
         }
         if s.tx_in_memory() {
             let mut source = FromFile::new(file, offset.as_deref().copied(), count - done as usize);
@@ -101,6 +101,10 @@ pub fn send_file(
                 done += n;
                 continue;
             }
+            let all = if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
+            if s.is_another(connection) {
+                return all;
+            }
             let told = note_reset(s, n);
             // The real call was made by the closure with the program's own offset.
             note_full(s, n, left);
@@ -108,7 +112,7 @@ pub fn send_file(
                 rendezvous::after_op(s, fd);
             }
             told.into_iter().for_each(set_errno);
-            return if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
+            return all;
         }
     }
 }
@@ -134,7 +138,7 @@ fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32
     }
     loop {
         let mut source = FromFile::pipe(pipe, count);
-        let r = in_memory(wait::descriptor_now(s, fd), s, &mut source, 0, &mut limit(s));
+        let r = in_memory(inside::descriptor(s, fd), s, &mut source, 0, &mut limit(s));
         let went = count - source.remaining();
         if r.is_none() {
             // In part, which a program has to expect; the rest is its next call.
@@ -168,7 +172,7 @@ fn pipe_through_kernel(
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
     let connection = s.disconnects.load(Relaxed);
     loop {
-        let fd = wait::descriptor_now(s, fd);
+        let fd = inside::descriptor(s, fd);
         if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock, &mut limit(s)) {
             return to_c(Err(e));
         }
@@ -181,8 +185,10 @@ fn pipe_through_kernel(
             return to_c(answer.and_then(|n| file::swallow(pipe, None, n)));
         }
         if let Some(n) = tx::through_kernel(s, fd, || real(fd)) {
-            note_reset(s, n);
-            note_full(s, n, there);
+            if !s.is_another(connection) {
+                note_reset(s, n);
+                note_full(s, n, there);
+            }
             return n;
         }
         switch::pin(s, fd, Reason::CountMismatch);

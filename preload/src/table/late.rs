@@ -1,5 +1,5 @@
-//! Sockets that were closed while threads of this process are in calls on them: each lives on under a number of ours until
-//! they have left, as in the kernel, and its record and memory are given back then.
+//! Sockets that were closed, here or everywhere, while threads of this process are in calls on them: each lives on under a number of ours
+//! until they have left, as in the kernel, and its record and memory are given back then.
 //!
 //! Called by `life` (close), by whoever ends a call on a socket that was closed meanwhile, by fork, and by `own` for the
 //! numbers.
@@ -62,26 +62,16 @@ fn nothing() -> Option<i32> {
 /// that is one of ours, else under another number.
 pub fn lives_on(s: &'static Sock, fd: i32, is_ours: bool) -> bool {
     if inside::count(s) == 0 {
-        end(s);
         return false;
     }
-    let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else {
-        end(s);
-        return false;
-    };
-    inside::go_on_by(s, new);
-    s.set(flag::ENDED); // first: who leaves it as soon as it has its place gives the record back
-    if !put(s, new) {
-        end(s);
-        if !is_ours {
-            s.clear(flag::ENDED);
-            sys::fd::close(new);
-        }
-        return false;
+    let Ok(new) = (if is_ours { Ok(fd) } else { sys::fd::another(fd) }) else { return false };
+    s.set(flag::ENDED);
+    let lives_on = keep(s, new);
+    if !lives_on && !is_ours {
+        s.clear(flag::ENDED);
+        sys::fd::close(new);
     }
-    rouse::all();
-    settle(); // they may have left before they could see that
-    true
+    lives_on
 }
 
 /// The last descriptor of this process is about to be closed, and relatives have the socket too. True if it stays this process's as
@@ -91,19 +81,32 @@ pub fn stays(s: &'static Sock, fd: i32) -> bool {
         return false;
     }
     let Ok(new) = sys::fd::another(fd) else { return false };
-    inside::go_on_by(s, new);
-    if !put(s, new) {
+    let stays = keep(s, new);
+    if !stays {
         sys::fd::close(new);
+    }
+    stays
+}
+
+/// Calls on it go on by a number of ours, until the last one has left. False: there is no place for it.
+fn keep(s: &'static Sock, new: i32) -> bool {
+    inside::go_on_by(s, new); // first: who leaves it as soon as it has its place ends it
+    if !put(s, new) {
+        end(s);
         return false;
     }
     rouse::all();
-    settle();
+    settle(); // they may have left before they could see that
     true
 }
 
 /// Nothing is left of it for calls of this process: one that comes late, or has no number to go on by, ends.
 pub fn end(s: &Sock) {
     inside::end(s);
+    rouse_inside(s);
+}
+
+fn rouse_inside(s: &Sock) {
     if inside::count(s) != 0 {
         rouse::all();
     }
@@ -112,9 +115,7 @@ pub fn end(s: &Sock) {
 /// The number `fd` of a socket that has others is about to be closed, or was: calls that began by it go on by one of those.
 pub fn leave_to(s: &Sock, other: i32) {
     inside::go_on_by(s, other);
-    if !thread::is_only() && inside::count(s) != 0 {
-        rouse::all();
-    }
+    rouse_inside(s);
 }
 
 /// Whether the number by which a call on it began is its own no more.
@@ -135,7 +136,7 @@ pub fn give_up(s: &'static Sock) {
 /// A call on a socket that was closed meanwhile is over.
 #[cold]
 pub fn leave(s: &Sock) {
-    if s.has(flag::ENDED) || inside::has_moved(s) {
+    if inside::has_moved(s) {
         settle();
     }
 }

@@ -67,10 +67,10 @@ pub unsafe fn recv_slowly(
             // SAFETY: by the contract.
             return unsafe { recv_carefully(fd, s, iov, flags, control, real) };
         }
-        let record = s.generation.load(Relaxed);
+        let connection = s.connection();
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
-            // Another thread may have closed the connection meanwhile: the call went on in the kernel, the record is another's.
-            if s.generation.load(Relaxed) != record || late::has_lost(s, fd) {
+            // Another thread may have closed or disconnected it meanwhile: the call went on in the kernel, the record is another's.
+            if s.connection() != connection || late::has_lost(s, fd) {
                 return n;
             }
             rendezvous::after_op(s, fd);

@@ -78,12 +78,12 @@ pub unsafe fn send_slowly(
     if bufs::reach_beyond(iov) {
         return to_c(Err(Errno(libc::EFAULT)));
     }
-    let record = s.generation.load(Relaxed);
+    let connection = s.connection();
     if is_plain(s, flags)
         && let Some(n) = tx::through_kernel(s, fd, &real)
     {
         // As in `recv_slowly`.
-        return if s.generation.load(Relaxed) == record { sent(fd, s, n, iov) } else { n };
+        return if s.connection() == connection { sent(fd, s, n, iov) } else { n };
     }
     // SAFETY: by the contract.
     unsafe { send_anyhow(fd, s, iov, flags, real) }
@@ -142,7 +142,7 @@ unsafe fn send_anyhow(
             return disconnected(source.done, flags);
         }
         if late::has_lost(s, number) {
-            fd = wait::descriptor_now(s, fd);
+            fd = inside::descriptor(s, fd);
         }
         source.urgent = flags & libc::MSG_OOB != 0 && s.is_linked();
         if s.tx_in_memory() {
@@ -158,7 +158,7 @@ unsafe fn send_anyhow(
             match in_memory(fd, s, &mut source, flags, &mut timer) {
                 Some(r) if before == 0 => return r,
                 Some(r) => return before as isize + r.max(0),
-                None if late::has_lost(s, number) => fd = wait::descriptor_now(s, fd),
+                None if late::has_lost(s, number) => fd = inside::descriptor(s, fd),
                 None => {}
             }
         }
@@ -183,6 +183,7 @@ unsafe fn send_anyhow(
             match a_part(fd, s, bufs, source.done, flags, &mut timer, interrupted) {
                 Ok(Part::GoesOn(n)) => source.done += n,
                 Ok(Part::Ends(n)) => return sent(fd, s, (source.done + n) as isize, iov),
+                Err(_) if s.is_another(connection) => return source.done as isize,
                 Err(e) => {
                     if e.0 == libc::EAGAIN {
                         note_full(s, source.done as isize, bufs.len());
@@ -221,6 +222,7 @@ unsafe fn send_anyhow(
             match a_part(fd, s, bufs, 0, flags, &mut timer, false) {
                 Ok(Part::GoesOn(n)) => source.done = n,
                 Ok(Part::Ends(n)) => return sent(fd, s, n as isize, iov),
+                Err(_) if s.is_another(connection) => return disconnected(0, flags),
                 Err(e) => {
                     if e.0 == libc::EAGAIN {
                         note_full(s, 0, bufs.len());
@@ -237,7 +239,7 @@ unsafe fn send_anyhow(
             continue;
         }
         if let Some(n) = tx::through_kernel(s, fd, &real) {
-            return sent(fd, s, n, iov);
+            return if s.is_another(connection) { n } else { sent(fd, s, n, iov) };
         }
     }
 }
@@ -339,7 +341,7 @@ pub(super) fn in_memory(
     late::leave(s);
     // Closed meanwhile, and nowhere to go on.
     if has_ended && matches!(step, Step::Kernel) && !late::is_alive(s) {
-        return Some(if n == 0 { to_c(Err(Errno(libc::EBADF))) } else { n as isize });
+        return Some(to_c(end::closed(n)));
     }
     match step {
         Step::Kernel => None,

@@ -20,24 +20,18 @@ pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
 /// Takes a greeting, and the Decline of a server that has waited behind it in vain, if nothing else lies there.
 pub(super) fn drop_greeting(sock: i32) {
     let mut first = [0; HELLO.len()];
-    if !drop_first(sock, &mut first, |got| *got == HELLO[..got.len()]) {
-        return;
+    match net::recv_slice(sock, &mut first, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+        Ok(n) if first[..n] == HELLO[..n] => _ = net::recv_slice(sock, &mut first[..n], libc::MSG_DONTWAIT),
+        _ => return,
     }
     let mut header = [0; HEADER_LEN];
     let Ok(n) = net::recv_slice(sock, &mut header, libc::MSG_DONTWAIT | libc::MSG_PEEK) else { return };
-    match Header::parse(&header[..n]) {
-        Ok(h) if h.kind == Kind::Decline && usize::from(h.length) <= LEN_V2 => {
-            drop_first(sock, &mut [0; LEN_V2][..usize::from(h.length)], |_| true);
-        }
-        _ => {}
-    }
-}
-
-/// Takes so many bytes, or what there is of them, if it is so.
-fn drop_first(sock: i32, into: &mut [u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
-    match net::recv_slice(sock, into, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
-        Ok(n) if is_it(&into[..n]) => net::recv_slice(sock, &mut into[..n], libc::MSG_DONTWAIT).is_ok(),
-        _ => false,
+    let length = match Header::parse(&header[..n]) {
+        Ok(h) if h.kind == Kind::Decline => usize::from(h.length),
+        _ => return,
+    };
+    if length <= LEN_V2 {
+        let _ = net::recv_slice(sock, &mut [0; LEN_V2][..length], libc::MSG_DONTWAIT);
     }
 }
 
