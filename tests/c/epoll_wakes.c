@@ -286,6 +286,44 @@ static void low_water_b(void) {
     meet_settled();
 }
 
+/* The mark is lowered to what is there: an edge, also the second time, and it wakes whoever sleeps. */
+static int lowered, lowered_level, lowered_edge;
+static long w_poll(void) { return events(lowered, POLLIN, 10000); }
+static long w_level(void) { return epoll_wait(lowered_level, &(struct epoll_event){0}, 1, 10000); }
+static long w_edge(void) { return epoll_wait(lowered_edge, &(struct epoll_event){0}, 1, 10000); }
+static void mark_a(void) {
+    struct waiting w[3];
+    lowered = conn(), lowered_level = set_of(lowered, EPOLLIN), lowered_edge = set_of(lowered, EPOLLIN | EPOLLET);
+    sol_int(lowered, SOL_SOCKET, SO_RCVLOWAT, 10);
+    meet();
+    meet_settled();
+    look(lowered_level, 20);
+    look(lowered_edge, 20);
+    for (int i = 0; i < 2; i++) {
+        sol_int(lowered, SOL_SOCKET, SO_RCVLOWAT, 4 - i);
+        look(lowered_level, 1000);
+        look(lowered_edge, 20);
+        look(lowered_edge, 20);
+    }
+    sol_int(lowered, SOL_SOCKET, SO_RCVLOWAT, 5);
+    look(lowered_level, 20);
+    look(lowered_edge, 20);
+    waiting_start(&w[0], "poll", w_poll);
+    waiting_start(&w[1], "level", w_level);
+    waiting_start(&w[2], "edge", w_edge);
+    sol_int(lowered, SOL_SOCKET, SO_RCVLOWAT, 3);
+    for (int i = 0; i < 3; i++)
+        say("%s: %ld", w[i].name, waiting_is_over(&w[i], 5000) ? w[i].result : -2);
+    R(recv(lowered, buf, 10, 0));
+}
+static void mark_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "four", 4);
+    meet_settled();
+    R(recv(fd, buf, 1, 0));
+}
+
 /* A set in a set, the outer one edge-triggered: one event for each arrival. */
 static void nested_edge_a(void) {
     int fd = conn(), inner = set_of(fd, EPOLLIN | EPOLLET), outer = set_of(inner, EPOLLIN | EPOLLET);
@@ -401,6 +439,7 @@ const struct test tests[] = {{"exclusive", exclusive_a, exclusive_b, 0},
                              {"turns", turns_a, turns_b, 0},
                              {"both_wait", both_wait_a, both_wait_b, 0},
                              {"low_water", low_water_a, low_water_b, 0},
+                             {"low_water_lowered", mark_a, mark_b, 0},
                              {"nested_edge", nested_edge_a, nested_edge_b, 0},
                              {"reads", reads_a, reads_b, 0},
                              {0}};

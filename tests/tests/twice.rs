@@ -72,6 +72,7 @@ const PROGRAMS: &[&str] = &[
     "notices",
     "epoll",
     "epoll_late",
+    "epoll_nested",
     "epoll_more",
     "epoll_wakes",
     "epoll_asleep",

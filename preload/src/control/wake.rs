@@ -34,6 +34,12 @@ pub fn take() {
     });
 }
 
+/// Does something with the end to which there is room to write.
+pub fn with_writable<T>(act: impl Fn(i32) -> T) -> Option<T> {
+    descriptor();
+    held::with(&ENDS[1], |to| act(to.fd()))
+}
+
 #[cold]
 fn make() {
     if RESTRICTED.load(Relaxed) || STATE.swap(1, AcqRel) != 0 {

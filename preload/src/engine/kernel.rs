@@ -338,11 +338,12 @@ pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
 /// Takes doorbells off of which nobody has need any more, while somebody may sleep on the next.
 fn keep_armed(s: &Sock, dir: &Dir, sock: i32, arm: fn(&Sock, &Dir)) {
     bell::await_ringing(dir); // taking it now spares its waiter a look at nothing
-    // Doorbells sent before the word is armed may be taken off if the ring is empty after that: what
-    // comes later rings again.
+    // Doorbells sent before the word is armed may be taken off if the ring is empty after that, or has less than the low-water mark, below
+    // which nobody is to be called: what comes later rings again.
     let known = dir.bells.load(Acquire);
     arm(s, dir);
-    if s.rx_in_memory() && dir.head.load(Acquire) == s.rx.cursor.load(Relaxed) {
+    let unread = dir.head.load(Acquire).wrapping_sub(s.rx.cursor.load(Relaxed));
+    if s.rx_in_memory() && unread < u64::from(s.low_water.load(Relaxed).max(1)) {
         bell::drain_to(s, dir, sock, known);
     }
 }

@@ -5,7 +5,7 @@
 //! over DEL, ADD and MOD (redis-benchmark makes two of them per request); that is done only in sets on
 //! which a hooked wait was seen.
 
-use super::{level, sleep};
+use super::{level, sleep, stand_in};
 use crate::table::member::Member;
 use crate::table::members::Inner;
 use crate::table::set::{Set, is_new_epoll, make};
@@ -192,6 +192,9 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
                 let _ = register(epfd, inner, m, nested);
             }
         }
+        if nested {
+            stand_in::look_at(epfd, set, inner, m);
+        }
     }
     set.ours.store(inner.ours, Release);
 }
@@ -229,6 +232,9 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
         inner.member_mut(m).kernel = STALE;
     }
     let _ = register(epfd, inner, m, nested);
+    if nested {
+        stand_in::look_at(epfd, set, inner, m);
+    }
     if is_other {
         set.bury(inner, word);
     }

@@ -3,7 +3,7 @@
 //! Called by `wait` and `sleep` with the set locked.
 
 use super::look::WHOLE;
-use super::{level, wait};
+use super::{level, stand_in, wait};
 use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, kernel, linked};
 use crate::family::lock::Marker;
@@ -54,6 +54,10 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
             {
                 w.sleep_on();
             }
+            continue;
+        }
+        if e.u64 == stand_in::WORD {
+            stand_in::taken(set, inner);
             continue;
         }
         if e.u64 == CHANNEL {
@@ -166,7 +170,9 @@ fn level_of_others(inner: &Inner, data: u64) -> u32 {
         if n == 0 || desc::poll(&mut fds[..n], 0).is_err() {
             return bits;
         }
-        bits |= fds[..n].iter().fold(0, |all, p| all | p.revents as u16 as u32);
+        // A pipe that was closed stays known by its data.
+        let open = fds[..n].iter().filter(|p| p.revents & libc::POLLNVAL == 0);
+        bits |= open.fold(0, |all, p| all | p.revents as u16 as u32);
     }
 }
 

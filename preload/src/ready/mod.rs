@@ -3,7 +3,7 @@
 //! The kernel's own registrations stay: they wake for TCP, for doorbells and for waiters that the
 //! library never sees. On top of them `table::set` keeps what a hooked epoll set knows of its members,
 //! [`ctl`] and [`wait`] are epoll_ctl and epoll_wait ([`look`] finds the events, [`keep`] those that are the kernel's, [`sleep`] sleeps), [`poll`] and [`select`] their elders ([`early`]: before any of theirs is served), and
-//! [`level`] says what is ready now, for all of them; [`ahead`] asks for what they will look at.
+//! [`level`] says what is ready now, for all of them; [`stand_in`] shows who waits for a set itself what lies in memory; [`ahead`] asks for what they will look at.
 
 mod ahead;
 pub mod ctl;
@@ -17,4 +17,5 @@ mod polled;
 mod readers;
 pub mod select;
 pub mod sleep;
+mod stand_in;
 pub mod wait;

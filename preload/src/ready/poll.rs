@@ -1,7 +1,7 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
 use super::early::{self, by_kernel};
-use super::{level, polled};
+use super::{level, polled, stand_in};
 use super::readers::{self, Reader};
 use super::sleep::expose;
 use crate::control::wake;
@@ -38,6 +38,7 @@ static SPIN: AtomicU32 = AtomicU32::new(0);
 /// `sleeps`: it has time.
 pub fn concerns(fds: &[pollfd], sleeps: bool) -> bool {
     table::steps::tick();
+    stand_in::refresh();
     let mut any = false;
     for p in fds {
         match table::get(p.fd) {
@@ -49,7 +50,7 @@ pub fn concerns(fds: &[pollfd], sleeps: bool) -> bool {
                 any |= level::is_served(s) || level::may_be_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 => expose(p.fd, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(p.fd, set),
             _ => {}
         }
     }

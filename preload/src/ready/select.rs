@@ -1,7 +1,7 @@
 //! select and pselect, by way of poll.
 
 use super::early::by_kernel;
-use super::{level, poll};
+use super::{level, poll, stand_in};
 use crate::engine::handlers::Since;
 use crate::family::sock::flag;
 use crate::real;
@@ -79,6 +79,7 @@ fn asked(n: usize, sets: &[Bits; 3]) -> impl Iterator<Item = (usize, i16)> + '_ 
 /// Whether select must be served here, as for `poll`.
 pub fn concerns(n: i32, sets: &[Bits; 3], sleeps: bool) -> bool {
     table::steps::tick();
+    stand_in::refresh();
     let mut any = false;
     for (fd, _) in asked(n.max(0) as usize, sets) {
         match table::get(fd as i32) {
@@ -89,7 +90,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3], sleeps: bool) -> bool {
                 }
                 any |= level::is_served(s) || level::may_be_served(s);
             }
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 => super::sleep::expose(fd as i32, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => super::sleep::expose(fd as i32, set),
             _ => {}
         }
     }

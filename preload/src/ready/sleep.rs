@@ -5,7 +5,7 @@
 //! looks.
 
 use super::ctl::{leave_full, register_anew};
-use super::level;
+use super::{level, stand_in};
 use super::keep::{BELL, CHANNEL, keep};
 use super::look::{Depth, is_any_due, look, turn_cold};
 use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
@@ -430,4 +430,5 @@ pub fn expose(epfd: i32, set: &'static Set) {
             kernel::expose(s, mb.fd);
         }
     }
+    stand_in::look(epfd, set, l.inner);
 }

@@ -7,7 +7,7 @@
 //! twice.
 
 use super::ctl::{register, register_anew, take_over};
-use super::level;
+use super::{level, stand_in};
 use super::keep::keep;
 use super::look::{Depth, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
@@ -55,6 +55,7 @@ pub struct Call {
 pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     let since = Since::now();
     table::steps::tick();
+    stand_in::refresh();
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
     }

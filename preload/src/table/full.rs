@@ -7,7 +7,7 @@
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
 use super::{homes, life, steps};
-use super::member::OF_ROOM;
+use super::member::{Member, OF_ROOM};
 use super::members::Inner;
 use super::set::Set;
 use crate::engine::{called, switch};
@@ -29,7 +29,7 @@ pub fn tell(s: &Sock, sock: i32) {
         }
         switch::spill(s, sock, switch::Spill::NoWaiter);
         homes::of(s).filter(|set| is_kernels(set)).for_each(|set| {
-            with_member(set, s, |inner, m| arm_again(set, inner, m));
+            with_member(set, s, Member::asks_for_room, |inner, m| arm_again(set, inner, m));
         });
     }
 }
@@ -53,7 +53,7 @@ fn tell_sets(s: &Sock) -> bool {
         if !is_kernels(set) && !is_asleep && set.alone.load(Relaxed) == 0 {
             continue;
         }
-        with_member(set, s, |inner, m| {
+        with_member(set, s, Member::asks_for_room, |inner, m| {
             if is_kernels(set) {
                 is_unheard = true;
             } else if inner.member(m).events & ET != 0 {
@@ -69,14 +69,14 @@ fn is_kernels(set: &Set) -> bool {
     set.nested.load(Relaxed) != 0
 }
 
-/// Does something with the member that the socket is of this set, if it is there for EPOLLOUT.
-fn with_member(set: &'static Set, s: &Sock, act: impl FnOnce(&mut Inner, u32)) {
+/// Does something with the member that the socket is of this set, if it is one of those.
+pub(super) fn with_member(set: &'static Set, s: &Sock, those: impl Fn(&Member) -> bool, act: impl FnOnce(&mut Inner, u32)) {
     let marker = Marker::new();
     let Ok(locked) = set.lock(&marker) else { return }; // below this handler, which looks again
     let inner = &mut *locked.inner;
     let is_it = |inner: &Inner, m: &u32| {
         let mb = inner.member(*m);
-        mb.asks_for_room() && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
+        those(mb) && !mb.ghost && !mb.spent && super::sock(mb.fd).is_some_and(|t| std::ptr::eq(t, s))
     };
     let by_number = inner.by_fd.one(s.fd.load(Relaxed) as u64).filter(|m| is_it(inner, m));
     // The usual number may be that of another process, or be gone.

@@ -40,6 +40,7 @@ pub mod late;
 mod leaver;
 pub mod left;
 pub mod life;
+mod marks;
 pub mod member;
 pub mod members;
 pub mod options;

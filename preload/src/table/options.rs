@@ -1,7 +1,7 @@
 //! Socket options, fcntl and ioctl on a tracked socket: the program's view while the kernel's socket
 //! is set for doorbells, and the options that keep a connection on TCP.
 
-use super::life;
+use super::{life, marks};
 use crate::engine::wait::AT_ONCE;
 use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
@@ -68,7 +68,12 @@ pub fn before_set(s: &'static Sock, sock: i32, level: c_int, name: c_int, value:
             }
             let v = if is_large && s.rx_in_memory() { shadow::limited_low_water(sock, v) } else { v };
             s.low_water.store(if v < 0 { i32::MAX } else { v.max(1) } as u32, Relaxed); // before: no offer is made any more
-            if s.rx_in_memory() || !(v == 0 || v == 1 || offer::withdraw_offer(s)) { Set::Done } else { Set::Kernel }
+            if s.rx_in_memory() || !(v == 0 || v == 1 || offer::withdraw_offer(s)) {
+                marks::tell(s);
+                Set::Done
+            } else {
+                Set::Kernel
+            }
         }
         (IPPROTO_TCP, TCP_ULP) => home(Reason::Ulp),
         (IPPROTO_TCP, TCP_REPAIR | TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE) => home(Reason::TcpSpecial),

@@ -20,6 +20,8 @@ pub struct Set {
     pub waited: AtomicU32,
     /// Somebody waits for the set itself (nested epoll, poll on it): the kernel must see everything.
     pub nested: AtomicU32,
+    /// Whether something stands in the kernel's set for what lies in memory (`ready::stand_in`).
+    pub stand_in: AtomicU32,
     /// Copy of `Inner::ours`, readable without the lock.
     pub ours: AtomicU32,
     /// The process that waits in it: another than this one, if it was inherited through fork and not waited in since.
@@ -155,7 +157,7 @@ pub fn release(s: &'static Set) {
     {
         let locked = s.lock(&marker);
         s.closed.fetch_add(1, Relaxed);
-        for w in [&s.waited, &s.nested, &s.ours, &s.waiter, &s.sleepers, &s.alone, &s.spin, &s.untidy] {
+        for w in [&s.waited, &s.nested, &s.stand_in, &s.ours, &s.waiter, &s.sleepers, &s.alone, &s.spin, &s.untidy] {
             w.store(0, Relaxed);
         }
         if let Ok(locked) = locked {

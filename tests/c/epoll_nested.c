@@ -1,0 +1,199 @@
+/* Owns: epoll sets that others wait for, by another set or by poll: what lies there before anybody does, and what a call on the inner set
+ * leaves of what the outer one is about. */
+#include "sets.h"
+
+static char buf[64 * KIB];
+
+static int set_of(int fd, uint32_t ev) {
+    int ep = MUST(epoll_create1(0));
+    MUST(ctl(ep, ADD, fd, ev, 1));
+    return ep;
+}
+
+/* ---- what is there already: for poll, and for another set; behind the one before, something new ---- */
+
+static void there(int waited, uint32_t ev, int by_poll) {
+    int fd = conn(), inner = -1, outer = -1;
+    if (waited) {
+        inner = set_of(fd, ev);
+        look(inner, 20);
+    }
+    meet();
+    meet_settled();
+    if (!waited)
+        inner = set_of(fd, ev);
+    if (!by_poll)
+        outer = set_of(inner, EPOLLIN);
+    for (int i = 0; i < 2; i++) {
+        if (by_poll)
+            say("%s", poll_text(events(inner, POLLIN, 3000)));
+        else
+            look(outer, 3000);
+        look(inner, 1000);
+        R(recv(fd, buf, 100, 0));
+        say("%s", poll_text(events(inner, POLLIN, 20)));
+        meet();
+        meet_settled();
+    }
+    look(inner, 1000);
+    R(recv(fd, buf, 100, 0));
+}
+static void sends_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        meet();
+        put(fd, "data", 4);
+        meet_settled();
+    }
+    R(recv(fd, buf, 1, 0));
+}
+static void added_polled_a(void) { there(0, EPOLLIN, 1); }
+static void added_nested_a(void) { there(0, EPOLLIN, 0); }
+static void waited_polled_a(void) { there(1, EPOLLIN, 1); }
+static void waited_nested_a(void) { there(1, EPOLLIN, 0); }
+static void waited_edge_a(void) { there(1, EPOLLIN | EPOLLET, 0); }
+
+/* ---- a set in which nobody has waited yet, by looks without time ---- */
+
+static void at_once_a(void) {
+    int fd = conn();
+    meet();
+    meet_settled();
+    int inner = set_of(fd, EPOLLIN);
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(inner, &r);
+    say("select %d", select(inner + 1, &r, NULL, NULL, &(struct timeval){0, 0}));
+    say("%s", poll_text(events(inner, POLLIN, 0)));
+    R(recv(fd, buf, 2, 0));
+    say("%s", poll_text(events(inner, POLLIN, 0)));
+    R(recv(fd, buf, 2, 0));
+    say("%s", poll_text(events(inner, POLLIN, 0)));
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        say("%s", poll_text(events(inner, POLLIN, 0)));
+        R(recv(fd, buf, 100, 0));
+    }
+}
+
+/* ---- what is there is left there, and the interest in it changes ---- */
+
+static void lingers(uint32_t ev) {
+    int fd = conn(), inner = set_of(fd, ev);
+    look(inner, 20);
+    meet();
+    meet_settled();
+    int outer = set_of(inner, EPOLLIN);
+    for (int i = 0; i < 2; i++) {
+        look(outer, 1000);
+        look(inner, 1000);
+        look(outer, 20);
+        look(inner, 20);
+        MUST(ctl(inner, MOD, fd, EPOLLRDHUP, 2));
+        look(outer, 20);
+        look(inner, 20);
+        MUST(ctl(inner, MOD, fd, ev, 3));
+        look(outer, 1000);
+        if (i == 0)
+            look(inner, 1000);
+        MUST(ctl(inner, DEL, fd, 0, 0));
+        look(outer, 20);
+        MUST(ctl(inner, ADD, fd, ev, 4));
+    }
+    R(recv(fd, buf, 100, 0));
+    look(outer, 20);
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        look(inner, 1000);
+        R(recv(fd, buf, 100, 0));
+        if (ev & EPOLLONESHOT)
+            MUST(ctl(inner, MOD, fd, ev, 5));
+        look(outer, 20);
+    }
+}
+static void lingers_a(void) { lingers(EPOLLIN); }
+static void lingers_edge_a(void) { lingers(EPOLLIN | EPOLLET); }
+static void lingers_once_a(void) { lingers(EPOLLIN | EPOLLONESHOT); }
+
+/* ---- a child waits in the set of its parent ---- */
+
+static void child_a(void) {
+    int fd = conn(), inner = set_of(fd, EPOLLIN);
+    look(inner, 20);
+    meet();
+    meet_settled();
+    for (int i = 0; i < 3; i++) {
+        pid_t child = MUST(fork());
+        if (child == 0) {
+            look(inner, 3000);
+            R(recv(fd, buf, 100, 0));
+            look(inner, 20);
+            _exit(0);
+        }
+        wait_for(child);
+        if (i == 2)
+            break;
+        meet();
+        meet_settled();
+    }
+}
+
+/* ---- of two that are ready the inner call takes one: the outer set tells of the other ---- */
+
+static void one_by_one(uint32_t ev) {
+    int l = listen_on(PORT), fds[2], inner = MUST(epoll_create1(0)), outer = set_of(inner, EPOLLIN);
+    meet();
+    for (int i = 0; i < 2; i++) {
+        warm(fds[i] = accept_from(l));
+        MUST(ctl(inner, ADD, fds[i], ev, i));
+    }
+    look(outer, 20);
+    for (int i = 0; i < 3; i++) {
+        meet();
+        meet_settled();
+        for (int k = 0; k < 2; k++) {
+            struct epoll_event e;
+            look(outer, 3000);
+            if (R(epoll_wait(inner, &e, 1, 1000)) != 1)
+                continue;
+            R(recv(fds[e.data.u64], buf, 100, 0));
+            if (ev & EPOLLONESHOT)
+                MUST(ctl(inner, MOD, fds[e.data.u64], ev, e.data.u64));
+        }
+        look(outer, 20);
+    }
+}
+static void one_by_one_b(void) {
+    int fds[2];
+    meet();
+    for (int i = 0; i < 2; i++)
+        warm(fds[i] = dial(PORT));
+    for (int i = 0; i < 3; i++) {
+        meet();
+        for (int k = 0; k < 2; k++)
+            put(fds[k], "data", 4);
+        meet_settled();
+    }
+    R(recv(fds[0], buf, 1, 0));
+}
+static void one_by_one_level_a(void) { one_by_one(EPOLLIN); }
+static void one_by_one_edge_a(void) { one_by_one(EPOLLIN | EPOLLET); }
+static void one_by_one_once_a(void) { one_by_one(EPOLLIN | EPOLLONESHOT); }
+
+const struct test tests[] = {{"added_polled", added_polled_a, sends_b, 0},
+                             {"added_nested", added_nested_a, sends_b, 0},
+                             {"waited_polled", waited_polled_a, sends_b, 0},
+                             {"waited_nested", waited_nested_a, sends_b, 0},
+                             {"waited_edge", waited_edge_a, sends_b, 0},
+                             {"at_once", at_once_a, sends_b, 0},
+                             {"lingers", lingers_a, sends_b, 0},
+                             {"lingers_edge", lingers_edge_a, sends_b, 0},
+                             {"lingers_once", lingers_once_a, sends_b, 0},
+                             {"child", child_a, sends_b, 0},
+                             {"one_by_one_level", one_by_one_level_a, one_by_one_b, 0},
+                             {"one_by_one_edge", one_by_one_edge_a, one_by_one_b, 0},
+                             {"one_by_one_once", one_by_one_once_a, one_by_one_b, 0},
+                             {0}};
