@@ -45,7 +45,14 @@ pub fn resolve_present(list: &str, mut absent: impl FnMut(anyhow::Error)) -> any
                 names.join(", ")
             ));
         }
-        items.extend(own.iter().map(|a| Prefix::host(**a).to_string()));
+        // What the list covers already it needs not once more.
+        let covers = |item: &String, a: &IpAddr| text::prefix(item).is_ok_and(|p| p.contains(*a));
+        let literal: Vec<String> = list.split(',').map(|i| i.trim().to_string()).filter(|i| !is_name(i)).collect();
+        for a in own {
+            if !literal.iter().chain(&items).any(|i| covers(i, a)) {
+                items.push(Prefix::host(*a).to_string());
+            }
+        }
     }
     if items.is_empty() {
         items.push(NOBODYS.into());
@@ -80,6 +87,15 @@ mod tests {
         assert!(resolve("10.0.0.0/8, lo").unwrap().contains("127.0.0.1"));
         let error = resolve("nosuch0").unwrap_err().to_string();
         assert!(error.starts_with("`nosuch0` is neither"), "{error}");
+    }
+
+    #[test]
+    fn what_is_covered_already_is_not_named_twice() {
+        for list in ["127.0.0.0/8, ::/0, lo", "lo,127.0.0.0/8,::/0", "lo,lo"] {
+            let resolved = resolve(list).unwrap();
+            assert_eq!(resolved.matches("127.0.0.").count(), 1, "{resolved}");
+            assert!(text::prefixes(&resolved).is_ok(), "{resolved}");
+        }
     }
 
     /// At the start of a machine, before it has its addresses.

@@ -70,7 +70,9 @@ pub fn preload(library: &Path, old: Option<&OsStr>) -> OsString {
         .as_bytes()
         .split(|b| b" :\t\n".contains(b))
     {
-        if !other.is_empty() && other != library.as_os_str().as_bytes() {
+        // Another copy would switch the same connections.
+        let is_ours = Path::new(OsStr::from_bytes(other)).file_name().is_some_and(|n| n.as_bytes().starts_with(b"libsmcr"));
+        if !other.is_empty() && !is_ours {
             value.push(":");
             value.push(OsStr::from_bytes(other));
         }
@@ -89,6 +91,7 @@ mod tests {
         assert_eq!(preload(lib, None), "/l/libsmcr.so");
         assert_eq!(with("a.so b.so"), "/l/libsmcr.so:a.so:b.so");
         assert_eq!(with("a.so:/l/libsmcr.so"), "/l/libsmcr.so:a.so");
+        assert_eq!(with("/old/libsmcr.so:a.so"), "/l/libsmcr.so:a.so");
         assert!(usable("/a b/libsmcr.so".into()).is_err());
     }
 }

@@ -78,7 +78,7 @@ impl Holder {
             pid,
             own_pid: if is_known { pid } else { procfs::own_pid(pid)? },
             start,
-            uid: procfs::owner(pid)?,
+            uid: procfs::user(pid)?,
             name,
             network: procfs::network(pid),
             sockets: Rc::new(procfs::sockets(fds)),
@@ -104,7 +104,7 @@ impl Host {
         let mut host = Host::default();
         let mut seen = Seen::new();
         for pid in pids {
-            if who.uid.is_some_and(|u| procfs::owner(pid) != Some(u)) {
+            if who.uid.is_some_and(|u| procfs::user(pid) != Some(u)) {
                 continue;
             }
             match procfs::descriptors(pid) {

@@ -8,7 +8,12 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use nix::sys::statfs::FsType;
+
 use crate::procfs;
+
+/// Of pipes without a name (PIPEFS_MAGIC).
+const PIPEFS: FsType = FsType(0x5049_5045);
 
 /// Rings the pipe with this number and inode of a process; false if it is not there.
 pub fn ring(pid: u32, fd: i32, inode: u64) -> bool {
@@ -18,7 +23,9 @@ pub fn ring(pid: u32, fd: i32, inode: u64) -> bool {
 fn try_ring(pid: u32, fd: i32, inode: u64) -> Option<()> {
     let place = procfs::place(pid, fd)?;
     let meta = place.metadata().ok()?;
-    if inode == 0 || !meta.file_type().is_fifo() || meta.ino() != inode {
+    // A named pipe is somebody else's, whoever has it open.
+    let is_nameless = nix::sys::statfs::fstatfs(&place).ok()?.filesystem_type() == PIPEFS;
+    if inode == 0 || !meta.file_type().is_fifo() || meta.ino() != inode || !is_nameless {
         return None;
     }
     let mut pipe = procfs::open_place(&place, OpenOptions::new().write(true))?;
@@ -51,6 +58,12 @@ mod tests {
         let of_file = file.metadata().unwrap().ino();
         assert!(!ring(me, file.as_raw_fd(), of_file));
         assert_eq!(file.metadata().unwrap().len(), 0);
+        // One that has a name is somebody's own.
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join("fifo");
+        nix::unistd::mkfifo(&name, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let named = OpenOptions::new().read(true).write(true).open(&name).unwrap();
+        assert!(!ring(me, named.as_raw_fd(), named.metadata().unwrap().ino()));
         assert!(ring(me, reader.as_raw_fd(), number));
         drop(writer);
         let mut got = Vec::new();

@@ -324,6 +324,45 @@ static void exit_unread_a(void) {
     R(recv(fd, buf, 60000, 0));
 }
 
+/* The same behind its own shutdown. */
+static void exit_half_unread_b(void) {
+    int fd = conn();
+    sent(fd);
+    meet();
+    settle();
+    MUST(shutdown(fd, SHUT_WR));
+    settle();
+    _exit(0);
+}
+static void exit_half_unread_a(void) {
+    int fd = conn(), error = 0;
+    put(fd, "never read", 10);
+    meet();
+    while (hear() != 0) {
+    }
+    settle();
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}));
+    say("%s", err_name(error));
+    R(send(fd, buf, 100, MSG_NOSIGNAL));
+    R(recv(fd, buf, 60000, 0));
+    R(recv(fd, buf, 60000, 0));
+}
+
+/* Killed with unread data, and the error is asked for before anything else. */
+static void nothing_read(int fd) { (void)fd; }
+static void error_first_b(void) { mortal(nothing_read); }
+static void error_first_a(void) {
+    int fd = conn(), error = 0;
+    put(fd, buf, 1000);
+    settle();
+    kill_peer();
+    settle();
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}));
+    say("%s", err_name(error));
+    R(recv(fd, buf, 60000, 0));
+}
+
 /* Killed with half of the data read: the rest was unread, so a reset. */
 static void half_read(int fd) {
     if (get(fd, buf, 500) != 500)
@@ -435,6 +474,8 @@ const struct test tests[] = {{"killed", quiet_a, quiet_b, 0},
                              {"survivor_in_send_polls", in_send_poll_a, quiet_b, 0},
                              {"crash", crash_a, crash_b, 0},
                              {"exit_unread", exit_unread_a, exit_unread_b, 0},
+                             {"exit_half_unread", exit_half_unread_a, exit_half_unread_b, 0},
+                             {"error_first", error_first_a, error_first_b, 0},
                              {"killed_between_requests", between_requests_a, between_requests_b, COLD | SWITCHES},
                              {"stopped", stopped_a, stopped_b, 0},
                              {0}};

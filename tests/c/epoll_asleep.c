@@ -1,6 +1,7 @@
 /* Owns: what comes to a set while a thread sleeps in it, since before there was anything in memory: connections that another set or
  * blocking calls have served, and room in one that came to memory meanwhile. */
 #include "sets.h"
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 
@@ -151,8 +152,64 @@ static void reads_a(void) {
     }
 }
 
+/* ---- threads that wait in a set since before its first member ---- */
+
+enum { WORKERS = 4 };
+static atomic_int served;
+static sem_t taken;
+
+/* One that was told to wait does so until another one has taken what it waits for. */
+static void *works(void *unused) {
+    struct epoll_event e;
+    while (epoll_wait(ep, &e, 1, -1) == 1 && e.events == EPOLLIN) {
+        char c = 0;
+        MUST(recv((int)e.data.u64, &c, 1, 0));
+        if (c == 'w')
+            MUST(sem_wait(&taken));
+        if (c == 't')
+            MUST(sem_post(&taken));
+        MUST(ctl(ep, MOD, (int)e.data.u64, EPOLLIN | EPOLLONESHOT, e.data.u64));
+        served++;
+    }
+    say("another event");
+    return unused;
+}
+static void first_a(void) {
+    pthread_t t;
+    int fd[2] = {conn(), conn()};
+    MUST(sem_init(&taken, 0, 0));
+    ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    for (int i = 0; i < WORKERS; i++)
+        MUST(-pthread_create(&t, NULL, works, NULL));
+    settle();
+    meet();
+    meet_settled(); /* there already when it becomes a member */
+    for (int i = 0; i < 2; i++)
+        MUST(ctl(ep, ADD, fd[i], EPOLLIN | EPOLLONESHOT, fd[i]));
+    wait_for_told(&served, 1);
+    for (int i = 0; i < 10; i++) {
+        meet();
+        wait_for_told(&served, 3 + 2 * i);
+    }
+}
+static void first_b(void) {
+    int fd[2] = {conn(), conn()};
+    meet();
+    put(fd[0], "x", 1);
+    meet_settled();
+    for (int i = 0; i < 10; i++) {
+        meet();
+        put(fd[i % 2], "w", 1);
+        settle();
+        put(fd[1 - i % 2], "t", 1);
+    }
+    char c;
+    R(recv(fd[0], &c, 1, 0));
+}
+
 const struct test tests[] = {{"handed_by_set", handed_by_set_a, to_set_b, 0},
                              {"handed_by_calls", handed_by_calls_a, to_calls_b, 0},
                              {"handed_back", handed_back_a, back_b, 0},
+                             {"first_member", first_a, first_b, 0},
                              {"room", reads_a, full_b, COLD | SWITCHES},
                              {0}};

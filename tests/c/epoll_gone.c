@@ -350,6 +350,32 @@ static void child_removed_a(void) {
 }
 static void child_removed_b(void) { fives(conn(), 3); }
 
+/* And in one that closes it when its parent has added it again, with other data. */
+static void child_late_a(void) {
+    int fd = conn(), ep = MUST(epoll_create1(0)), go[2];
+    char c;
+    MUST(pipe(go));
+    MUST(ctl(ep, ADD, fd, EPOLLIN, 1));
+    look(ep, 5);
+    R(ctl(ep, DEL, fd, 0, 0));
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        MUST(read(go[0], &c, 1));
+        R(close(fd));
+        _exit(0);
+    }
+    R(ctl(ep, ADD, fd, EPOLLIN, 2));
+    MUST(write(go[1], "g", 1));
+    wait_for(child);
+    for (int i = 0; i < 2; i++) {
+        look(ep, 1500); /* the kernel is asked for it again */
+        next();
+        look(ep, 5000);
+        R(recv(fd, buf, 10, 0));
+    }
+}
+static void child_late_b(void) { fives(conn(), 2); }
+
 const struct test tests[] = {{"closed", closed_a, closed_b, 0},
                              {"replaced", replaced_a, replaced_b, 0},
                              {"several", several_a, several_b, 0},
@@ -360,4 +386,5 @@ const struct test tests[] = {{"closed", closed_a, closed_b, 0},
                              {"reused", reused_a, reused_b, 0},
                              {"removed", removed_a, removed_b, 0},
                              {"child_removed", child_removed_a, child_removed_b, 0},
+                             {"child_late", child_late_a, child_late_b, 0},
                              {0}};

@@ -118,6 +118,79 @@ static void lingers_a(void) { lingers(EPOLLIN); }
 static void lingers_edge_a(void) { lingers(EPOLLIN | EPOLLET); }
 static void lingers_once_a(void) { lingers(EPOLLIN | EPOLLONESHOT); }
 
+/* ---- interest that begins in a set that nobody has waited in ---- */
+
+static void begins_a(void) {
+    int fd = conn();
+    meet();
+    meet_settled();
+    int inner = set_of(fd, EPOLLOUT), outer = set_of(inner, EPOLLIN);
+    MUST(ctl(inner, MOD, fd, 0, 1));
+    look(outer, 20);
+    MUST(ctl(inner, MOD, fd, EPOLLIN, 1));
+    look(outer, 3000);
+    R(recv(fd, buf, 100, 0));
+    look(outer, 20);
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        R(recv(fd, buf, 100, 0));
+    }
+}
+
+/* ---- interest in urgent bytes alone ---- */
+
+static void urgent_a(void) {
+    int fd = conn(), inner = set_of(fd, EPOLLIN);
+    look(inner, 20);
+    meet();
+    meet_settled();
+    int outer = set_of(inner, EPOLLIN);
+    look(outer, 1000);
+    MUST(ctl(inner, MOD, fd, EPOLLPRI | EPOLLRDHUP, 1));
+    for (int i = 0; i < 2; i++) {
+        say("%s", poll_text(events(inner, POLLIN, 20)));
+        look(inner, 0);
+    }
+    R(recv(fd, buf, 100, 0));
+    MUST(ctl(inner, MOD, fd, EPOLLIN, 1));
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        R(recv(fd, buf, 100, 0));
+    }
+}
+
+/* ---- a set around it that tells of edges alone, while something is left ---- */
+
+static void outer_edge_a(void) {
+    int fd = conn(), inner = set_of(fd, EPOLLIN);
+    look(inner, 20);
+    meet();
+    meet_settled();
+    int outer = set_of(inner, EPOLLIN | EPOLLET);
+    look(outer, 1000);
+    for (int i = 0; i < 3; i++) {
+        look(outer, 20);
+        look(inner, 20);
+    }
+    MUST(ctl(outer, MOD, inner, EPOLLIN, 1));
+    for (int i = 0; i < 2; i++) {
+        look(outer, 1000);
+        look(inner, 20);
+    }
+    R(recv(fd, buf, 100, 0));
+    look(outer, 20);
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        R(recv(fd, buf, 100, 0));
+    }
+}
+
 /* ---- a child waits in the set of its parent ---- */
 
 static void child_a(void) {
@@ -192,6 +265,9 @@ const struct test tests[] = {{"added_polled", added_polled_a, sends_b, 0},
                              {"lingers", lingers_a, sends_b, 0},
                              {"lingers_edge", lingers_edge_a, sends_b, 0},
                              {"lingers_once", lingers_once_a, sends_b, 0},
+                             {"begins", begins_a, sends_b, 0},
+                             {"urgent", urgent_a, sends_b, 0},
+                             {"outer_edge", outer_edge_a, sends_b, 0},
                              {"child", child_a, sends_b, 0},
                              {"one_by_one_level", one_by_one_level_a, one_by_one_b, 0},
                              {"one_by_one_edge", one_by_one_edge_a, one_by_one_b, 0},

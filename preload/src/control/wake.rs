@@ -34,6 +34,11 @@ pub fn take() {
     });
 }
 
+/// Whether it is the end to which there is room to write.
+pub fn is_writable(fd: i32) -> bool {
+    ENDS[1].load(Relaxed) == fd
+}
+
 /// Does something with the end to which there is room to write.
 pub fn with_writable<T>(act: impl Fn(i32) -> T) -> Option<T> {
     descriptor();

@@ -103,6 +103,15 @@ pub fn is_behind_death(s: &Sock, sock: i32, e: Errno) -> bool {
     !s.has(flag::SHUT_WR) && is_error_of_death(s, sock, e) // behind our own FIN every send gets it
 }
 
+/// What ends a call that has sent something: TCP keeps it for the next one. Not what our own shutdown has brought about, of which the
+/// kernel's socket keeps nothing.
+pub fn keep(s: &Sock, sock: i32, e: Errno) {
+    let is_own = e.0 == libc::EPIPE && s.has(flag::SHUT_WR);
+    if !matches!(e.0, libc::EAGAIN | libc::EINTR) && !is_own && !is_behind_death(s, sock, e) {
+        let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
+    }
+}
+
 /// As [`is_behind_death`] for an error that waited in the kernel's socket: there our own FIN is no reason for EPIPE, and a shutdown that
 /// comes too late has set its flag.
 fn is_error_of_death(s: &Sock, sock: i32, e: Errno) -> bool {

@@ -93,22 +93,26 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
         return Err(0);
     };
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
-    Since::begin_polling();
+    let since = Since::now();
+    let polled = || {
+        since.has_polled(); // the last thing: a handler may have polled as well
+        POLLED
+    };
     let marker = Marker::new();
     let visit = inside::visit(s, &marker);
     if !wait::poll_first(s, dir) {
         if let Some(visit) = visit {
             visit.is_continued();
         }
-        return Err(POLLED);
+        return Err(polled());
     }
-    let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or(POLLED)?;
+    let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or_else(polled)?;
     // As before the wait, or the general code looks.
     let is_same = s.flags.load(Relaxed) == known && s.rx.gate.load(Relaxed) == 0 && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);
     if !is_same || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
-        return Err(POLLED);
+        return Err(polled());
     }
-    let data = there(s, dir, n, held).ok_or(POLLED)?;
+    let data = there(s, dir, n, held).ok_or_else(polled)?;
     // SAFETY: by the contract; `data.n` is at most `n` and the size.
     unsafe { data.ring.get(data.at, p, data.n) };
     rx::give_back_from_here(s, dir, data.size, data.at + data.n as u64);

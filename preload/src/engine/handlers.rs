@@ -30,14 +30,13 @@ impl Since {
         Since(thread::here().handled.get())
     }
 
-    /// The calling thread is about to poll for a receive.
+    /// The calling thread has polled for a receive since then.
     #[inline(always)]
-    pub fn begin_polling() {
-        let t = thread::here();
-        t.handled_before.set(t.handled.get());
+    pub fn has_polled(self) {
+        thread::here().handled_before.set(self.0);
     }
 
-    /// When it was.
+    /// When it began ([`Since::has_polled`]).
     pub fn polling() -> Since {
         Since(thread::here().handled_before.get())
     }

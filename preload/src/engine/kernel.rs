@@ -80,6 +80,7 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
     }
     let mut buf = [0u8; 64];
     let n = match net::recv_slice(sock, &mut buf, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(0) if has_peer_ended(s, sock) => return end::found(s, end::FIN),
         Ok(n) => n,
         Err(e) => return end::took(s, e),
     };
@@ -339,11 +340,12 @@ pub fn settle(s: &Sock, dir: &Dir, sock: i32) {
 fn keep_armed(s: &Sock, dir: &Dir, sock: i32, arm: fn(&Sock, &Dir)) {
     bell::await_ringing(dir); // taking it now spares its waiter a look at nothing
     // Doorbells sent before the word is armed may be taken off if the ring is empty after that, or has less than the low-water mark, below
-    // which nobody is to be called: what comes later rings again.
+    // which nobody is to be called: what comes later rings again. Who is unseen would not hear of a mark that is lowered.
     let known = dir.bells.load(Acquire);
     arm(s, dir);
     let unread = dir.head.load(Acquire).wrapping_sub(s.rx.cursor.load(Relaxed));
-    if s.rx_in_memory() && unread < u64::from(s.low_water.load(Relaxed).max(1)) {
+    let enough = if s.is_public() { 1 } else { s.low_water.load(Relaxed).max(1) };
+    if s.rx_in_memory() && unread < u64::from(enough) {
         bell::drain_to(s, dir, sock, known);
     }
 }
@@ -361,7 +363,7 @@ pub fn after_read(s: &Sock, dir: &Dir, sock: i32) {
 }
 
 /// The waiter may be one that we never see: the doorbell byte is armed before EAGAIN is returned.
-/// True: data came meanwhile.
+/// True: data, or the end, came meanwhile: that made its edge before the caller says that there is nothing.
 pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
     let marker = Marker::new();
     let Some(dir) = s.rx.dir() else { return false };
@@ -375,7 +377,7 @@ pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
         return true;
     }
     take_stale(s, dir, sock);
-    false
+    s.rx.end.load(Relaxed) != 0
 }
 
 /// Whether a reader in blocking mode has not waited where we see it, so that it may be one that reads when a waiter of its own

@@ -40,8 +40,8 @@ fn end_sending(s: &Sock) {
         dir.fin.fetch_or(fin::WRITE, Release);
     }
     drop(held);
-    if !s.is_linked() && s.writers.load(SeqCst) != 0 {
-        rouse::all();
+    if !s.is_linked() {
+        rouse::all(); // also who waits for room in poll or a set, and finds that there is
     }
 }
 

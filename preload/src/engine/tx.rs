@@ -406,6 +406,7 @@ pub fn most(s: &Sock, left: usize) -> usize {
 pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res<(usize, bool)> {
     let left = (bufs.len() - from).min(PART);
     let mut is_in_memory = false;
+    let mut sent_before = false;
     let sent = bufs.with_parts(from, left, |part| {
         let moved = through_kernel(s, sock, || {
             // SAFETY: an all-zero msghdr is valid.
@@ -420,8 +421,18 @@ pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: 
             }
         });
         match moved {
-            Some(n) if n >= 0 => Ok(n as usize),
-            Some(e) => Err(Errno(-e as i32)),
+            Some(n) if n >= 0 => {
+                sent_before = true;
+                Ok(n as usize)
+            }
+            Some(e) => {
+                let e = Errno(-e as i32);
+                // Of one call the kernel would keep it.
+                if sent_before {
+                    end::keep(s, sock, e);
+                }
+                Err(e)
+            }
             None => {
                 is_in_memory = true;
                 Ok(0)

@@ -96,6 +96,20 @@ pub fn leave_below(target: usize) {
     }
 }
 
+/// A child that was forked in a handler above such a call comes out of it as its parent does.
+pub fn forget_in_child() {
+    let here = thread::here();
+    let address = here.within.lock.load(Relaxed);
+    if address == 0 || here.within.at.load(Relaxed) == 0 {
+        return;
+    }
+    // SAFETY: as in `forget`.
+    let half = unsafe { &*(address as *const Half) };
+    if family::sock_of(address).is_some_and(|s| s.generation.load(Relaxed) == here.within_since.load(Relaxed)) {
+        half.in_kernel.fetch_add(1, SeqCst);
+    }
+}
+
 /// The call of the note is over. Whether one without a place was counted is not known: then it stays as it is.
 fn forget(note: &Note) {
     let (address, at) = (note.lock.load(Relaxed), note.at.load(Relaxed));

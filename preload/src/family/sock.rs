@@ -211,6 +211,7 @@ impl Sock {
         let (flags, holders) = (self.flags.load(Relaxed) & stays, self.holders.load(Relaxed));
         let (process, fd) = (self.process.load(Relaxed), self.fd.load(Relaxed));
         let disconnects = self.disconnects.load(Relaxed);
+        let limit = self.buffer_limit.load(Relaxed);
         // Threads that are in a call on it come out of it in a moment.
         let counts = [&self.tx.in_kernel, &self.rx.in_kernel, &self.readers, &self.writers];
         let in_calls = counts.map(|n| n.load(Relaxed));
@@ -229,6 +230,7 @@ impl Sock {
         self.process.store(process, Relaxed);
         self.fd.store(fd, Relaxed);
         self.disconnects.store(disconnects, Relaxed);
+        self.buffer_limit.store(limit, Relaxed);
         self.flags.store(flags, Release);
     }
 

@@ -6,6 +6,8 @@ use crate::sys::probe::{can_be_written, is_null_or_there, is_there};
 use crate::ready::{ctl, poll as polls, select as selects, wait};
 use crate::engine::bufs::is_nowhere;
 use crate::sys::clock;
+use crate::config;
+use crate::table::set::{self, Set};
 use crate::table::{life, own};
 use crate::{real, table};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -40,7 +42,7 @@ hooks! {
     }
 
     fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-        match table::epoll_set(ep) {
+        match to_wait_in(ep) {
             Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask: std::ptr::null() };
                 cancel::point();
@@ -53,7 +55,7 @@ hooks! {
     }
 
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        match table::epoll_set(ep) {
+        match to_wait_in(ep) {
             Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask };
                 cancel::point();
@@ -66,7 +68,7 @@ hooks! {
     }
 
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match table::epoll_set(ep) {
+        match to_wait_in(ep) {
             // SAFETY: the program's pointer, null or valid.
             Some(set) if is_room(events, max) && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
                 // SAFETY: the program's pointer, null or valid.
@@ -221,6 +223,12 @@ fn are_there(n: c_int, sets: [*mut fd_set; 3]) -> bool {
 }
 
 /// Whether the kernel would take an array of this length there (else it says EINVAL or EFAULT).
+/// The set of an epoll descriptor, also before its first member.
+#[inline]
+fn to_wait_in(ep: c_int) -> Option<&'static Set> {
+    table::epoll_set(ep).or_else(|| config::enabled().then(|| set::begin(ep))?)
+}
+
 fn is_room(events: *mut epoll_event, max: c_int) -> bool {
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     (1..=MOST).contains(&max) && !is_nowhere(events.cast())

@@ -60,7 +60,8 @@ impl State {
     /// Client: joins the group that an Accept of this host's names; which it is, and which link. The error is the code to decline with, and
     /// whether the server has to end the group.
     /// A link that waits for the card to say that the answer to Confirm Link has arrived counts: who names it has that answer.
-    pub fn join_named(&mut self, accept: &AcceptConfirm, peer: Option<[u8; 16]>) -> Result<(usize, usize), (Diagnosis, bool)> {
+    /// `ours`: the peer is a libsmcr, with which rings have another size; a group is of one kind.
+    pub fn join_named(&mut self, accept: &AcceptConfirm, peer: Option<[u8; 16]>, ours: bool) -> Result<(usize, usize), (Diagnosis, bool)> {
         let mut open = Vec::new();
         for (place, group) in self.groups.iter().enumerate() {
             let Some(group) = group.as_ref().filter(|g| g.is_active()) else { continue };
@@ -69,8 +70,8 @@ impl State {
         }
         let (place, link) = open[key::find(open.iter().map(|(_, key)| key), accept)?].0;
         let Some(Some(group)) = self.groups.get_mut(place) else { return Err((Diagnosis::NO_ACTIVE_LINK, false)) };
-        if !group.is_with(peer) {
-            // Another host's, who has nothing to do with what is said of it here.
+        if !group.is_with(peer) || group.ours != ours {
+            // Another host's, who has nothing to do with what is said of it here, or one that this peer's connections do not go into.
             return Err((Diagnosis::NO_SUCH_LINK, false));
         }
         if !group.join() {
@@ -124,12 +125,13 @@ mod tests {
         group.links.iter_mut().for_each(Link::answers);
         let form = Form::V2 { eid: Default::default(), first_contact: None };
         let accept = AcceptConfirm { endpoint: rig::peer(1), form };
-        assert_eq!(all.join_named(&accept, Some([9; 16])), Err((Diagnosis::NO_SUCH_LINK, false)));
+        assert_eq!(all.join_named(&accept, Some([9; 16]), true), Err((Diagnosis::NO_SUCH_LINK, false)));
         assert!(!all.groups[place].as_ref().unwrap().is_ready, "a stranger proves nothing");
-        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer)), Ok((place, 0)), "the card has not said so yet");
+        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer), false), Err((Diagnosis::NO_SUCH_LINK, false)));
+        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer), true), Ok((place, 0)), "the card has not said so yet");
         let group = all.groups[place].as_mut().unwrap();
         assert!(group.is_ready && group.links[0].is_usable() && !group.links[1].is_usable());
         group.links[0].is_down = true;
-        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer)), Err((Diagnosis::NO_SUCH_LINK, false)));
+        assert_eq!(all.join_named(&accept, Some(rig::HOSTS.peer), true), Err((Diagnosis::NO_SUCH_LINK, false)));
     }
 }

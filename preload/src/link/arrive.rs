@@ -314,7 +314,7 @@ impl State {
                     Some(until) if until > now => at = Some(until),
                     _ => group.silence(&self.devices),
                 }
-                if group.links[0].qp.is_none() && group.users == 0 {
+                if group.links.iter().all(|l| l.qp.is_none()) && group.users == 0 {
                     if let Some(mut group) = self.groups[place].take() {
                         for link in &mut group.links {
                             self.close_link(link, Some(&mut group.rings));

@@ -8,7 +8,7 @@
 use super::{level, sleep, stand_in};
 use crate::table::member::Member;
 use crate::table::members::Inner;
-use crate::table::set::{Set, is_new_epoll, make};
+use crate::table::set::{EDGES_ALONE, Set, begin as begin_set, make};
 use crate::config;
 use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
@@ -97,12 +97,9 @@ fn begin(epfd: i32, real: &impl Fn() -> i32) -> Result<(&'static Set, i32), i32>
     if r != 0 {
         return Err(r);
     }
-    match make() {
-        Some(s) if table::has_room(epfd) => {
-            table::put(epfd, Entry::Set(s));
-            Ok((s, r))
-        }
-        _ => Err(r),
+    match table::has_room(epfd).then(make).flatten() {
+        Some(s) => Ok((table::put_set(epfd, s), r)),
+        None => Err(r),
     }
 }
 
@@ -141,16 +138,7 @@ fn add(
 
 /// The kernel has taken a new member.
 fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event) {
-    match table::get(fd) {
-        Some(Entry::Set(nested)) => sleep::expose(fd, nested),
-        None if is_new_epoll(fd) && table::has_room(fd) => {
-            if let Some(nested) = make() {
-                nested.nested.store(1, Relaxed);
-                table::put(fd, Entry::Set(nested));
-            }
-        }
-        _ => {}
-    }
+    expose_inner(fd, e.events);
     let sock = table::sock(fd).filter(|s| s.role.load(Relaxed) != role::LISTENER);
     if let Some(s) = sock {
         table::life::first_use(s, fd);
@@ -197,6 +185,18 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         }
     }
     set.ours.store(inner.ours, Release);
+}
+
+/// What is a member with these events is waited for by another set, if it is a set.
+fn expose_inner(fd: i32, events: u32) {
+    let inner = match table::get(fd) {
+        Some(Entry::Set(s)) => Some(s),
+        None => begin_set(fd),
+        Some(Entry::Sock(_)) => None,
+    };
+    if let Some(s) = inner {
+        sleep::expose(fd, s, if events & ET != 0 { EDGES_ALONE } else { 1 });
+    }
 }
 
 /// A removed member comes back: the kernel's registration is still there.
@@ -290,6 +290,10 @@ fn modify(
         mb.kernel = e.events;
         mb.spent = false;
         mb.fresh = true;
+        expose_inner(fd, e.events);
+        if set.nested.load(Relaxed) != 0 {
+            stand_in::look_at(epfd, set, inner, m);
+        }
     }
     r
 }

@@ -6,7 +6,7 @@
 //! connection is in memory any more, before the sets are forgotten; and by the hooks of exec.
 
 use super::ctl::register_anew;
-use super::sleep;
+use super::{sleep, stand_in};
 use super::wait::refresh_all;
 use crate::control::wake;
 use crate::engine::linked;
@@ -40,11 +40,12 @@ fn restore(epfd: i32, set: &'static Set) {
     let Ok(l) = set.lock(&marker) else { return };
     refresh_all(epfd, set, l.inner);
     // The waiter's eventfd and ears go with the waiter.
-    take_own_out(epfd, l.inner);
+    take_own_out(epfd, set, l.inner);
 }
 
-/// The channel of links, and smcrctl's bell.
-fn take_own_out(epfd: i32, inner: &Inner) {
+/// The channel of links, smcrctl's bell, and what stands in for bytes in memory.
+fn take_own_out(epfd: i32, set: &Set, inner: &Inner) {
+    stand_in::leave(epfd, set);
     let channel = Some(inner.channel).filter(|fd| linked::is_channel(*fd));
     for fd in [wake::descriptor(), channel.unwrap_or(-1)] {
         if fd >= 0 {
@@ -80,7 +81,7 @@ pub fn before_exec() {
                 let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, ear.fd(), None);
             }
         }
-        take_own_out(epfd, inner);
+        take_own_out(epfd, set, inner);
     });
 }
 

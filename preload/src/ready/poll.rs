@@ -50,7 +50,7 @@ pub fn concerns(fds: &[pollfd], sleeps: bool) -> bool {
                 any |= level::is_served(s) || level::may_be_served(s);
             }
             // Somebody waits for a set: the kernel must see its members' doorbells.
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(p.fd, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(p.fd, set, 1),
             _ => {}
         }
     }

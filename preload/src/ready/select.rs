@@ -90,7 +90,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3], sleeps: bool) -> bool {
                 }
                 any |= level::is_served(s) || level::may_be_served(s);
             }
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => super::sleep::expose(fd as i32, set),
+            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => super::sleep::expose(fd as i32, set, 1),
             _ => {}
         }
     }

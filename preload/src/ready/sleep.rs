@@ -402,12 +402,18 @@ fn wake_if_due(set: &'static Set) {
 }
 
 /// For epoll sets inside others, and poll on a set: the kernel must see every doorbell.
-pub fn expose(epfd: i32, set: &'static Set) {
-    if set.nested.swap(1, AcqRel) != 0 {
+/// `how`: [`EDGES_ALONE`] or 1, as `Set::nested`.
+pub fn expose(epfd: i32, set: &'static Set, how: u32) {
+    let before = set.nested.load(Acquire);
+    if before == 1 || before == how {
         return;
     }
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return };
+    set.nested.store(how, Release);
+    if before != 0 {
+        return stand_in::look(epfd, set, l.inner);
+    }
     for m in 0..l.inner.used() {
         let mb = *l.inner.member(m);
         if mb.fd < 0 {

@@ -6,28 +6,20 @@
 //! ([`refresh`]): taken away when nothing lies there any more, put up again when a call on the set has taken its event and left the rest.
 
 use super::level;
-use crate::control::wake;
+use crate::control::{self, wake};
 use crate::engine::{bell, follow};
 use crate::family::lock::Marker;
 use crate::sys::{Errno, fd as desc};
 use crate::table;
 use crate::table::members::Inner;
-use crate::table::set::{self, Set};
+use crate::table::set::{self, EDGES_ALONE, NO_STAND_IN as NONE, STAND_IN_TAKEN as TAKEN, STAND_IN_UP as UP, STAND_INS, Set};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// Data word of the stand-in.
 pub const WORD: u64 = 0x7f53_4d43_5253_544e;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-
-/// `Set::stand_in`: nothing stands, its event was taken, it stands.
-const NONE: u32 = 0;
-const TAKEN: u32 = 1;
-const UP: u32 = 2;
-
-/// 1: there may be sets with one.
-static ANY: AtomicU32 = AtomicU32::new(0);
 
 /// The set, which is locked, is waited for by others from now on.
 pub fn look(epfd: i32, set: &Set, inner: &Inner) {
@@ -52,28 +44,49 @@ pub fn is_untold(set: &'static Set) -> bool {
 /// Before a wait of whatever kind; no set is locked.
 #[inline]
 pub fn refresh() {
-    if ANY.load(Relaxed) != 0 {
+    if STAND_INS.load(Relaxed) != 0 {
         refresh_all();
     }
 }
 
 #[cold]
 fn refresh_all() {
-    ANY.store(0, Relaxed);
-    for set in set::all().filter(|s| s.stand_in.load(Relaxed) != NONE) {
+    // Before the sets are looked at: pairs with the stores in `put_up`.
+    STAND_INS.swap(0, SeqCst);
+    let mut stays = false;
+    for set in set::all().filter(|s| s.stand_in.load(SeqCst) != NONE) {
         let marker = Marker::new();
         let (Ok(l), Some(epfd)) = (set.lock(&marker), set.number()) else {
-            ANY.store(1, Relaxed);
+            stays = true;
             continue;
         };
-        if !any_lies(l.inner) {
-            let _ = wake::with_writable(|pipe| desc::epoll_ctl(epfd, EPOLL_CTL_DEL, pipe, None));
-            set.stand_in.store(NONE, Relaxed);
-        } else if set.stand_in.load(Relaxed) == TAKEN {
-            put_up(epfd, set);
-        } else {
-            ANY.store(1, Relaxed);
+        let is_taken = set.stand_in.load(Relaxed) == TAKEN;
+        // The kernel tells of what was left in a set once, where it tells of edges alone.
+        if !any_lies(l.inner) || is_taken && set.nested.load(Relaxed) == EDGES_ALONE {
+            take_down(epfd, set);
+            continue;
         }
+        stays = true;
+        if is_taken {
+            put_up(epfd, set);
+        }
+    }
+    if stays {
+        STAND_INS.store(1, SeqCst);
+    }
+}
+
+fn take_down(epfd: i32, set: &Set) {
+    let _ = wake::with_writable(|pipe| desc::epoll_ctl(epfd, EPOLL_CTL_DEL, pipe, None));
+    set.stand_in.store(NONE, Relaxed);
+}
+
+/// The kernel's set is to be the program's own, until the process waits again if it does (`leave`).
+pub fn leave(epfd: i32, set: &Set) {
+    if set.stand_in.load(Relaxed) != NONE {
+        take_down(epfd, set);
+        set.stand_in.store(TAKEN, Relaxed);
+        STAND_INS.store(1, SeqCst);
     }
 }
 
@@ -89,14 +102,17 @@ pub fn taken(set: &Set, inner: &mut Inner) {
 }
 
 fn put_up(epfd: i32, set: &Set) {
+    if control::is_restricted() {
+        return; // nobody has asked the process' filter for that
+    }
     let e = epoll_event { events: level::OUT | ONESHOT, u64: WORD };
     let up = wake::with_writable(|pipe| match desc::epoll_ctl(epfd, EPOLL_CTL_ADD, pipe, Some(e)) {
         Err(Errno(libc::EEXIST)) => desc::epoll_ctl(epfd, EPOLL_CTL_MOD, pipe, Some(e)),
         r => r,
     });
     if up.is_some_and(|r| r.is_ok()) {
-        set.stand_in.store(UP, Relaxed);
-        ANY.store(1, Relaxed);
+        set.stand_in.store(UP, SeqCst);
+        STAND_INS.store(1, SeqCst);
     }
 }
 
@@ -107,7 +123,7 @@ fn any_lies(inner: &Inner) -> bool {
 /// Whether a call on the set would tell of what lies in memory for this member, and the kernel would not.
 fn lies(inner: &Inner, m: u32) -> bool {
     let mb = inner.member(m);
-    if mb.fd < 0 || mb.ghost || mb.spent || !mb.asks_for_data() {
+    if mb.fd < 0 || mb.ghost || mb.spent || mb.events & (level::IN | level::NORMS.0) == 0 {
         return false;
     }
     let Some(s) = table::sock(mb.fd).filter(|s| s.rx_in_memory() && !s.is_linked()) else { return false };

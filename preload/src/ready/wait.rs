@@ -169,7 +169,7 @@ fn inherited(epfd: i32, set: &'static Set) {
         }
     }
     if shared {
-        expose(epfd, set);
+        expose(epfd, set, 1);
     }
 }
 

@@ -209,7 +209,7 @@ fn proved(s: &'static Sock, sock: i32) {
         return;
     }
     if s.rate_nonce.swap(0, Relaxed) != 0 && s.role.load(Relaxed) == role::SERVER {
-        let _ = net::set_rate(sock, s.rate_before.load(Relaxed));
+        server::give_rate_back(s, sock);
     }
     offer::offer_reading(s, sock);
     if !s.tx_in_memory() && !begin::awaits_payload(s) {

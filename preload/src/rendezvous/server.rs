@@ -246,10 +246,18 @@ fn may_share(s: &Sock, uid: u32) -> Result<(), Reason> {
 /// Takes an announcement back: the connection may begin anew (`next` idle), or stays on TCP (failed).
 pub fn withdraw(s: &Sock, sock: i32, why: Reason, next: u32) {
     forget(s);
-    let _ = net::set_rate(sock, s.rate_before.load(Relaxed));
+    give_rate_back(s, sock);
     s.note(why);
     later(s, if next == step::IDLE { s.ops.load(Relaxed).saturating_add(SHARED_OPS) } else { u32::MAX });
     s.step.store(next, Release);
+}
+
+/// The register that announced it is what it was, unless the program has set it since.
+pub fn give_rate_back(s: &Sock, sock: i32) {
+    let rate = s.rate_before.load(Relaxed);
+    if rate != 0 {
+        let _ = net::set_rate(sock, rate);
+    }
 }
 
 /// Threads that bring memory to a connection now.
@@ -319,8 +327,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     }
     if r.server.load(Relaxed) == setup::REFUSED {
         // The connecting side has not begun, and after this exchange it can't; or it has given up itself.
-        let rate = s.rate_before.load(Relaxed);
-        let _ = net::set_rate(sock, rate);
+        give_rate_back(s, sock);
         offer::abandon(s, Reason::PeerSilent);
         later(s, u32::MAX);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Nothing of a program lies below (vm.mmap_min_addr) or above (the canonical half).
 const FIRST: usize = 1 << 16;
-const LAST: usize = 1 << 47;
+const LAST: usize = 1 << 56;
 const PAGE: usize = 4096;
 
 /// Whether `n` values at `p` can be read. Of a long array the two ends are looked at.

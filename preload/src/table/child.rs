@@ -11,7 +11,7 @@
 use super::life::{REFS, finish, held};
 use super::{Entry, apart, homes, late, range, returning, set, take, waited};
 use crate::control;
-use crate::engine::{close, counted, inside, known, linked};
+use crate::engine::{close, counted, inside, known, linked, within};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy};
@@ -144,6 +144,7 @@ pub fn in_child() {
     waited::forget_in_child();
     inside::forget_in_child();
     counted::forget_in_child();
+    within::forget_in_child();
     late::forget_in_child();
     returning::forget_in_child();
     let Some(base) = family::base() else { return };

@@ -239,10 +239,9 @@ pub fn on_dup(old: i32, new: i32) {
             set::hold(s);
             put(new, Entry::Set(s));
         }
-        None if super::has_room(old.max(new)) && set::is_new_epoll(old) => {
+        None if super::has_room(new) => {
             // Both numbers are of one set, whichever gets the first member.
-            if let Some(s) = set::make() {
-                put(old, Entry::Set(s));
+            if let Some(s) = set::begin(old) {
                 set::hold(s);
                 put(new, Entry::Set(s));
             }

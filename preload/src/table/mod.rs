@@ -124,15 +124,35 @@ pub fn has_room(fd: i32) -> bool {
 
 /// Fills a slot; what was there (a close that nobody saw) is returned.
 pub fn put(fd: i32, e: Entry) -> Option<Entry> {
-    let p = match e {
-        Entry::Sock(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut(),
-        Entry::Set(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut().map_addr(|a| a | SET_TAG),
-    };
     let slot = TABLE.get(fd as usize)?;
     if HIGH.load(Relaxed) <= fd as u32 {
         HIGH.fetch_max(fd as u32 + 1, Relaxed);
     }
-    decode(slot.swap(p, AcqRel))
+    decode(slot.swap(encode(e), AcqRel))
+}
+
+fn encode(e: Entry) -> *mut u8 {
+    match e {
+        Entry::Sock(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut(),
+        Entry::Set(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut().map_addr(|a| a | SET_TAG),
+    }
+}
+
+/// The set of an epoll descriptor: this one, unless another thread was first with one of its own; then this one goes back.
+pub fn put_set(fd: i32, s: &'static set::Set) -> &'static set::Set {
+    let Some(slot) = TABLE.get(fd as usize) else { return s };
+    loop {
+        let now = slot.load(Acquire);
+        if let Some(Entry::Set(first)) = decode(now) {
+            set::release(s);
+            return first;
+        }
+        HIGH.fetch_max(fd as u32 + 1, Relaxed);
+        // A connection that stands there was closed, and nobody saw that.
+        if slot.compare_exchange(now, encode(Entry::Set(s)), AcqRel, Relaxed).is_ok() {
+            return s;
+        }
+    }
 }
 
 /// Empties a slot.

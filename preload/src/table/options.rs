@@ -203,13 +203,7 @@ pub fn before_get(s: &'static Sock, sock: i32, level: c_int, name: c_int) {
 /// The program's value of an int option that the kernel's socket has changed; None: ask the kernel.
 pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
     match (level, name) {
-        (SOL_SOCKET, libc::SO_ERROR) => match s.error.swap(0, Relaxed) {
-            0 if end::death_is_pending(s, fd) && end::take_death(s) => Some(libc::ECONNRESET),
-            // The kernel's own for a connection over a link is the same reset.
-            0 if s.is_linked() && end::is_death_told(s) => Some(0),
-            0 => end::error_of_death(s, fd).map(|e| e.0),
-            e => Some(end::took_left(s, e).0),
-        },
+        (SOL_SOCKET, libc::SO_ERROR) => error(s, fd),
         (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => deferred::value(s),
         (SOL_SOCKET, libc::SO_PEEK_OFF) if s.rx_in_memory() => Some(s.peek_off.load(Relaxed) as i32 - 1),
         _ if !s.has(flag::SHADOWED) => None,
@@ -217,6 +211,20 @@ pub fn get(s: &Sock, fd: i32, level: c_int, name: c_int) -> Option<i32> {
         (IPPROTO_TCP, libc::TCP_CORK) => Some(i32::from(s.has(flag::CORK))),
         (SOL_SOCKET, libc::SO_RCVLOWAT) => Some(s.low_water.load(Relaxed) as i32),
         _ => None,
+    }
+}
+
+fn error(s: &Sock, fd: i32) -> Option<i32> {
+    // Whoever asks for it first hears of the peer's death as from TCP.
+    if kernel::shows_its_end(s) {
+        kernel::look_at_kernel_for_sender(s, fd);
+    }
+    match s.error.swap(0, Relaxed) {
+        0 if end::death_is_pending(s, fd) && end::take_death(s) => Some(libc::ECONNRESET),
+        // The kernel's own for a connection over a link is the same reset.
+        0 if s.is_linked() && end::is_death_told(s) => Some(0),
+        0 => end::error_of_death(s, fd).map(|e| e.0),
+        e => Some(end::took_left(s, e).0),
     }
 }
 
@@ -283,7 +291,7 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
         SIOCATMARK if s.is_linked() => Some(Ok(i32::from(urgent::is_at_mark(s)))),
         SIOCATMARK if s.rx_in_memory() => Some(Ok(0)), // an urgent byte goes through TCP, behind what the ring holds
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
-        libc::TIOCOUTQ if s.tx_in_memory() => Some(Ok(0)),
+        libc::TIOCOUTQ if s.tx_in_memory() && (s.is_linked() || !kernel::is_behind_ring(s)) => Some(Ok(0)),
         _ => None,
     }
 }

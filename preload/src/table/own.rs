@@ -2,7 +2,7 @@
 //!
 //! Called by the hooks that close, duplicate or list descriptors.
 
-use super::{late, waited};
+use super::{late, set, waited};
 use crate::engine::rouse;
 use crate::family::process;
 use crate::sys::{self, proc};
@@ -107,6 +107,9 @@ pub fn move_own(fd: i32) {
         sys::fd::close(new);
     } else {
         rouse::off_old_number();
+    }
+    if control::wake::is_writable(new) {
+        set::take_stand_ins(fd);
     }
     // Who loaded the old number writes into what the program has there.
     sys::held::await_users(fd);

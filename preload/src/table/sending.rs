@@ -188,7 +188,7 @@ unsafe fn send_anyhow(
                     if e.0 == libc::EAGAIN {
                         note_full(s, source.done as isize, bufs.len());
                     }
-                    keep(s, fd, e);
+                    end::keep(s, fd, e);
                     return source.done as isize;
                 }
             }
@@ -302,7 +302,7 @@ pub(super) fn answer_of_end(s: &Sock, fd: i32, n: usize, flags: i32) -> Option<R
 }
 
 /// What a call of the kernel's has left in errno, if it failed. A reset is told once, whoever says it.
-pub(super) fn note_reset(s: &Sock, n: isize) -> Option<Errno> {
+pub fn note_reset(s: &Sock, n: isize) -> Option<Errno> {
     let told = (n < 0).then(errno);
     if told == Some(Errno(libc::ECONNRESET)) {
         end::take_death(s);
@@ -397,13 +397,6 @@ fn a_part(
         Err(Errno(libc::EAGAIN)) if interrupted => Ok(Part::Ends(0)),
         Err(Errno(libc::EAGAIN)) if is_timed => wait::for_kernel_room(s, fd, timer).map(|()| Part::GoesOn(0)),
         Err(e) => Err(e),
-    }
-}
-
-/// What ends a call that has sent something: TCP keeps it for the next one.
-fn keep(s: &Sock, fd: i32, e: Errno) {
-    if !matches!(e.0, libc::EAGAIN | libc::EINTR) && !end::is_behind_death(s, fd, e) {
-        let _ = s.error.compare_exchange(0, e.0 as u32, Relaxed, Relaxed);
     }
 }
 

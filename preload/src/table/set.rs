@@ -4,6 +4,7 @@
 
 use super::{CAP, Entry, get, range, torn, waited};
 use super::members::Inner;
+use crate::control;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
 use crate::sys::{self, free_list, mem, thread};
@@ -18,7 +19,8 @@ pub struct Set {
     refs: AtomicU32,
     /// A hooked wait was seen.
     pub waited: AtomicU32,
-    /// Somebody waits for the set itself (nested epoll, poll on it): the kernel must see everything.
+    /// Not 0: somebody waits for the set itself (nested epoll, poll on it): the kernel must see everything. [`EDGES_ALONE`]: sets with
+    /// EPOLLET alone.
     pub nested: AtomicU32,
     /// Whether something stands in the kernel's set for what lies in memory (`ready::stand_in`).
     pub stand_in: AtomicU32,
@@ -60,6 +62,9 @@ pub struct Set {
 unsafe impl Sync for Set {}
 
 static ALL: AtomicPtr<Set> = AtomicPtr::new(std::ptr::null_mut());
+
+/// In [`Set::nested`].
+pub const EDGES_ALONE: u32 = 2;
 
 /// A locked set.
 pub struct Locked<'a> {
@@ -141,6 +146,14 @@ pub fn is_new_epoll(fd: i32) -> bool {
     MADE.get(fd as usize / 8).is_some_and(noted) && sys::fd::is_epoll(fd)
 }
 
+/// The set of an epoll descriptor that has none: before its first member as well, for who waits in it then is to be seen. None: no epoll
+/// descriptor, no memory, beyond the table, or nothing may be asked of the kernel.
+#[cold]
+pub fn begin(fd: i32) -> Option<&'static Set> {
+    let is_new = super::has_room(fd) && !control::is_restricted() && is_new_epoll(fd);
+    is_new.then(make)?.map(|s| super::put_set(fd, s))
+}
+
 /// Another descriptor for the set.
 pub fn hold(s: &Set) {
     s.refs.fetch_add(1, AcqRel);
@@ -189,7 +202,7 @@ pub fn forget_fd(fd: i32, sets: impl Iterator<Item = &'static Set>, twin_of: imp
                 None => {
                     // Ghosts would stay; and between here and the close another thread could get an event.
                     let is_early = word.is_some() && !elsewhere && !thread::is_only();
-                    if (is_early || i.member(m).ghost && elsewhere) && let Some(at) = s.number() {
+                    if s.is_own() && (is_early || i.member(m).ghost && elsewhere) && let Some(at) = s.number() {
                         let _ = sys::fd::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, None);
                     }
                     i.drop_member(m);
@@ -211,7 +224,7 @@ pub fn forget_fd(fd: i32, sets: impl Iterator<Item = &'static Set>, twin_of: imp
 fn give_back(s: &'static Set, i: &mut Inner, m: u32) {
     let mb = *i.member(m);
     let own = if mb.spent { libc::EPOLLONESHOT as u32 } else { mb.events };
-    if mb.kernel == own {
+    if mb.kernel == own || !s.is_own() {
         return;
     }
     let e = libc::epoll_event { events: own, u64: mb.data };
@@ -237,10 +250,30 @@ pub fn retire() {
     }
 }
 
+/// 1: there may be sets in which something stands in for what lies in memory (`ready::stand_in`).
+pub static STAND_INS: AtomicU32 = AtomicU32::new(0);
+
+/// [`Set::stand_in`]: nothing stands, it has to be put up again, it stands.
+pub const NO_STAND_IN: u32 = 0;
+pub const STAND_IN_TAKEN: u32 = 1;
+pub const STAND_IN_UP: u32 = 2;
+
+/// What stands in has this number, which is about to be another file's: the kernel would know its registrations by nothing else.
+pub fn take_stand_ins(number: i32) {
+    for s in all().filter(|s| s.stand_in.load(Relaxed) != NO_STAND_IN) {
+        if let Some(at) = s.number() {
+            let _ = sys::fd::epoll_ctl(at, libc::EPOLL_CTL_DEL, number, None);
+        }
+        s.stand_in.store(STAND_IN_TAKEN, Relaxed);
+        STAND_INS.store(1, SeqCst);
+    }
+}
+
 /// In a forked child the sets are shared with the parent through the kernel: their waiters are the
-/// parent's.
+/// parent's, and what stands in them.
 pub fn forget_in_child() {
     for s in all() {
+        let _ = s.stand_in.compare_exchange(STAND_IN_UP, STAND_IN_TAKEN, Relaxed, Relaxed);
         s.waiter.store(0, Relaxed);
         s.sleepers.store(0, Relaxed);
         s.alone.store(0, Relaxed);
@@ -273,6 +306,11 @@ impl Set {
         if let Some(word) = word {
             self.buried.store(inner.buried.add(word), Release); // pairs with the Acquire before a thread asks the kernel
         }
+    }
+
+    /// Whether this process has made it or waited in it. What the kernel has of another one is a relative's, which may have changed it since the fork.
+    fn is_own(&self) -> bool {
+        self.user.load(Relaxed) == process::index()
     }
 
     /// How many numbers it has.

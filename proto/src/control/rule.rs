@@ -52,9 +52,10 @@ impl Rule {
             .unwrap_or(&[])
     }
 
-    /// Sets the pattern; false if it is too long or has a NUL, and then nothing is changed.
+    /// Sets the pattern; false if it is too long or has what no name of a program has here (a control character, `/`, `;`), and then
+    /// nothing is changed.
     pub fn set_pattern(&mut self, pattern: &[u8]) -> bool {
-        if pattern.len() >= PROGRAM_LEN || pattern.contains(&0) {
+        if pattern.len() >= PROGRAM_LEN || pattern.iter().any(|b| b.is_ascii_control() || b"/;".contains(b)) {
             return false;
         }
         self.program = [0; PROGRAM_LEN];

@@ -67,7 +67,7 @@ impl Shake {
         let first = accept.first_contact();
         let result = self.with(|all, this| {
             this.may_enter(all).map_err(|code| (code, false))?;
-            let place = if first { None } else { Some(all.join_named(accept, this.host)?) };
+            let place = if first { None } else { Some(all.join_named(accept, this.host, this.is_ours())?) };
             let end = this.enter(all, place, Role::Client).map_err(|code| (code, false))?;
             if first {
                 this.receive_from(all, &accept.endpoint).map_err(|code| (code, false))?;

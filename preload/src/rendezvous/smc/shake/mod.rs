@@ -366,8 +366,11 @@ impl Shake {
             Some(Outcome::Fail(Failure::Timeout)) if self.received == 0 && self.is_ours() && self.drained.is_none() => {
                 self.go_on_without();
             }
-            // TCP has ended: it shows the program how.
-            Some(Outcome::Fail(Failure::Closed)) => self.fall_back(Reason::PeerSilent),
+            // TCP has ended: it shows the program how. A Confirm may have been lost with it.
+            Some(Outcome::Fail(Failure::Closed)) => {
+                self.keep_ring_back();
+                self.fall_back(Reason::PeerSilent);
+            }
             Some(Outcome::Fail(why)) => {
                 log::warn!(target: "smcr::link", why = ?why, "the SMC handshake broke; the connection is reset");
                 self.keep_ring_back();
