@@ -23,7 +23,7 @@ pub struct Baseline {
     boot: String,
     /// Names of the counters, in their order in `processes`.
     names: Vec<String>,
-    /// "PID:START" as the process sees itself, and its counters.
+    /// "FAMILY:PID:START", the last two as the process sees itself, and its counters: an exec in place begins another family.
     processes: BTreeMap<String, Vec<u64>>,
     /// Connections that ended on TCP, by the reason's number.
     #[serde(default)]
@@ -103,23 +103,45 @@ impl Baseline {
     pub fn subtract(&self, processes: &mut [ProcessTotals], known: &BTreeSet<(u32, u64)>) {
         let known: BTreeSet<String> = known.iter().map(|(pid, start)| name(*pid, *start)).collect();
         for process in processes {
-            self.take_off(process, &key(process));
+            if let Some(key) = self.key_of(process) {
+                self.take_off(process, &key);
+            }
             if process.is_of_the_gone {
                 // What a process has counted that was there at the reset is here, once its record is given to another.
                 let family = process.family;
-                let gone = self.families.iter().filter(|(key, id)| **id == family && !known.contains(*key));
+                let gone = self.families.iter().filter(|(key, id)| **id == family && !known.contains(of_process(key)));
                 gone.for_each(|(key, _)| self.take_off(process, key));
             }
             process.ended.retain(|_, n| *n > 0);
         }
     }
 
+    /// What the process was at the reset: that in its family, or the one that has gone apart from another since, with all that it had.
+    fn key_of(&self, process: &ProcessTotals) -> Option<String> {
+        let own = key(process);
+        if self.processes.contains_key(&own) {
+            return Some(own);
+        }
+        let name = name(process.own_pid, process.start);
+        let has_no_more = |old: &[u64]| {
+            let counts = COUNTERS.iter().enumerate().filter(|(i, _)| !is_gauge(*i));
+            counts.map(|(i, (name, _))| (i, self.before(old, name))).all(|(i, before)| before <= process.counters[i])
+        };
+        let same = self.processes.iter().filter(|(key, _)| of_process(key) == name);
+        same.filter(|(_, old)| has_no_more(old)).map(|(key, _)| key.clone()).next()
+    }
+
+    /// The counter of this name among those of a process at the reset.
+    fn before(&self, old: &[u64], name: &str) -> u64 {
+        let at = self.names.iter().position(|n| n == name);
+        at.and_then(|at| old.get(at)).copied().unwrap_or(0)
+    }
+
     /// Takes off what the process with this key had at the reset.
     fn take_off(&self, from: &mut ProcessTotals, key: &str) {
         let Some(old) = self.processes.get(key) else { return };
         for (i, (name, _)) in COUNTERS.iter().enumerate() {
-            let at = self.names.iter().position(|n| n == name);
-            let before = at.and_then(|at| old.get(at)).copied().unwrap_or(0);
+            let before = self.before(old, name);
             if let Some(now) = from.counters.get_mut(i).filter(|_| !is_gauge(i)) {
                 *now = now.saturating_sub(before);
             }
@@ -133,7 +155,12 @@ impl Baseline {
 }
 
 fn key(process: &ProcessTotals) -> String {
-    name(process.own_pid, process.start)
+    format!("{}:{}", process.family, name(process.own_pid, process.start))
+}
+
+/// "PID:START" of a key.
+fn of_process(key: &str) -> &str {
+    key.split_once(':').map_or(key, |(_, name)| name)
 }
 
 fn name(pid: u32, start: u64) -> String {
@@ -201,6 +228,17 @@ mod tests {
         assert_eq!(now[0].counters[Counter::Tracked as usize], 2);
         assert_eq!(now[1].counters[Counter::Sockets as usize], 7);
         assert_eq!((now[0].ended[&2], now[1].ended[&2]), (5, 7));
+    }
+
+    /// One that has exec'd in place begins at 0, beside the record of the program before perhaps; one that has gone apart has all that it had.
+    #[test]
+    fn a_process_is_known_by_its_family() {
+        let baseline = Baseline::now(&[process(1, 1000, 0), process(2, 10, 0)]);
+        let mut now = [process(1, 500, 0), process(1, 1003, 0), process(2, 14, 0)];
+        (now[0].family, now[2].family) = (7, 8);
+        let known = known(&now);
+        baseline.subtract(&mut now, &known);
+        assert_eq!(now.each_ref().map(|p| p.counters[Counter::Sockets as usize]), [500, 3, 4]);
     }
 
     #[test]

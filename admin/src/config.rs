@@ -216,8 +216,13 @@ impl Editor {
         });
     }
 
+    /// Rules that stay keep what is written at them.
     fn set_rules(&mut self, text: &str) {
         let mut tables = ArrayOfTables::new();
+        let mut before: Vec<Table> = match self.0.get(RULE).and_then(Item::as_array_of_tables) {
+            Some(tables) => tables.iter().cloned().collect(),
+            None => Vec::new(),
+        };
         for rule in text
             .split(';')
             .map(str::trim)
@@ -231,7 +236,8 @@ impl Editor {
                 };
                 table.insert(key, value);
             }
-            tables.push(table);
+            let same = before.iter().position(|old| bare(old) == bare(&table));
+            tables.push(same.map_or(table, |at| copy(&before.remove(at))));
         }
         if tables.is_empty() {
             self.0
@@ -255,6 +261,26 @@ impl Editor {
             }
         }
     }
+}
+
+/// What a rule says, without what is written at it.
+fn bare(rule: &Table) -> Vec<(String, String)> {
+    let bare = |item: &Item| item.as_value().map(|v| v.clone().decorated("", "").to_string());
+    let mut all: Vec<_> = rule.iter().map(|(key, item)| (key.to_string(), bare(item).unwrap_or_default())).collect();
+    all.sort();
+    all
+}
+
+/// A rule with what is written at it, that stands wherever it is put.
+fn copy(rule: &Table) -> Table {
+    let mut copy = Table::new();
+    *copy.decor_mut() = rule.decor().clone();
+    for (name, item) in rule {
+        if let Some(key) = rule.key(name) {
+            copy.insert_formatted(key, item.clone());
+        }
+    }
+    copy
 }
 
 impl std::fmt::Display for Editor {
@@ -326,6 +352,22 @@ mod tests {
             error.starts_with("line 1: ") && !error.contains('\n'),
             "{error}"
         );
+    }
+
+    #[test]
+    fn comments_at_rules_stay() {
+        let text = "# first\n[[rule]]\nuse = \"tcp\" # why\nport = 9\n\n# second\n[[rule]]\n# who\nprogram = \"a*\"\nuse = \"smcr\"\n";
+        let (nine, a) = ("use=tcp port=9", "use=smcr program=a*");
+        for rules in [format!("{nine}; {a}"), format!("{a}; {nine}"), format!("use=tcp uid=1; {nine}; {a}"), format!("{a}; use=tcp uid=1; {nine}")] {
+            let mut editor = Editor::new(text).unwrap();
+            editor.set(Attribute::Rules, &rules);
+            let new = editor.to_string();
+            let sorted = |rules: &str| rules.split("; ").map(|r| { let mut w: Vec<_> = r.split(' ').collect(); w.sort(); w.join(" ") }).collect::<Vec<_>>();
+            assert_eq!(sorted(&parse(&new).unwrap().values().show(Attribute::Rules).to_string()), sorted(&rules), "{new}");
+            for comment in ["# first\n[[rule]]", "# why", "# second\n[[rule]]", "# who"] {
+                assert!(new.contains(comment), "{new}");
+            }
+        }
     }
 
     #[test]

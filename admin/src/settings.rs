@@ -75,9 +75,11 @@ impl Settings {
     }
 
     /// A list that a command adds to or takes from. It is written into the page and into the file as a whole, so where they
-    /// differ (after `--runtime`, or an edit by hand) one would go over the other: nothing is changed then.
-    fn list<T: PartialEq>(&self, of: Attribute, get: impl Fn(&Policy) -> T) -> anyhow::Result<T> {
-        let list = get(self.layer()?.values());
+    /// differ (after `--runtime`, or an edit by hand) one would go over the other: nothing is changed then. A user's first one begins
+    /// with the host's, which `list` has shown.
+    fn list<T: PartialEq>(&self, places: &Places, of: Attribute, get: impl Fn(&Policy) -> T) -> anyhow::Result<T> {
+        let layer = self.layer()?;
+        let list = get(layer.values());
         if !self.runtime && get(config::load(&self.file, drop)?.values()) != list {
             bail!(
                 "{} is another list in {} than the one that holds; smcrctl config apply loads the file's, --runtime changes the \
@@ -85,6 +87,13 @@ impl Settings {
                 of.name(),
                 self.file.display()
             );
+        }
+        if self.owner == Owner::User && !layer.sets(of) {
+            let host = Effective::read(places).host;
+            if host.sets(of) {
+                out::note(&format!("note: the user's {} begins with the host's, which it hides from now on", of.name()));
+                return Ok(get(host.values()));
+            }
         }
         Ok(list)
     }
@@ -281,7 +290,7 @@ pub fn port_range(places: &Places, command: &PortRange) -> anyhow::Result<()> {
         PortRange::Del { ports, scope } => (ports, *scope, ports::del),
     };
     let settings = Settings::open(places, scope)?;
-    let old = settings.list(name, |p| p.ports)?;
+    let old = settings.list(places, name, |p| p.ports)?;
     let values = Policy {
         ports: change(&old, ports)?,
         ..Policy::default()
@@ -309,7 +318,7 @@ pub fn rule(places: &Places, command: &Rules) -> anyhow::Result<()> {
         Rules::Add { scope, .. } | Rules::Del { scope, .. } => *scope,
     };
     let settings = Settings::open(places, scope)?;
-    let old: RuleList = settings.list(name, |p| p.rules)?;
+    let old: RuleList = settings.list(places, name, |p| p.rules)?;
     let mut rules: Vec<String> = old.iter().map(ToString::to_string).collect();
     match command {
         Rules::Add { words, at, .. } => add_rule(&mut rules, &words.join(" "), *at)?,
@@ -356,7 +365,7 @@ pub fn ueid(places: &Places, command: &Ueid) -> anyhow::Result<()> {
         Ueid::Add { scope, .. } | Ueid::Del { scope, .. } | Ueid::Flush { scope } => *scope,
     };
     let settings = Settings::open(places, scope)?;
-    let old = || settings.list(name, |p| p.ueids.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let old = || settings.list(places, name, |p| p.ueids.iter().map(ToString::to_string).collect::<Vec<_>>());
     let mut eids = Vec::new();
     match command {
         Ueid::Add { eid, .. } => {

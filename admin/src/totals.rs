@@ -50,8 +50,10 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
         }
         for process in &family.page.processes {
             let holder = family.holder(process.index);
+            // The record has the name of the thread that made the first socket.
+            let name = holder.map_or(&process.name, |h| &h.name);
             if who.pid.is_some_and(|p| holder.is_none_or(|h| h.pid != p))
-                || !matches_program(who, &process.name)
+                || !matches_program(who, name) && !matches_program(who, &process.name)
             {
                 continue;
             }
@@ -73,7 +75,7 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
                 uid: holder.map(|h| h.uid),
                 own_pid: process.pid,
                 start: process.start,
-                name: process.name.clone(),
+                name: name.clone(),
                 version: process.version(),
                 enabled: process.enabled,
                 counters,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
+use smcr_proto::page::State;
 
 use super::Measured;
 use crate::cli::{Node, Who};
@@ -28,6 +29,8 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const MOST_TIMES: usize = 4_000_000;
 /// How long a silent connection is watched.
 const WATCH: Duration = Duration::from_millis(200);
+/// The same as long as a handshake is on its way, which declines by itself after 6 s.
+const HANDSHAKE: Duration = Duration::from_secs(8);
 
 pub fn run(node: &Node) -> anyhow::Result<()> {
     match node {
@@ -204,9 +207,15 @@ fn send_stream(stream: &mut TcpStream, size: u32, time: Duration) -> io::Result<
 
 fn probe(to: SocketAddr) -> anyhow::Result<()> {
     let stream = TcpStream::connect(to).with_context(|| format!("no connection to {to}"))?;
-    thread::sleep(WATCH);
-    let said = own_connection(&stream).map_or(Value::Null, |c| sock::as_json(&c));
-    out::print(&format!("{said}\n"))
+    let until = Instant::now() + HANDSHAKE;
+    loop {
+        thread::sleep(WATCH);
+        let said = own_connection(&stream).map_or(Value::Null, |c| sock::as_json(&c));
+        let is_on_its_way = said["state"] == State::Negotiating.label() && said["mode"] != "tcp";
+        if !is_on_its_way || Instant::now() > until {
+            return out::print(&format!("{said}\n"));
+        }
+    }
 }
 
 /// What the library in this process shows of a connection of ours.

@@ -99,7 +99,8 @@ impl Slot {
     fn is_to_ask(&self) -> bool {
         let all_read = self.rx_dir().tail.load(Acquire) == self.rx_dir().head.load(Relaxed);
         let is_open = matches!(self.late, Late::Held | Late::Doubted { .. });
-        is_open && self.conn.as_ref().is_some_and(|c| all_read || !c.peer_is_blocked())
+        // A libsmcr does not always say that it is blocked: a write with immediate data has no flags.
+        is_open && self.conn.as_ref().is_some_and(|c| all_read || !self.ours && !c.peer_is_blocked())
     }
 
     /// An answer has come, or will not (`is_answer`). True: it may be time to ask again.

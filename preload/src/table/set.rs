@@ -308,9 +308,10 @@ impl Set {
         }
     }
 
-    /// Whether this process has made it or waited in it. What the kernel has of another one is a relative's, which may have changed it since the fork.
+    /// Whether this process has made it (before its first socket perhaps, when it has no record) or waited in it. What the kernel has of
+    /// another one is a relative's, which may have changed it since the fork.
     fn is_own(&self) -> bool {
-        self.user.load(Relaxed) == process::index()
+        [process::index(), u32::MAX].contains(&self.user.load(Relaxed))
     }
 
     /// How many numbers it has.
