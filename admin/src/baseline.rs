@@ -28,9 +28,6 @@ pub struct Baseline {
     /// Connections that ended on TCP, by the reason's number.
     #[serde(default)]
     ended: BTreeMap<String, BTreeMap<u32, u64>>,
-    /// The families of the processes.
-    #[serde(default)]
-    families: BTreeMap<String, u64>,
 }
 
 impl Baseline {
@@ -48,7 +45,6 @@ impl Baseline {
                 .iter()
                 .map(|p| (key(p), p.ended.clone()))
                 .collect(),
-            families: processes.iter().map(|p| (key(p), p.family)).collect(),
         }
     }
 
@@ -94,9 +90,6 @@ impl Baseline {
         for (key, ended) in old.ended {
             self.ended.entry(key).or_insert(ended);
         }
-        for (key, family) in old.families {
-            self.families.entry(key).or_insert(family);
-        }
     }
 
     /// Takes off what was there at the reset. Gauges stay as they are. `known`: every process that has a record.
@@ -108,8 +101,9 @@ impl Baseline {
             }
             if process.is_of_the_gone {
                 // What a process has counted that was there at the reset is here, once its record is given to another.
-                let family = process.family;
-                let gone = self.families.iter().filter(|(key, id)| **id == family && !known.contains(of_process(key)));
+                let family = process.family.to_string();
+                let parts = self.processes.keys().filter_map(|key| Some((key, key.split_once(':')?)));
+                let gone = parts.filter(|(_, (id, name))| *id == family && !known.contains(*name));
                 gone.for_each(|(key, _)| self.take_off(process, key));
             }
             process.ended.retain(|_, n| *n > 0);

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
+use smcr_proto::page::State;
 
 use crate::cli::BenchArgs;
 use crate::fail::usage;
@@ -232,6 +233,11 @@ pub fn probe(to: SocketAddr) -> anyhow::Result<serde_json::Value> {
     let library: PathBuf = library::find()?;
     let line = answer(node("probe", Some(&library))?.arg(to.to_string()))?;
     serde_json::from_str(&line).context("the probing process printed no result")
+}
+
+/// Whether a connection as `sock --json` shows it is on its way to a link, by a handshake that has not ended.
+pub fn is_in_handshake(said: &serde_json::Value) -> bool {
+    said["state"] == State::Negotiating.label() && said["mode"] != "tcp"
 }
 
 /// Tells on a terminal what is going on; each text takes the place of the last.

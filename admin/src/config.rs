@@ -219,10 +219,8 @@ impl Editor {
     /// Rules that stay keep what is written at them.
     fn set_rules(&mut self, text: &str) {
         let mut tables = ArrayOfTables::new();
-        let mut before: Vec<Table> = match self.0.get(RULE).and_then(Item::as_array_of_tables) {
-            Some(tables) => tables.iter().cloned().collect(),
-            None => Vec::new(),
-        };
+        let before = self.0.get(RULE).and_then(Item::as_array_of_tables);
+        let mut before: Vec<Table> = before.into_iter().flatten().cloned().collect();
         for rule in text
             .split(';')
             .map(str::trim)

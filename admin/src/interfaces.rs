@@ -30,6 +30,8 @@ pub fn resolve_present(list: &str, mut absent: impl FnMut(anyhow::Error)) -> any
     }
     let known = addresses()?;
     let mut items = Vec::new();
+    // What the list covers already it needs not once more.
+    let mut covered: Vec<Prefix> = list.split(',').filter_map(|item| text::prefix(item.trim()).ok()).collect();
     for item in list.split(',').map(str::trim) {
         if !is_name(item) {
             items.push(item.to_string());
@@ -45,11 +47,9 @@ pub fn resolve_present(list: &str, mut absent: impl FnMut(anyhow::Error)) -> any
                 names.join(", ")
             ));
         }
-        // What the list covers already it needs not once more.
-        let covers = |item: &String, a: &IpAddr| text::prefix(item).is_ok_and(|p| p.contains(*a));
-        let literal: Vec<String> = list.split(',').map(|i| i.trim().to_string()).filter(|i| !is_name(i)).collect();
         for a in own {
-            if !literal.iter().chain(&items).any(|i| covers(i, a)) {
+            if !covered.iter().any(|p| p.contains(*a)) {
+                covered.push(Prefix::host(*a));
                 items.push(Prefix::host(*a).to_string());
             }
         }

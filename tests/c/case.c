@@ -179,6 +179,13 @@ long long cpu_ns(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+int so_error(int fd) {
+    int e = -1;
+    socklen_t l = sizeof e;
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
+    return e;
+}
+
 /* Longer than an acknowledgement is usually delayed. */
 void settle(void) {
     struct timespec t = {0, 60 * 1000 * 1000};

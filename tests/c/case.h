@@ -82,6 +82,7 @@ void meet(void);
 void meet_settled(void); /* and then long enough for what was sent before to arrive */
 int placed(int fd, int at); /* under that number, and no other */
 long long cpu_ns(void); /* of this thread, until now */
+int so_error(int fd); /* SO_ERROR, which is told once */
 void settle(void);
 void tell(char c);
 char hear(void); /* 0 when the other end is gone */

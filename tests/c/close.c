@@ -6,13 +6,6 @@ static char buf[64 * KIB];
 static volatile sig_atomic_t pipes;
 static void on_pipe(int s) { pipes++; }
 
-static int so_error(int fd) {
-    int e = -1;
-    socklen_t l = sizeof e;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
-    return e;
-}
-
 /* Everything that can be asked of an end whose peer is gone. */
 static void autopsy(int fd) {
     say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));

@@ -16,13 +16,6 @@ static int sock(int nonblock) {
     to = there();
     return MUST(socket(AF_INET, SOCK_STREAM | (nonblock ? SOCK_NONBLOCK : 0), 0));
 }
-static int so_error(int fd) {
-    int e = -1;
-    socklen_t n = sizeof e;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &n));
-    return e;
-}
-
 /* ---- connect, where the listener's queue is full: the kernel drops the SYN and sends it again a second later ---- */
 
 static int the_fd, first;

@@ -84,11 +84,6 @@ static void *reads(void *p) {
     }
 }
 
-static int set_of(uint32_t asks) {
-    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
-    MUST(ctl(ep, ADD, the_fd, asks, 0));
-    return ep;
-}
 static void crowd(int form) {
     static struct hand hands[2 * HANDS];
     the_fd = conn();
@@ -96,12 +91,12 @@ static void crowd(int form) {
     memset(sums, 0, sizeof sums);
     writers_left = HANDS;
     for (int out = 0; out < 2; out++)
-        the_set[out] = set_of(out ? EPOLLOUT : EPOLLIN);
+        the_set[out] = set_of(the_fd, out ? EPOLLOUT : EPOLLIN);
     meet();
     for (int i = 0; i < 2 * HANDS; i++) {
         uint32_t asks = i < HANDS ? EPOLLIN : EPOLLOUT;
         hands[i] = (struct hand){.which = i % HANDS, .form = form, .asks = asks};
-        hands[i].set = form == SHARED ? the_set[i >= HANDS] : set_of(asks | (form == EDGE ? EPOLLET : 0));
+        hands[i].set = form == SHARED ? the_set[i >= HANDS] : set_of(the_fd, asks | (form == EDGE ? EPOLLET : 0));
         MUST(-pthread_create(&hands[i].thread, NULL, i < HANDS ? reads : writes, &hands[i]));
     }
     long all = 0, good = 1;

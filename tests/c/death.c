@@ -242,12 +242,6 @@ static void *kill_later(void *p) {
     MUST(kill(*(pid_t *)p, SIGKILL));
     return NULL;
 }
-static int error_of(int fd) {
-    int e = -1;
-    socklen_t l = sizeof e;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
-    return e;
-}
 static void waiting(int kind) {
     int fd = conn();
     pid_t pid = hear_pid();
@@ -272,7 +266,7 @@ static void waiting(int kind) {
         if (kind == 4)
             R(recv(fd, buf, 100, 0));
         else if (kind == 5)
-            say("%s", err_name(error_of(fd)));
+            say("%s", err_name(so_error(fd)));
         else if (kind == 6)
             say("%s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 1000)));
         n = send(fd, big, 64 * MIB, MSG_NOSIGNAL);
@@ -312,7 +306,8 @@ static void exit_unread_b(void) {
     settle();
     _exit(0);
 }
-static void exit_unread_a(void) {
+/* The other end is gone, and has not read what was sent to it. */
+static int exited_unread(void) {
     int fd = conn();
     put(fd, "never read", 10);
     meet();
@@ -320,6 +315,10 @@ static void exit_unread_a(void) {
     }
     settle();
     say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
+    return fd;
+}
+static void exit_unread_a(void) {
+    int fd = exited_unread();
     R(recv(fd, buf, 60000, 0));
     R(recv(fd, buf, 60000, 0));
 }
@@ -335,15 +334,8 @@ static void exit_half_unread_b(void) {
     _exit(0);
 }
 static void exit_half_unread_a(void) {
-    int fd = conn(), error = 0;
-    put(fd, "never read", 10);
-    meet();
-    while (hear() != 0) {
-    }
-    settle();
-    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 2000)));
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}));
-    say("%s", err_name(error));
+    int fd = exited_unread();
+    say("%s", err_name(so_error(fd)));
     R(send(fd, buf, 100, MSG_NOSIGNAL));
     R(recv(fd, buf, 60000, 0));
     R(recv(fd, buf, 60000, 0));
@@ -353,13 +345,12 @@ static void exit_half_unread_a(void) {
 static void nothing_read(int fd) { (void)fd; }
 static void error_first_b(void) { mortal(nothing_read); }
 static void error_first_a(void) {
-    int fd = conn(), error = 0;
+    int fd = conn();
     put(fd, buf, 1000);
     settle();
     kill_peer();
     settle();
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}));
-    say("%s", err_name(error));
+    say("%s", err_name(so_error(fd)));
     R(recv(fd, buf, 60000, 0));
 }
 

@@ -65,10 +65,7 @@ static void busy_a(void) {
             R(send(fd, buf, 1, MSG_NOSIGNAL));
         } else {
             say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
-            int e = -1;
-            socklen_t l = sizeof e;
-            MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
-            say("SO_ERROR %s", err_name(e));
+            say("SO_ERROR %s", err_name(so_error(fd)));
         }
         say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
         R(recv(fd, buf, 100, 0));

@@ -4,26 +4,41 @@
 
 static char buf[64 * KIB];
 
-static int set_of(int fd, uint32_t ev) {
-    int ep = MUST(epoll_create1(0));
-    MUST(ctl(ep, ADD, fd, ev, 1));
-    return ep;
+/* A connection in memory and a set of it that was waited in; then something lies there. */
+struct lying {
+    int fd, inner;
+};
+static struct lying lies(uint32_t ev) {
+    int fd = conn(), inner = set_of(fd, ev);
+    look(inner, 20);
+    meet();
+    meet_settled();
+    return (struct lying){fd, inner};
+}
+
+/* The same, but the set comes when it lies there. */
+static struct lying alone(uint32_t ev) {
+    int fd = conn();
+    meet();
+    meet_settled();
+    return (struct lying){fd, set_of(fd, ev)};
+}
+
+/* What comes behind that is told to the outer set as ever. */
+static void goes_on(int outer, int fd) {
+    for (int i = 0; i < 2; i++) {
+        meet();
+        meet_settled();
+        look(outer, 1000);
+        R(recv(fd, buf, 100, 0));
+    }
 }
 
 /* ---- what is there already: for poll, and for another set; behind the one before, something new ---- */
 
 static void there(int waited, uint32_t ev, int by_poll) {
-    int fd = conn(), inner = -1, outer = -1;
-    if (waited) {
-        inner = set_of(fd, ev);
-        look(inner, 20);
-    }
-    meet();
-    meet_settled();
-    if (!waited)
-        inner = set_of(fd, ev);
-    if (!by_poll)
-        outer = set_of(inner, EPOLLIN);
+    struct lying l = waited ? lies(ev) : alone(ev);
+    int fd = l.fd, inner = l.inner, outer = by_poll ? -1 : set_of(inner, EPOLLIN);
     for (int i = 0; i < 2; i++) {
         if (by_poll)
             say("%s", poll_text(events(inner, POLLIN, 3000)));
@@ -56,10 +71,8 @@ static void waited_edge_a(void) { there(1, EPOLLIN | EPOLLET, 0); }
 /* ---- a set in which nobody has waited yet, by looks without time ---- */
 
 static void at_once_a(void) {
-    int fd = conn();
-    meet();
-    meet_settled();
-    int inner = set_of(fd, EPOLLIN);
+    struct lying l = alone(EPOLLIN);
+    int fd = l.fd, inner = l.inner;
     fd_set r;
     FD_ZERO(&r);
     FD_SET(inner, &r);
@@ -80,10 +93,8 @@ static void at_once_a(void) {
 /* ---- what is there is left there, and the interest in it changes ---- */
 
 static void lingers(uint32_t ev) {
-    int fd = conn(), inner = set_of(fd, ev);
-    look(inner, 20);
-    meet();
-    meet_settled();
+    struct lying l = lies(ev);
+    int fd = l.fd, inner = l.inner;
     int outer = set_of(inner, EPOLLIN);
     for (int i = 0; i < 2; i++) {
         look(outer, 1000);
@@ -121,31 +132,22 @@ static void lingers_once_a(void) { lingers(EPOLLIN | EPOLLONESHOT); }
 /* ---- interest that begins in a set that nobody has waited in ---- */
 
 static void begins_a(void) {
-    int fd = conn();
-    meet();
-    meet_settled();
-    int inner = set_of(fd, EPOLLOUT), outer = set_of(inner, EPOLLIN);
+    struct lying l = alone(EPOLLOUT);
+    int fd = l.fd, inner = l.inner, outer = set_of(inner, EPOLLIN);
     MUST(ctl(inner, MOD, fd, 0, 1));
     look(outer, 20);
     MUST(ctl(inner, MOD, fd, EPOLLIN, 1));
     look(outer, 3000);
     R(recv(fd, buf, 100, 0));
     look(outer, 20);
-    for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
-        look(outer, 1000);
-        R(recv(fd, buf, 100, 0));
-    }
+    goes_on(outer, fd);
 }
 
 /* ---- interest in urgent bytes alone ---- */
 
 static void urgent_a(void) {
-    int fd = conn(), inner = set_of(fd, EPOLLIN);
-    look(inner, 20);
-    meet();
-    meet_settled();
+    struct lying l = lies(EPOLLIN);
+    int fd = l.fd, inner = l.inner;
     int outer = set_of(inner, EPOLLIN);
     look(outer, 1000);
     MUST(ctl(inner, MOD, fd, EPOLLPRI | EPOLLRDHUP, 1));
@@ -155,21 +157,14 @@ static void urgent_a(void) {
     }
     R(recv(fd, buf, 100, 0));
     MUST(ctl(inner, MOD, fd, EPOLLIN, 1));
-    for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
-        look(outer, 1000);
-        R(recv(fd, buf, 100, 0));
-    }
+    goes_on(outer, fd);
 }
 
 /* ---- a set around it that tells of edges alone, while something is left ---- */
 
 static void outer_edge_a(void) {
-    int fd = conn(), inner = set_of(fd, EPOLLIN);
-    look(inner, 20);
-    meet();
-    meet_settled();
+    struct lying l = lies(EPOLLIN);
+    int fd = l.fd, inner = l.inner;
     int outer = set_of(inner, EPOLLIN | EPOLLET);
     look(outer, 1000);
     for (int i = 0; i < 3; i++) {
@@ -183,21 +178,14 @@ static void outer_edge_a(void) {
     }
     R(recv(fd, buf, 100, 0));
     look(outer, 20);
-    for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
-        look(outer, 1000);
-        R(recv(fd, buf, 100, 0));
-    }
+    goes_on(outer, fd);
 }
 
 /* ---- a child waits in the set of its parent ---- */
 
 static void child_a(void) {
-    int fd = conn(), inner = set_of(fd, EPOLLIN);
-    look(inner, 20);
-    meet();
-    meet_settled();
+    struct lying l = lies(EPOLLIN);
+    int fd = l.fd, inner = l.inner;
     for (int i = 0; i < 3; i++) {
         pid_t child = MUST(fork());
         if (child == 0) {

@@ -5,12 +5,6 @@
 
 static char buf[64 * KIB];
 
-static int set_of(int fd, uint32_t ev) {
-    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
-    MUST(ctl(ep, ADD, fd, ev, fd));
-    return ep;
-}
-
 /* Threads that wait, each in its set, and count. */
 enum { WAITERS = 4 };
 static int told;

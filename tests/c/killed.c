@@ -31,17 +31,13 @@ static void told_by(int way) {
         if (strcmp(before, now))
             say("poll: %s", strcpy(before, now));
         if (way && !told && now_in(fd) < 10000) {
-            int e = 0;
-            socklen_t l = sizeof e;
             told = 1;
             if (way == 1) {
                 R(send(fd, "x", 1, MSG_NOSIGNAL));
                 R(send(fd, "x", 1, MSG_NOSIGNAL));
             } else {
-                MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
-                say("SO_ERROR %s", err_name(e));
-                MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &l));
-                say("SO_ERROR %d", e);
+                say("SO_ERROR %s", err_name(so_error(fd)));
+                say("SO_ERROR %d", so_error(fd));
             }
             continue;
         }

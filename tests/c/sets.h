@@ -9,6 +9,13 @@ static inline int ctl(int ep, int op, int fd, uint32_t ev, uint64_t data) {
     return epoll_ctl(ep, op, fd, &e);
 }
 
+/* A new set of this one, under its own number. */
+static inline int set_of(int fd, uint32_t ev) {
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(ctl(ep, ADD, fd, ev, fd));
+    return ep;
+}
+
 /* The order in which events are shown. */
 static inline int by_data(const void *a, const void *b) {
     const struct epoll_event *x = a, *y = b;

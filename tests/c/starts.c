@@ -8,12 +8,6 @@ static char buf[64 * KIB];
 static struct sockaddr_in at_port(int port) {
     return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
-static int so_error(int fd) {
-    int e = -1;
-    socklen_t n = sizeof e;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &n));
-    return e;
-}
 static int state(int fd) {
     struct tcp_info i = {0};
     socklen_t l = sizeof i;

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
-use smcr_proto::page::State;
 
-use super::Measured;
+use super::{Measured, is_in_handshake};
 use crate::cli::{Node, Who};
 use crate::out;
 use crate::procfs;
@@ -211,8 +210,7 @@ fn probe(to: SocketAddr) -> anyhow::Result<()> {
     loop {
         thread::sleep(WATCH);
         let said = own_connection(&stream).map_or(Value::Null, |c| sock::as_json(&c));
-        let is_on_its_way = said["state"] == State::Negotiating.label() && said["mode"] != "tcp";
-        if !is_on_its_way || Instant::now() > until {
+        if !is_in_handshake(&said) || Instant::now() > until {
             return out::print(&format!("{said}\n"));
         }
     }

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use smcr_proto::control::{self, Flow, Mode, Role};
-use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 
 use super::{Finding, Grade};
@@ -225,11 +224,10 @@ fn probe(peer: SocketAddr) -> Finding {
     let Some(code) = said["reason"]["code"].as_u64() else {
         return Finding::new(Grade::Info, "library", "it shows no record of the connection");
     };
-    let mode = said["mode"].as_str().unwrap_or_default();
-    if mode != "tcp" && said["state"] == State::Negotiating.label() {
+    if bench::is_in_handshake(&said) {
         return Finding::new(Grade::Info, "library", "the handshake with the peer does not end; the connection is on TCP until then");
     }
-    judge(mode, code as u32)
+    judge(said["mode"].as_str().unwrap_or_default(), code as u32)
 }
 
 /// What it means that a connection that has carried nothing is like this.

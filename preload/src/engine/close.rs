@@ -93,7 +93,8 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
     give_back(s, sock);
     take_proof(s, sock, back);
     // Behind its own end the peer would take this for one in order; else it finds what it has sent unread.
-    let is_half = for_good && !s.is_aside() && s.has(flag::SHUT_WR) && s.rx_in_memory() && leaves_unread(s, back) && !is_over(s, sock);
+    let tells = for_good && !s.is_aside();
+    let is_half = tells && s.has(flag::SHUT_WR) && s.rx_in_memory() && leaves_unread(s, back) && !is_over(s, sock);
     if is_half && let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release); // as in `before_close`
     }
@@ -106,7 +107,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
         fault::pass(Fault::EndMarked);
     }
     // The peer takes either for read, so the kernel tells.
-    if is_half || for_good && !s.is_aside() && (is_rest_unread(s, back) || here::is_taken(s)) {
+    if tells && (is_half || is_rest_unread(s, back) || here::is_taken(s)) {
         reset_on_close(sock);
     }
 }

@@ -60,7 +60,7 @@ pub fn read(
     let keep = libc::MSG_PEEK | libc::MSG_TRUNC;
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut peeked = 0;
-    let got = bufs.with_parts(from, n, |part| {
+    let got = bufs.with_parts(from, n, |part, _| {
         if peeked > 0 {
             return peek::skipping(sock, peeked, part, flags).inspect(|n| peeked += n);
         }

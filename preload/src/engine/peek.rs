@@ -142,7 +142,7 @@ fn tcp(s: &Sock, sock: i32, skip: usize, bufs: &Bufs, from: usize, flags: i32) -
         return 0;
     }
     let mut done = 0;
-    let peeked = bufs.with_parts(from, bufs.len() - from, |part| {
+    let peeked = bufs.with_parts(from, bufs.len() - from, |part, _| {
         let n = skipping(sock, skip + done, part, flags)?;
         done += n;
         Ok::<_, Errno>(n)

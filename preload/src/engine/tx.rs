@@ -406,8 +406,7 @@ pub fn most(s: &Sock, left: usize) -> usize {
 pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: i32) -> Res<(usize, bool)> {
     let left = (bufs.len() - from).min(PART);
     let mut is_in_memory = false;
-    let mut sent_before = false;
-    let sent = bufs.with_parts(from, left, |part| {
+    let sent = bufs.with_parts(from, left, |part, before| {
         let moved = through_kernel(s, sock, || {
             // SAFETY: an all-zero msghdr is valid.
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -421,14 +420,11 @@ pub fn rest_through_kernel(s: &Sock, sock: i32, bufs: Bufs, from: usize, flags: 
             }
         });
         match moved {
-            Some(n) if n >= 0 => {
-                sent_before = true;
-                Ok(n as usize)
-            }
+            Some(n) if n >= 0 => Ok(n as usize),
             Some(e) => {
                 let e = Errno(-e as i32);
                 // Of one call the kernel would keep it.
-                if sent_before {
+                if before > 0 {
                     end::keep(s, sock, e);
                 }
                 Err(e)

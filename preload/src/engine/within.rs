@@ -98,16 +98,21 @@ pub fn leave_below(target: usize) {
 
 /// A child that was forked in a handler above such a call comes out of it as its parent does.
 pub fn forget_in_child() {
-    let here = thread::here();
-    let address = here.within.lock.load(Relaxed);
-    if address == 0 || here.within.at.load(Relaxed) == 0 {
-        return;
-    }
-    // SAFETY: as in `forget`.
-    let half = unsafe { &*(address as *const Half) };
-    if family::sock_of(address).is_some_and(|s| s.generation.load(Relaxed) == here.within_since.load(Relaxed)) {
+    let note = &thread::here().within;
+    if note.at.load(Relaxed) != 0
+        && let Some(half) = half_of(note.lock.load(Relaxed))
+    {
         half.in_kernel.fetch_add(1, SeqCst);
     }
+}
+
+/// What this thread's note names, if that is the connection's still for which the call was made.
+fn half_of(address: usize) -> Option<&'static Half> {
+    // SAFETY: only `enter` stores an address, and a record lies in the family page, which is never given back.
+    let half = unsafe { (address as *const Half).as_ref() }?;
+    let since = thread::here().within_since.load(Relaxed);
+    let is_anothers = family::sock_of(address).is_some_and(|s| s.generation.load(Relaxed) != since);
+    (!is_anothers).then_some(half)
 }
 
 /// The call of the note is over. Whether one without a place was counted is not known: then it stays as it is.
@@ -116,15 +121,7 @@ fn forget(note: &Note) {
     note.at.store(0, Relaxed);
     compiler_fence(SeqCst);
     note.lock.store(0, Relaxed);
-    if address == 0 {
-        return;
-    }
-    // SAFETY: only `enter` stores here, and a record lies in the family page, which is never given back.
-    let half = unsafe { &*(address as *const Half) };
-    let since = thread::here().within_since.load(Relaxed);
-    if family::sock_of(address).is_some_and(|s| s.generation.load(Relaxed) != since) {
-        return;
-    }
+    let Some(half) = half_of(address) else { return };
     half.lost.store(1, Relaxed);
     if at != 0 {
         // Release as in `drop`: who finds nobody inside finds the mark.

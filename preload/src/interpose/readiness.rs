@@ -222,13 +222,13 @@ fn are_there(n: c_int, sets: [*mut fd_set; 3]) -> bool {
     sets.iter().all(|p| p.is_null() || is_there(p.cast::<u8>(), bytes))
 }
 
-/// Whether the kernel would take an array of this length there (else it says EINVAL or EFAULT).
 /// The set of an epoll descriptor, also before its first member.
 #[inline]
 fn to_wait_in(ep: c_int) -> Option<&'static Set> {
     table::epoll_set(ep).or_else(|| config::enabled().then(|| set::begin(ep))?)
 }
 
+/// Whether the kernel would take an array of this length there (else it says EINVAL or EFAULT).
 fn is_room(events: *mut epoll_event, max: c_int) -> bool {
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     (1..=MOST).contains(&max) && !is_nowhere(events.cast())
@@ -281,7 +281,7 @@ unsafe fn with_time_left(timeout: *mut timespec, wait: impl FnOnce(Option<u64>) 
     let (r, left) = timed(limit, || wait(limit));
     if let Some(left) = left.filter(|_| can_be_written(timeout)) {
         // SAFETY: by the contract.
-        unsafe { *timeout = crate::sys::clock::timespec(left) };
+        unsafe { *timeout = clock::timespec(left) };
     }
     r
 }

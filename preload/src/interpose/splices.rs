@@ -123,9 +123,7 @@ fn splice_out(sock: i32, s: &'static Sock, pipe: &Pipe, n: usize, flags: u32) ->
             if s.connection() != connection {
                 return r;
             }
-            let told = table::sending::note_reset(s, r);
-            crate::rendezvous::after_op(s, sock);
-            told.into_iter().for_each(set_errno);
+            table::sending::after_kernel(sock, s, r);
             if !crate::engine::from_tcp::is_end_in_doubt(s, r, n) {
                 return r;
             }

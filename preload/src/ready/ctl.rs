@@ -8,7 +8,7 @@
 use super::{level, sleep, stand_in};
 use crate::table::member::Member;
 use crate::table::members::Inner;
-use crate::table::set::{EDGES_ALONE, Set, begin as begin_set, make};
+use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::config;
 use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
@@ -97,10 +97,7 @@ fn begin(epfd: i32, real: &impl Fn() -> i32) -> Result<(&'static Set, i32), i32>
     if r != 0 {
         return Err(r);
     }
-    match table::has_room(epfd).then(make).flatten() {
-        Some(s) => Ok((table::put_set(epfd, s), r)),
-        None => Err(r),
-    }
+    make_for(epfd).map(|s| (s, r)).ok_or(r)
 }
 
 fn add(
@@ -117,7 +114,7 @@ fn add(
         let is_it = |s: &Sock| s.generation.load(Relaxed) == mb.generation || mb.generation == 0 && s.role.load(Relaxed) == role::LISTENER;
         let now = table::sock(fd);
         let same = now.filter(|s| is_it(s));
-        // A forked child that has closed the socket has taken it out of the kernel's set, which is its parent's as well (`set::forget_fd`).
+        // A forked child that has waited in the set and closed the socket has taken it out of the kernel's set, which is its parent's as well (`set::forget_fd`).
         if mb.ghost && same.is_some_and(|s| !s.has(flag::FORKED)) && e.events & EXCLUSIVE == 0 {
             revive(set, inner, epfd, m, e);
             return 0;
@@ -180,9 +177,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
                 let _ = register(epfd, inner, m, nested);
             }
         }
-        if nested {
-            stand_in::look_at(epfd, set, inner, m);
-        }
+        stand_in::look_at(epfd, set, inner, m);
     }
     set.ours.store(inner.ours, Release);
 }
@@ -191,11 +186,11 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
 fn expose_inner(fd: i32, events: u32) {
     let inner = match table::get(fd) {
         Some(Entry::Set(s)) => Some(s),
-        None => begin_set(fd),
+        None => set::begin(fd),
         Some(Entry::Sock(_)) => None,
     };
     if let Some(s) = inner {
-        sleep::expose(fd, s, if events & ET != 0 { EDGES_ALONE } else { 1 });
+        sleep::expose(fd, s, if events & ET != 0 { EDGES_ALONE } else { BY_LEVEL });
     }
 }
 
@@ -232,9 +227,7 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
         inner.member_mut(m).kernel = STALE;
     }
     let _ = register(epfd, inner, m, nested);
-    if nested {
-        stand_in::look_at(epfd, set, inner, m);
-    }
+    stand_in::look_at(epfd, set, inner, m);
     if is_other {
         set.bury(inner, word);
     }
@@ -291,9 +284,7 @@ fn modify(
         mb.spent = false;
         mb.fresh = true;
         expose_inner(fd, e.events);
-        if set.nested.load(Relaxed) != 0 {
-            stand_in::look_at(epfd, set, inner, m);
-        }
+        stand_in::look_at(epfd, set, inner, m);
     }
     r
 }

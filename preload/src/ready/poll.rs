@@ -13,6 +13,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, clock, fd as desc, scratch, thread};
+use crate::table::set::BY_LEVEL;
 use crate::table::{self, Entry};
 use crate::transport::idle;
 use crate::transport::waiters::Waiter;
@@ -41,20 +42,27 @@ pub fn concerns(fds: &[pollfd], sleeps: bool) -> bool {
     stand_in::refresh();
     let mut any = false;
     for p in fds {
-        match table::get(p.fd) {
-            Some(Entry::Sock(s)) => {
-                table::life::first_use(s, p.fd);
-                if !s.has(flag::SEEN) {
-                    s.set(flag::SEEN);
-                }
-                any |= level::is_served(s) || level::may_be_served(s);
-            }
-            // Somebody waits for a set: the kernel must see its members' doorbells.
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(p.fd, set, 1),
-            _ => {}
-        }
+        any |= is_concern(p.fd, sleeps);
     }
     any
+}
+
+/// The same for one descriptor.
+#[inline]
+pub(super) fn is_concern(fd: i32, sleeps: bool) -> bool {
+    match table::get(fd) {
+        Some(Entry::Sock(s)) => {
+            table::life::first_use(s, fd);
+            if !s.has(flag::SEEN) {
+                s.set(flag::SEEN);
+            }
+            return level::is_served(s) || level::may_be_served(s);
+        }
+        // Somebody waits for a set: the kernel must see its members' doorbells.
+        Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(fd, set, BY_LEVEL),
+        _ => {}
+    }
+    false
 }
 
 /// ppoll(2). `timeout` in ns, None for ever.

@@ -1,14 +1,12 @@
 //! select and pselect, by way of poll.
 
 use super::early::by_kernel;
-use super::{level, poll, stand_in};
+use super::{poll, stand_in};
 use crate::engine::handlers::Since;
-use crate::family::sock::flag;
 use crate::real;
 use crate::sys::scratch;
-use crate::table::{self, Entry};
+use crate::table;
 use libc::{pollfd, sigset_t};
-use std::sync::atomic::Ordering::*;
 
 /// What poll calls the three sets.
 const EVENTS: [i16; 3] = [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
@@ -82,17 +80,7 @@ pub fn concerns(n: i32, sets: &[Bits; 3], sleeps: bool) -> bool {
     stand_in::refresh();
     let mut any = false;
     for (fd, _) in asked(n.max(0) as usize, sets) {
-        match table::get(fd as i32) {
-            Some(Entry::Sock(s)) => {
-                table::life::first_use(s, fd as i32);
-                if !s.has(flag::SEEN) {
-                    s.set(flag::SEEN);
-                }
-                any |= level::is_served(s) || level::may_be_served(s);
-            }
-            Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => super::sleep::expose(fd as i32, set, 1),
-            _ => {}
-        }
+        any |= poll::is_concern(fd as i32, sleeps);
     }
     any
 }

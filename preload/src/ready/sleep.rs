@@ -23,7 +23,7 @@ use crate::table::{self, forks};
 use crate::family::sock::Sock;
 use crate::table::member::Member;
 use crate::table::members::Inner;
-use crate::table::set::Set;
+use crate::table::set::{BY_LEVEL, Set};
 use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, epoll_event};
 use smcr_proto::page::Counter;
@@ -402,10 +402,10 @@ fn wake_if_due(set: &'static Set) {
 }
 
 /// For epoll sets inside others, and poll on a set: the kernel must see every doorbell.
-/// `how`: [`EDGES_ALONE`] or 1, as `Set::nested`.
+/// `how`: as `Set::nested`.
 pub fn expose(epfd: i32, set: &'static Set, how: u32) {
     let before = set.nested.load(Acquire);
-    if before == 1 || before == how {
+    if before == BY_LEVEL || before == how {
         return;
     }
     let marker = Marker::new();

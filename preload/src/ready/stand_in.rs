@@ -28,9 +28,9 @@ pub fn look(epfd: i32, set: &Set, inner: &Inner) {
     }
 }
 
-/// As [`look`], for a member that is new or was changed.
+/// As [`look`], for a member that is new or was changed, if others wait for the set.
 pub fn look_at(epfd: i32, set: &Set, inner: &Inner, m: u32) {
-    if lies(inner, m) {
+    if set.nested.load(Relaxed) != 0 && lies(inner, m) {
         put_up(epfd, set);
     }
 }

@@ -23,7 +23,7 @@ use crate::sys::{Errno, caught, clock, errno, fd as desc, set_errno};
 use crate::real;
 use crate::table;
 use crate::table::members::Inner;
-use crate::table::set::Set;
+use crate::table::set::{BY_LEVEL, Set};
 use crate::table::torn;
 use crate::table::waited::{self, Without};
 use libc::{epoll_event, sigset_t};
@@ -169,7 +169,7 @@ fn inherited(epfd: i32, set: &'static Set) {
         }
     }
     if shared {
-        expose(epfd, set, 1);
+        expose(epfd, set, BY_LEVEL);
     }
 }
 

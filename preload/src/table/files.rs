@@ -2,15 +2,14 @@
 //!
 //! Called by their hooks with a closure that makes the program's own call. Results are C results: -1 with errno.
 
-use super::sending::{ASKED, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, pay, to_c};
+use super::sending::{ASKED, after_kernel, answer_of_end, disconnected, in_memory, is_nonblocking, note_full, note_reset, pay, to_c};
 use super::{late, life};
 use crate::engine::bufs::MOST;
 use crate::engine::file::{self, FromFile};
 use crate::engine::handlers::Since;
 use crate::engine::{begin, debt, end, follow, inside, pipes, switch, tx, wait};
 use crate::family::sock::{Sock, flag};
-use crate::rendezvous;
-use crate::sys::{Errno, errno, fd as desc, set_errno};
+use crate::sys::{Errno, errno, fd as desc};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -101,18 +100,16 @@ pub fn send_file(
                 done += n;
                 continue;
             }
-            let all = if n < 0 && done > 0 { done } else { n + if n < 0 { 0 } else { done } };
-            if s.is_another(connection) {
-                return all;
+            if !s.is_another(connection) {
+                // The real call was made by the closure with the program's own offset.
+                note_full(s, n, left);
+                after_kernel(fd, s, n);
             }
-            let told = note_reset(s, n);
-            // The real call was made by the closure with the program's own offset.
-            note_full(s, n, left);
-            if !late::has_lost(s, fd) {
-                rendezvous::after_op(s, fd);
-            }
-            told.into_iter().for_each(set_errno);
-            return all;
+            return match n {
+                0.. => done + n,
+                _ if done > 0 => done,
+                _ => n,
+            };
         }
     }
 }

@@ -14,7 +14,7 @@ pub fn tell(s: &Sock) {
     if !s.rx.dir().is_some_and(|dir| s.rx_in_memory() && follow::in_ring(s, dir) >= low) {
         return;
     }
-    for set in homes::of(s).filter(|_| s.sets.load(Relaxed) != 0) {
+    for set in homes::of(s) {
         with_member(set, s, |mb| mb.ours && mb.asks_for_data(), |inner, m| {
             inner.member_mut(m).fresh = true;
             inner.heat(m);

@@ -139,7 +139,7 @@ fn encode(e: Entry) -> *mut u8 {
 }
 
 /// The set of an epoll descriptor: this one, unless another thread was first with one of its own; then this one goes back.
-pub fn put_set(fd: i32, s: &'static set::Set) -> &'static set::Set {
+fn put_set(fd: i32, s: &'static set::Set) -> &'static set::Set {
     let Some(slot) = TABLE.get(fd as usize) else { return s };
     loop {
         let now = slot.load(Acquire);

@@ -2,12 +2,12 @@
 //!
 //! Called by the hooks as `sending`, with the same results.
 
-use super::sending::{NO_BUFFER, cut, note_reset, to_c};
+use super::sending::{NO_BUFFER, after_kernel, cut, to_c};
 use crate::engine::bufs::{self, Bufs, Control};
 use crate::engine::{beside, end, fast, from_tcp, rx, urgent};
 use crate::family::sock::{Sock, flag};
 use crate::rendezvous;
-use crate::sys::{Errno, set_errno};
+use crate::sys::Errno;
 use crate::table::{self, late, life};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -73,9 +73,7 @@ pub unsafe fn recv_slowly(
             if s.connection() != connection || late::has_lost(s, fd) {
                 return n;
             }
-            let told = note_reset(s, n);
-            rendezvous::after_op(s, fd);
-            told.into_iter().for_each(set_errno);
+            after_kernel(fd, s, n);
             if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) {
                 continue;
             }

@@ -103,13 +103,18 @@ fn is_plain(s: &Sock, flags: i32) -> bool {
 /// What the kernel said to a send of `iov`.
 #[inline]
 fn sent(fd: i32, s: &'static Sock, n: isize, iov: &[libc::iovec]) -> isize {
-    let told = note_reset(s, n);
     note_full(s, n, iov.iter().map(|v| v.iov_len).sum());
+    after_kernel(fd, s, n);
+    n
+}
+
+/// Behind a call of the kernel's on the connection. A reset is told once, whoever says it; errno stays the call's.
+pub fn after_kernel(fd: i32, s: &'static Sock, n: isize) {
+    let told = note_reset(s, n);
     if !late::has_lost(s, fd) {
         rendezvous::after_op(s, fd);
     }
     told.into_iter().for_each(set_errno);
-    n
 }
 
 /// As [`send`], whatever there is to be looked at.
@@ -301,8 +306,8 @@ pub(super) fn answer_of_end(s: &Sock, fd: i32, n: usize, flags: i32) -> Option<R
     Some(answer)
 }
 
-/// What a call of the kernel's has left in errno, if it failed. A reset is told once, whoever says it.
-pub fn note_reset(s: &Sock, n: isize) -> Option<Errno> {
+/// What a call of the kernel's has left in errno, if it failed. A reset counts as told.
+pub(super) fn note_reset(s: &Sock, n: isize) -> Option<Errno> {
     let told = (n < 0).then(errno);
     if told == Some(Errno(libc::ECONNRESET)) {
         end::take_death(s);

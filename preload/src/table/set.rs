@@ -19,8 +19,7 @@ pub struct Set {
     refs: AtomicU32,
     /// A hooked wait was seen.
     pub waited: AtomicU32,
-    /// Not 0: somebody waits for the set itself (nested epoll, poll on it): the kernel must see everything. [`EDGES_ALONE`]: sets with
-    /// EPOLLET alone.
+    /// Not 0: somebody waits for the set itself (nested epoll, poll on it), and the kernel must see everything. [`BY_LEVEL`] or [`EDGES_ALONE`].
     pub nested: AtomicU32,
     /// Whether something stands in the kernel's set for what lies in memory (`ready::stand_in`).
     pub stand_in: AtomicU32,
@@ -63,7 +62,8 @@ unsafe impl Sync for Set {}
 
 static ALL: AtomicPtr<Set> = AtomicPtr::new(std::ptr::null_mut());
 
-/// In [`Set::nested`].
+/// [`Set::nested`]: who waits wants to know as long as there is something, or is a set with EPOLLET.
+pub const BY_LEVEL: u32 = 1;
 pub const EDGES_ALONE: u32 = 2;
 
 /// A locked set.
@@ -92,7 +92,7 @@ pub fn all() -> impl Iterator<Item = &'static Set> {
 }
 
 /// A set for a new epoll descriptor; None without memory.
-pub fn make() -> Option<&'static Set> {
+pub(super) fn make() -> Option<&'static Set> {
     if let Some(s) = take_free() {
         s.refs.store(1, Relaxed);
         s.user.store(process::index(), Relaxed);
@@ -141,7 +141,7 @@ pub fn note_epoll(fd: i32) {
 }
 
 /// Whether it is an epoll descriptor that has no set.
-pub fn is_new_epoll(fd: i32) -> bool {
+fn is_new_epoll(fd: i32) -> bool {
     let noted = |bits: &AtomicU8| bits.load(Relaxed) >> (fd % 8) & 1 != 0;
     MADE.get(fd as usize / 8).is_some_and(noted) && sys::fd::is_epoll(fd)
 }
@@ -150,8 +150,12 @@ pub fn is_new_epoll(fd: i32) -> bool {
 /// descriptor, no memory, beyond the table, or nothing may be asked of the kernel.
 #[cold]
 pub fn begin(fd: i32) -> Option<&'static Set> {
-    let is_new = super::has_room(fd) && !control::is_restricted() && is_new_epoll(fd);
-    is_new.then(make)?.map(|s| super::put_set(fd, s))
+    if !control::is_restricted() && is_new_epoll(fd) { make_for(fd) } else { None }
+}
+
+/// The same for one that surely is an epoll descriptor, whoever has made it.
+pub fn make_for(fd: i32) -> Option<&'static Set> {
+    super::has_room(fd).then(make)?.map(|s| super::put_set(fd, s))
 }
 
 /// Another descriptor for the set.
