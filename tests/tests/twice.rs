@@ -120,6 +120,7 @@ const PROGRAMS: &[&str] = &[
     "streams",
     "walks",
     "rambles",
+    "mazes",
     "addresses",
     "sandbox",
     "privileges",

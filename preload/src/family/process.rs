@@ -102,6 +102,11 @@ pub fn forget_children() {
     CHILDREN.iter().for_each(|c| c.store(0, Relaxed));
 }
 
+/// Whether another process has, or had, what this one has by a fork.
+pub fn has_had_relatives() -> bool {
+    FORKS.load(Relaxed) > 0 || has_relatives()
+}
+
 /// Whether another process lives that has this page.
 pub fn has_relatives() -> bool {
     let Some(base) = super::base() else { return false };

@@ -21,8 +21,9 @@ use std::sync::atomic::Ordering::*;
 
 const ET: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// No registration is like this one.
-const STALE: u32 = EXCLUSIVE | ET | libc::EPOLLONESHOT as u32;
+const STALE: u32 = EXCLUSIVE | ET | ONESHOT;
 /// What the kernel reports of a member that the library serves. Of one with edges of both the doorbell may be gone before the wait, so it
 /// reports room as well, which is always there: then the registration is the program's own, if that asks for the end by its name.
 const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
@@ -335,8 +336,29 @@ pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
 
 /// As [`register`], where an edge that the kernel has told before counts for nothing.
 pub fn register_anew(epfd: i32, inner: &mut Inner, m: u32, nested: bool) {
-    inner.member_mut(m).kernel = STALE;
-    let _ = register(epfd, inner, m, nested);
+    if !inner.member(m).orphan {
+        inner.member_mut(m).kernel = STALE;
+        let _ = register(epfd, inner, m, nested);
+    }
+}
+
+/// Behind a look of a set for which others wait, that is told by the kernel's registrations alone: of a member that was told once nothing is to be
+/// shown, also where the kernel had nothing of it; one that the kernel has told of, and nothing came of it, is armed again.
+pub fn put_in_line(epfd: i32, inner: &mut Inner) {
+    for i in 0..inner.hot_len {
+        let m = inner.hot(i);
+        let mb = inner.member(m);
+        if mb.ours && !mb.ghost && mb.events & ONESHOT != 0 && (mb.kernel == ONESHOT) != mb.spent {
+            let _ = register(epfd, inner, m, true);
+        }
+    }
+}
+
+/// Whether edges of the kernel's registration are those of the wanted one: an end is also one of IN, and none of IN comes behind it. To ask for the
+/// same anew would make an edge of what was told.
+fn is_edge_enough(mb: &Member, want: u32) -> bool {
+    let (has, in_or_end) = (mb.kernel, want & level::IN | mb.seen_bits & level::RDHUP);
+    has & want == want && want & ET != 0 && in_or_end != 0 && has & !want & !(level::IN | level::RDHUP | level::PRI) == 0
 }
 
 /// Sets the kernel's registration for what the library serves, or back to the program's own.
@@ -350,14 +372,15 @@ pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     let is_shared = sock.is_some_and(|s| s.has(flag::SHARED));
     let served = mb.ours && !nested && !is_shared && mb.events & EXCLUSIVE == 0;
     // Of a direction that still is on TCP the kernel alone knows when there is room.
-    let out = sock.is_some_and(|s| debt::owes(s) || mb.asks_for_room() && !s.tx_in_memory());
+    let out = sock.is_some_and(|s| !debt::pay(s, mb.fd) || mb.asks_for_room() && !mb.spent && !s.tx_in_memory());
     let own = match (served, mb.has_edges_of_both()) {
+        (false, _) if mb.spent => ONESHOT,
         (false, _) => mb.events,
         (true, false) => BELLS,
-        (true, true) => mb.events & !(libc::EPOLLONESHOT as u32) | level::IN | level::OUT | level::RDHUP,
+        (true, true) => mb.events & !ONESHOT | level::IN | level::OUT | level::RDHUP,
     };
     let want = own | if out { level::OUT } else { 0 };
-    if mb.kernel == want {
+    if mb.kernel == want || !served && is_edge_enough(mb, want) {
         return Ok(0);
     }
     let e = epoll_event { events: want, u64: mb.data };

@@ -57,7 +57,7 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
             continue;
         }
         if e.u64 == stand_in::WORD {
-            stand_in::taken(set, inner);
+            stand_in::taken(epfd, set, inner);
             continue;
         }
         if e.u64 == CHANNEL {
@@ -83,8 +83,12 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                 if mb.ours && !mb.ghost {
                     kernel_event(mb.fd, e.events);
                     inner.heat(m);
-                    if e.events & ENDS != 0 {
-                        inner.member_mut(m).idle = WHOLE - 1; // cursors don't show it
+                    if mb.kernel & ONESHOT != 0 {
+                        inner.member_mut(m).kernel = ONESHOT;
+                    }
+                    // Cursors don't show it; where the registration is the program's own, an end may be IN alone.
+                    if e.events & ENDS != 0 || mb.kernel & level::RDHUP == 0 {
+                        inner.member_mut(m).idle = WHOLE - 1;
                     }
                     if mb.has_edges_of_both() && (mb.moved && e.events & level::IN == 0 || has_payload(mb.fd)) {
                         // As below, and all of it may have been read, and where the next comes known by that.

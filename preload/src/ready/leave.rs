@@ -18,7 +18,7 @@ use crate::table::passing::survives_exec;
 use crate::table::set::Set;
 use crate::table::{self, Entry};
 use crate::transport::peers;
-use libc::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLONESHOT, epoll_event};
+use libc::EPOLL_CTL_DEL;
 use std::sync::atomic::Ordering::*;
 
 /// Gives every set back.
@@ -95,10 +95,6 @@ fn give_member_back(epfd: i32, set: &Set, inner: &mut Inner, m: u32) {
     if mb.ghost {
         let _ = desc::epoll_ctl(epfd, EPOLL_CTL_DEL, mb.fd, None);
         inner.drop_member(m);
-    } else if mb.spent {
-        let e = epoll_event { events: EPOLLONESHOT as u32, u64: mb.data };
-        let _ = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, mb.fd, Some(e));
-        inner.member_mut(m).kernel = e.events;
     } else {
         register_anew(epfd, inner, m, true);
     }

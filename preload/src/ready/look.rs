@@ -114,6 +114,11 @@ pub fn is_any_due(inner: &Inner) -> bool {
     })
 }
 
+/// Whether the next look at a member would tell something.
+pub fn is_untold(mb: &Member) -> bool {
+    event_of(&mut { *mb }, false).is_some()
+}
+
 /// What the program gets of a member now.
 #[inline]
 fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {

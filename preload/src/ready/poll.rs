@@ -59,7 +59,7 @@ pub(super) fn is_concern(fd: i32, sleeps: bool) -> bool {
             return level::is_served(s) || level::may_be_served(s);
         }
         // Somebody waits for a set: the kernel must see its members' doorbells.
-        Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::is_untold(set) => expose(fd, set, BY_LEVEL),
+        Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::has_untold(set) => expose(fd, set, BY_LEVEL),
         _ => {}
     }
     false

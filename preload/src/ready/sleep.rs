@@ -4,10 +4,10 @@
 //! Called by `wait` when a pass found nothing; `expose` by whoever puts a set where only the kernel
 //! looks.
 
-use super::ctl::{leave_full, register_anew};
+use super::ctl::{leave_full, register, register_anew};
 use super::{level, stand_in};
 use super::keep::{BELL, CHANNEL, keep};
-use super::look::{Depth, is_any_due, look, turn_cold};
+use super::look::{Depth, is_any_due, is_untold, look, turn_cold};
 use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
 use crate::control::wake;
 use crate::engine::bell::Kind;
@@ -151,6 +151,9 @@ pub unsafe fn sleep(
     l.inner.kernel_look = clock::ticks() + rest;
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
+    if set.nested.load(Relaxed) != 0 {
+        stand_in::look_behind(epfd, set, l.inner);
+    }
     l.inner.heard = false;
     if waiter.is_some() && is_rung_by_us {
         // By a ring of this process that was for nothing: no peer came, as if it had slept for long.
@@ -429,7 +432,11 @@ pub fn expose(epfd: i32, set: &'static Set, how: u32) {
         }
         if mb.ours {
             leave_full(&mb);
-            register_anew(epfd, l.inner, m, true);
+            // What was told is no edge any more.
+            match is_untold(&mb) {
+                true => register_anew(epfd, l.inner, m, true),
+                false => drop(register(epfd, l.inner, m, true)),
+            }
         }
         l.inner.hide(m);
         if let Some(s) = table::sock(mb.fd) {

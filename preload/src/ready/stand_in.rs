@@ -1,18 +1,20 @@
 //! What lies in memory for members of a set that others wait for (poll on it, another set, relatives), without a doorbell in the kernel:
 //! it came before anybody waited so, or was called by a name. Only the peer can send a doorbell, so the library's pipe stands in for it, as a
-//! member of the kernel's set to which there is room to write until an event of it was taken.
+//! member of the kernel's set to which there is room to write until an event of it was taken; where edges alone are told, as long as something lies.
 //!
-//! Put up where a set or its members change ([`look`], [`look_at`]), and looked after before each wait of the process as long as one stands
+//! Put up where a set or its members change ([`look`], [`look_at`]) or a call on it leaves something ([`look_behind`]), and looked after before each wait of the process as long as one stands
 //! ([`refresh`]): taken away when nothing lies there any more, put up again when a call on the set has taken its event and left the rest.
 
-use super::level;
+use super::look::is_untold;
+use super::{ctl, level};
 use crate::control::{self, wake};
 use crate::engine::{bell, follow};
 use crate::family::lock::Marker;
+use crate::family::process;
 use crate::sys::{Errno, fd as desc};
 use crate::table;
 use crate::table::members::Inner;
-use crate::table::set::{self, EDGES_ALONE, NO_STAND_IN as NONE, STAND_IN_TAKEN as TAKEN, STAND_IN_UP as UP, STAND_INS, Set};
+use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, NO_STAND_IN as NONE, STAND_IN_TAKEN as TAKEN, STAND_IN_UP as UP, STAND_INS, Set};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
 
@@ -35,8 +37,18 @@ pub fn look_at(epfd: i32, set: &Set, inner: &Inner, m: u32) {
     }
 }
 
+/// A call on the set has looked: whoever waits for it finds what that has left, and nothing of what it has told.
+#[cold]
+pub fn look_behind(epfd: i32, set: &Set, inner: &mut Inner) {
+    ctl::put_in_line(epfd, inner);
+    let is_up = set.stand_in.load(Relaxed) == UP;
+    if !is_up && set.nested.load(Relaxed) == BY_LEVEL && (0..inner.hot_len).any(|i| lies(inner, inner.hot(i))) {
+        put_up(epfd, set);
+    }
+}
+
 /// Whether poll on a set that the program never waited in has to find something in memory.
-pub fn is_untold(set: &'static Set) -> bool {
+pub fn has_untold(set: &'static Set) -> bool {
     let marker = Marker::new();
     set.waited.load(Relaxed) == 0 && set.lock(&marker).is_ok_and(|l| any_lies(l.inner))
 }
@@ -60,14 +72,14 @@ fn refresh_all() {
             stays = true;
             continue;
         };
-        let is_taken = set.stand_in.load(Relaxed) == TAKEN;
-        // The kernel tells of what was left in a set once, where it tells of edges alone.
-        if !any_lies(l.inner) || is_taken && set.nested.load(Relaxed) == EDGES_ALONE {
+        if !any_lies(l.inner) {
             take_down(epfd, set);
             continue;
         }
         stays = true;
-        if is_taken {
+        // A relative that looks at the kernel's set has taken its event there, and this process does not know.
+        let is_taken = set.stand_in.load(Relaxed) == TAKEN;
+        if is_taken || set.nested.load(Relaxed) == BY_LEVEL && process::has_had_relatives() {
             put_up(epfd, set);
         }
     }
@@ -92,8 +104,13 @@ pub fn leave(epfd: i32, set: &Set) {
 
 /// A call on the set has the event of it, which is not the program's: the members that it stands for tell of themselves.
 #[cold]
-pub fn taken(set: &Set, inner: &mut Inner) {
-    set.stand_in.store(TAKEN, Relaxed);
+pub fn taken(epfd: i32, set: &Set, inner: &mut Inner) {
+    match set.nested.load(Relaxed) == EDGES_ALONE {
+        // It stands there still, as what is left in a set does, and makes no edge by that.
+        true if any_lies(inner) => {}
+        true => take_down(epfd, set),
+        false => set.stand_in.store(TAKEN, Relaxed),
+    }
     for m in 0..inner.used() {
         if lies(inner, m) {
             inner.heat(m);
@@ -105,7 +122,8 @@ fn put_up(epfd: i32, set: &Set) {
     if control::is_restricted() {
         return; // nobody has asked the process' filter for that
     }
-    let e = epoll_event { events: level::OUT | ONESHOT, u64: WORD };
+    let once = if set.nested.load(Relaxed) == EDGES_ALONE { 0 } else { ONESHOT };
+    let e = epoll_event { events: level::OUT | once, u64: WORD };
     let up = wake::with_writable(|pipe| match desc::epoll_ctl(epfd, EPOLL_CTL_ADD, pipe, Some(e)) {
         Err(Errno(libc::EEXIST)) => desc::epoll_ctl(epfd, EPOLL_CTL_MOD, pipe, Some(e)),
         r => r,
@@ -120,14 +138,17 @@ fn any_lies(inner: &Inner) -> bool {
     (0..inner.used()).any(|m| lies(inner, m))
 }
 
-/// Whether a call on the set would tell of what lies in memory for this member, and the kernel would not.
+/// Whether a call on the set would tell of this member, and the kernel would not.
 fn lies(inner: &Inner, m: u32) -> bool {
     let mb = inner.member(m);
-    if mb.fd < 0 || mb.ghost || mb.spent || mb.events & (level::IN | level::NORMS.0) == 0 {
+    if mb.fd < 0 || mb.ghost || mb.spent {
         return false;
     }
-    let Some(s) = table::sock(mb.fd).filter(|s| s.rx_in_memory() && !s.is_linked()) else { return false };
-    let Some(dir) = s.rx.dir().filter(|dir| bell::unread(s, dir) == 0) else { return false };
-    let is_told = mb.ours && mb.events & ET != 0 && !mb.fresh && dir.head.load(Acquire) == mb.seen_in;
-    !is_told && follow::in_ring(s, dir) >= u64::from(s.low_water.load(Relaxed).max(1))
+    let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked()) else { return false };
+    let (tells_once, asks_for_data) = (mb.events & (ET | ONESHOT) != 0, mb.events & (level::IN | level::NORMS.0) != 0);
+    if mb.ours && tells_once {
+        return is_untold(mb); // what the kernel has told before it never shows again
+    }
+    let Some(dir) = s.rx.dir().filter(|_| asks_for_data && s.rx_in_memory()) else { return false };
+    (tells_once || bell::unread(s, dir) == 0) && follow::in_ring(s, dir) >= u64::from(s.low_water.load(Relaxed).max(1))
 }

@@ -29,10 +29,11 @@ use crate::table::waited::{self, Without};
 use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
 
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Between two looks at the kernel, while hot members are polled.
 const LEAST_US: u64 = 2;
 pub const MOST_US: u64 = 50;
+/// So many times a small array is taken from the kernel in a row.
+const MOST_SIPS: u32 = 16;
 
 /// A wait: where the events go and how long.
 pub struct Call {
@@ -56,6 +57,10 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
     let since = Since::now();
     table::steps::tick();
     stand_in::refresh();
+    // Before anything is registered: the kernel's set is a relative's too.
+    if set.user.load(Relaxed) != process::index() {
+        inherited(epfd, set);
+    }
     if set.waited.load(Relaxed) == 0 {
         first_wait(epfd, set);
     }
@@ -72,9 +77,6 @@ pub unsafe fn wait(epfd: i32, set: &'static Set, call: &Call) -> i32 {
 /// Nothing was ready at the first look. A function of its own, so that the look is short.
 #[inline(never)]
 fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event], since: Since) -> i32 {
-    if set.user.load(Relaxed) != process::index() {
-        inherited(epfd, set);
-    }
     let deadline = call.timeout.map(|t| if t == 0 { 0 } else { clock::now_ns().saturating_add(t) });
     let (given, mut visit) = (epfd, None);
     let mut rounds = Rounds::default();
@@ -190,7 +192,9 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
         return 0; // the kernel alone knows
     }
     let asks = depth != Depth::Last;
-    let is_due = asks && clock::ticks() > inner.kernel_look;
+    let nested = set.nested.load(Relaxed) != 0;
+    // What is told here the kernel has no more for those that wait for the set.
+    let is_due = asks && (nested || clock::ticks() > inner.kernel_look);
     // In turn, as in the kernel's ready list: members on TCP that stay ready would fill the program's array each time.
     let kernel_first = is_due && !std::mem::take(&mut inner.kernel_filled);
     let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
@@ -208,6 +212,9 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
         // Or by who sleeps.
         inner.left |= heard && (found > 0 || n == out.len());
     }
+    if nested {
+        stand_in::look_behind(epfd, set, inner);
+    }
     n
 }
 
@@ -219,23 +226,34 @@ fn look_at_kernel(
     out: &mut [epoll_event],
     n: usize,
 ) -> usize {
-    let room = &mut out[n..];
     let (hot, had) = (inner.hot_len, n);
     let before = clock::ticks();
-    // SAFETY: the program's array.
-    let found = unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) };
-    let now = clock::ticks();
+    let (mut now, mut n, mut is_all) = take_kernels(epfd, set, inner, out, n);
     let took = now.saturating_sub(before);
     // Two in a row: one alone may have been preempted, and members on TCP would wait for it.
     let most = kernel::rest_after(took.min(inner.kernel_took)).max(clock::ticks_of_us(MOST_US));
-    let n = match found {
-        Ok(k) if k > 0 => keep(epfd, set, inner, out, n, k, u64::MAX),
-        _ => n,
-    };
+    // Those of the library's own fill a small array, and what the next look tells would be shown to those that wait for the set still.
+    let mut more = if set.nested.load(Relaxed) != 0 { MOST_SIPS } else { 0 };
+    while !is_all && n < out.len() && more > 0 {
+        (now, n, is_all) = take_kernels(epfd, set, inner, out, n);
+        more -= 1;
+    }
     let rest = rest_of_kernel(inner, n > had || inner.hot_len > hot, most);
     (inner.kernel_look, inner.kernel_took) = (now + rest, took);
     inner.kernel_filled = n == out.len();
     n
+}
+
+/// Asks the kernel once: the tick at which it had answered, the new number of events, and whether that was all.
+fn take_kernels(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], n: usize) -> (u64, usize, bool) {
+    let room = &mut out[n..];
+    // SAFETY: the program's array.
+    let found = unsafe { desc::epoll_wait(epfd, room.as_mut_ptr(), room.len() as i32, 0) };
+    let (now, size) = (clock::ticks(), room.len());
+    match found {
+        Ok(k) if k > 0 => (now, keep(epfd, set, inner, out, n, k, u64::MAX), k < size),
+        _ => (now, n, true),
+    }
 }
 
 /// Ticks until the kernel is asked again: few where it has just had something for the program, or a doorbell of a cold member, of which there
@@ -310,12 +328,6 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         if mb.ghost {
             let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, mb.fd, None);
             inner.drop_member(m);
-        } else if mb.orphan {
-            // The kernel's registration is the program's own.
-        } else if mb.spent {
-            let e = epoll_event { events: ONESHOT, u64: mb.data };
-            let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, mb.fd, Some(e));
-            inner.member_mut(m).kernel = ONESHOT;
         } else {
             register_anew(epfd, inner, m, nested);
         }
