@@ -2,7 +2,7 @@
  * any order, right or wrong. The two ends take turns; a seed has one transcript. DOOR_SEED=N walks another way. */
 #include "sets.h"
 
-enum { SLOTS = 10, PORTS = 3, WALKS = 5, FIRST = 100, STEPS = 300 };
+enum { SLOTS = 8, PORTS = 2, WALKS = 5, FIRST = 100, STEPS = 300 };
 
 static unsigned shared, own; /* dice: of both ends, of this one */
 static int is_used[SLOTS], level; /* whose number is FIRST + slot; a set of some of them */
@@ -49,6 +49,7 @@ static void makes(void) {
         return;
     int fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     sol_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    sol_int(fd, IPPROTO_TCP, TCP_NODELAY, 1); /* what is sent is there at once */
     say("%d: socket", take(fd));
 }
 static void opens(int i) {
@@ -139,29 +140,29 @@ static void asks(int i) {
 static void step(void) {
     unsigned which = die_of(100);
     int i = used();
-    if (i < 0 || which < 8)
+    if (i < 0 || which < 6)
         return makes();
-    if (which < 18)
+    if (which < 15)
         opens(i);
-    else if (which < 32)
+    else if (which < 26)
         connects(i);
-    else if (which < 46)
+    else if (which < 37)
         accepts(i);
-    else if (which < 60)
+    else if (which < 57)
         sends(i);
-    else if (which < 70)
+    else if (which < 74)
         receives(i);
-    else if (which < 73)
+    else if (which < 75)
         say("%d: shutdown: %d", i, shutdown(FIRST + i, (int)die_of(3)));
-    else if (which < 77)
+    else if (which < 78)
         closes(i);
     else if (which < 79)
         disconnects(i);
     else if (which < 81)
         doubles(i);
-    else if (which < 88)
+    else if (which < 87)
         registers(i);
-    else if (which < 92)
+    else if (which < 91)
         look(level, 0);
     else
         asks(i);

@@ -121,6 +121,7 @@ const PROGRAMS: &[&str] = &[
     "walks",
     "rambles",
     "mazes",
+    "doors",
     "addresses",
     "sandbox",
     "privileges",
