@@ -308,9 +308,11 @@ impl Peer {
         self.since.load(Relaxed)
     }
 
-    /// Descriptors of ours that it has taken: the channel, and what it rings and is rung by.
+    /// Descriptors of ours that it has taken: the channel, and what it rings and is rung by. The first one of these, which comes behind the
+    /// channel and is not refused, counts from the beginning: many peers may come at once.
     pub(super) fn descriptors_taken(&self) -> u32 {
-        u32::from(self.channel.load(Relaxed) >= 0) + self.wakes.count()
+        let channel = u32::from(self.channel.load(Relaxed) >= 0);
+        channel + self.wakes.count().max(channel)
     }
 
     /// Closes the channel of a peer that nothing uses. False: somebody does by now.
