@@ -1,15 +1,14 @@
 /* Owns: random walks through the life of sockets: bound, listening, connecting, taken by accept, spoken through, shut, disconnected, closed, by either end and in
  * any order, right or wrong. The two ends take turns; a seed has one transcript. DOOR_SEED=N walks another way. */
+#include "dice.h"
 #include "sets.h"
 
 enum { SLOTS = 8, PORTS = 2, WALKS = 5, FIRST = 100, STEPS = 300 };
 
-static unsigned shared, own; /* dice: of both ends, of this one */
 static int is_used[SLOTS], level; /* whose number is FIRST + slot; a set of some of them */
 static unsigned marks;
 static char buf[64 * KIB];
 
-static unsigned die_of(unsigned n) { return rnd(&own) % n; }
 static int used(void) {
     int n = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -91,10 +90,7 @@ static void sends(int i) {
 }
 static void receives(int i) {
     long n = die_of(3) ? (long)sizeof buf : 1 + die_of(50), r = recv(FIRST + i, buf, (size_t)n, die_of(5) ? 0 : MSG_PEEK);
-    unsigned sum = 0;
-    for (long k = 0; k < r; k++)
-        sum = sum * 31 + (unsigned char)buf[k];
-    say("%d: recv of %ld: %ld %s %x", i, n, r, r < 0 ? err_name(errno) : "", sum);
+    say("%d: recv of %ld: %ld %s %x", i, n, r, r < 0 ? err_name(errno) : "", digest(buf, r));
 }
 static void closes(int i) {
     struct linger l = {1, 0};
@@ -169,10 +165,9 @@ static void step(void) {
 }
 
 static void walk(unsigned seed) {
-    const char *asked = getenv("DOOR_SEED");
-    seed += asked ? (unsigned)atol(asked) : 0;
+    seed += (unsigned)asked_for("DOOR", "SEED", 0);
     for (unsigned w = 0; w < WALKS; w++) {
-        shared = seed * 1000 + w, own = shared * 2 + (unsigned)is_a;
+        begin_round(seed, w);
         say("walk %u", w);
         level = placed(MUST(epoll_create1(EPOLL_CLOEXEC)), FIRST - 1);
         meet();

@@ -1,10 +1,10 @@
 /* Owns: random walks over epoll sets: sets in sets, connections under several numbers, whose closed ones leave ghosts, pipes, what is waited for while the other
  * end sends, poll and select around all of it. The two ends take turns; a seed has one transcript. MAZE_SEED=N walks another way. */
+#include "dice.h"
 #include "sets.h"
 
 enum { CONNECTIONS = 4, NUMBERS = 3, SETS = 3, WALKS = 3, MOST = 20000, FIRST = 100, NONE = -1 };
 
-static unsigned shared, own; /* dice: of both ends, of this one */
 static int at[CONNECTIONS][NUMBERS]; /* numbers of each connection, some of them closed */
 static int sets[SETS], ends[2];      /* a set may be in those before it; a pipe */
 static long piped;
@@ -13,8 +13,6 @@ static int over[CONNECTIONS], gone[CONNECTIONS]; /* this end sends nothing more;
 static int is_level; /* no edges, nothing told once: what is registered so shows a HUP once more, when it goes back to the kernel */
 static unsigned marks; /* each registration says another one */
 static char buf[64 * KIB];
-
-static unsigned die_of(unsigned n) { return rnd(&own) % n; }
 
 /* ---- what there is ---- */
 
@@ -110,7 +108,7 @@ static void sips(void) {
     enum { CALLS = 24 };
     int s = (int)die_of(SETS), n = 0, readable = 0, polls = (int)die_of(2);
     struct epoll_event e[CALLS + 1];
-    char text[600] = "";
+    char text[EVENTS_TEXT];
     for (int i = 0; i < CALLS && epoll_wait(sets[s], &e[n], 1, 0) == 1; i++) {
         int seen = 0;
         for (int k = 0; k < n; k++)
@@ -121,9 +119,7 @@ static void sips(void) {
     }
     struct epoll_event rest[16];
     epoll_wait(sets[s], rest, 16, 0); /* behind a full array, here the kernel's have their turn by themselves */
-    qsort(e, n, sizeof *e, by_data);
-    for (int i = 0; i < n; i++)
-        sprintf(text + strlen(text), " %s:%llx", epoll_text(e[i].events), (unsigned long long)e[i].data.u64);
+    list_events(text, e, n);
     say("set %d, sips:%s, %d times more", s, text, readable);
 }
 static void polls(void) {
@@ -171,22 +167,16 @@ static void numbers(void) {
 }
 /* Where nothing is unread: what TCP answers to an end is an edge of that. */
 static void shuts(void) {
-    int c = (int)die_of(CONNECTIONS), f = open_of(c), left = 0;
-    if (f == NONE || over[c] || gone[c])
-        return;
-    ioctl(f, FIONREAD, &left);
-    if (left)
+    int c = (int)die_of(CONNECTIONS), f = open_of(c);
+    if (f == NONE || over[c] || gone[c] || now_in(f))
         return;
     say("shutdown %d: %d", c, shutdown(f, SHUT_WR));
     over[c] = 1, of = c, ended = 1;
 }
 /* What nothing is unread of; a reset would pass what is on its way. */
 static void closes(void) {
-    int c = (int)die_of(CONNECTIONS), left = 0;
-    if (open_of(c) == NONE || (gone[c] == 0 && sent[c] > 0))
-        return;
-    ioctl(open_of(c), FIONREAD, &left);
-    if (left)
+    int c = (int)die_of(CONNECTIONS), f = open_of(c);
+    if (f == NONE || (gone[c] == 0 && sent[c] > 0) || now_in(f))
         return;
     for (int i = 0; i < NUMBERS; i++)
         if (at[c][i])
@@ -282,7 +272,6 @@ static void note(int is_mine) {
 }
 /* One end waits, in a set or by poll, and the other one sends something meanwhile. */
 static void meanwhile(int sends_here, unsigned c, unsigned s, unsigned by_poll) {
-    of = 0, moved = ended = 0;
     if (sends_here) {
         hear();
         usleep(10000);
@@ -302,11 +291,10 @@ static void meanwhile(int sends_here, unsigned c, unsigned s, unsigned by_poll) 
 }
 
 static void walk(unsigned seed, unsigned kind) {
-    const char *asked = getenv("MAZE_SEED");
-    seed += asked ? (unsigned)atol(asked) : 0;
+    seed += (unsigned)asked_for("MAZE", "SEED", 0);
     is_level = kind & (ENDS | CHILDREN);
     for (unsigned w = 0; w < WALKS; w++) {
-        shared = seed * 1000 + w, own = shared * 2 + is_a;
+        begin_round(seed, w);
         say("walk %u", w);
         for (int c = 0; c < CONNECTIONS; c++) {
             int s = conn_cold();

@@ -2,11 +2,10 @@
  * meanwhile, so natively a seed has one transcript. Programs of random walks (walks.c, rambles.c) say before this how much there is of it: CONNECTIONS, NUMBERS
  * of each socket, WARM_UP bytes there and back, TAIL steps behind the other end's close, and whether it is waited behind those (TAIL_WAITS). */
 #pragma once
-#include "case.h"
+#include "dice.h"
 
 enum { MOST_IN_FLIGHT = 40000 };
 
-static unsigned shared, own;        /* dice: of both ends, of this one */
 static int fd[NUMBERS];             /* numbers of the socket, all the same */
 static int nonblock, patience;      /* O_NONBLOCK; SO_RCVTIMEO is set */
 static int over_in, over_out, gone; /* this end has shut down; the other one sends nothing more */
@@ -22,15 +21,7 @@ static void step(unsigned kind);
 static void end(void);
 
 static void broken(int sig) { pipes++; }
-static unsigned die_of(unsigned n) { return rnd(&own) % n; }
 static int number(void) { return fd[die_of(NUMBERS)]; }
-
-static unsigned digest(const void *bytes, long n) {
-    unsigned h = 2166136261u;
-    for (long i = 0; i < n; i++)
-        h = (h ^ ((const unsigned char *)bytes)[i]) * 16777619u;
-    return h;
-}
 
 /* What a call has come to, with a digest of the bytes. */
 static void told(const char *call, long asked, int flags, long r, const void *bytes) {
@@ -80,21 +71,13 @@ static void close_numbers(void) {
         close(fd[i]);
 }
 
-/* A number of NAME_WHAT in the environment. */
-static long asked_for(const char *name, const char *what, long otherwise) {
-    char whole[40];
-    snprintf(whole, sizeof whole, "%s_%s", name, what);
-    const char *value = getenv(whole);
-    return value ? atol(value) : otherwise;
-}
-
 /* NAME_SEED=N walks another way; NAME_ARRIVES is how long bytes may take to the other end, in microseconds: their way may be paced. */
 static void take_turns(const char *name, unsigned seed, unsigned kind) {
     seed += (unsigned)asked_for(name, "SEED", 0);
     useconds_t arrives = (useconds_t)asked_for(name, "ARRIVES", 2000);
     on_signal(SIGPIPE, broken, 0);
     for (unsigned c = 0; c < CONNECTIONS; c++) {
-        shared = seed * 1000 + c, own = shared * 2 + is_a;
+        begin_round(seed, c);
         unsigned steps = 20 + rnd(&shared) % 300;
         say("connection %u", c);
         begin(rnd(&shared) % 4 != 0);

@@ -6,7 +6,7 @@
 //! which a hooked wait was seen.
 
 use super::{level, sleep, stand_in};
-use crate::table::member::Member;
+use crate::table::member::{ET, Member, ONESHOT};
 use crate::table::members::Inner;
 use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::config;
@@ -14,14 +14,12 @@ use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::thread::full_fence;
-use crate::sys::{Errno, Res, fd as desc};
+use crate::sys::{Errno, fd as desc};
 use crate::table::{self, Entry, homes};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
 
-const ET: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// No registration is like this one.
 const STALE: u32 = EXCLUSIVE | ET | ONESHOT;
 /// What the kernel reports of a member that the library serves. Of one with edges of both the doorbell may be gone before the wait, so it
@@ -58,7 +56,7 @@ pub fn ctl(
     if let Some(m) = inner.adopt(fd)
         && inner.member(m).ours
     {
-        let _ = register(epfd, inner, m, set.nested.load(Relaxed) != 0);
+        register(epfd, inner, m, set.nested.load(Relaxed) != 0);
     }
     let r = match (op, event) {
         (EPOLL_CTL_ADD, Some(e)) => add(set, inner, epfd, fd, e, &real),
@@ -175,7 +173,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
                 leave_full(inner.member(m));
                 register_anew(epfd, inner, m, nested); // an edge that TCP's room had before counts for nothing
             } else {
-                let _ = register(epfd, inner, m, nested);
+                register(epfd, inner, m, nested);
             }
         }
         stand_in::look_at(epfd, set, inner, m);
@@ -227,7 +225,7 @@ fn renew(set: &'static Set, inner: &mut Inner, epfd: i32, m: u32, e: epoll_event
     if is_other || is_kernels(nested, &mb) {
         inner.member_mut(m).kernel = STALE;
     }
-    let _ = register(epfd, inner, m, nested);
+    register(epfd, inner, m, nested);
     stand_in::look_at(epfd, set, inner, m);
     if is_other {
         set.bury(inner, word);
@@ -338,7 +336,7 @@ pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
 pub fn register_anew(epfd: i32, inner: &mut Inner, m: u32, nested: bool) {
     if !inner.member(m).orphan {
         inner.member_mut(m).kernel = STALE;
-        let _ = register(epfd, inner, m, nested);
+        register(epfd, inner, m, nested);
     }
 }
 
@@ -349,7 +347,7 @@ pub fn put_in_line(epfd: i32, inner: &mut Inner) {
         let m = inner.hot(i);
         let mb = inner.member(m);
         if mb.ours && !mb.ghost && mb.events & ONESHOT != 0 && (mb.kernel == ONESHOT) != mb.spent {
-            let _ = register(epfd, inner, m, true);
+            register(epfd, inner, m, true);
         }
     }
 }
@@ -361,11 +359,12 @@ fn is_edge_enough(mb: &Member, want: u32) -> bool {
     has & want == want && want & ET != 0 && in_or_end != 0 && has & !want & !(level::IN | level::RDHUP | level::PRI) == 0
 }
 
-/// Sets the kernel's registration for what the library serves, or back to the program's own.
-pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
+/// Sets the kernel's registration for what the library serves, or back to the program's own. What is owed to TCP is paid first, as far
+/// as the kernel takes it: of the rest it has to tell when there is room.
+pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) {
     let mb = inner.member_mut(m);
     if mb.orphan {
-        return Ok(0); // nobody can name it, and the kernel's registration is the program's own
+        return; // nobody can name it, and the kernel's registration is the program's own
     }
     let sock = table::sock(mb.fd).filter(|_| mb.ours);
     // Of one that relatives wait for in the same set (`wait::inherited`) the kernel tells them all.
@@ -381,12 +380,10 @@ pub fn register(epfd: i32, inner: &mut Inner, m: u32, nested: bool) -> Res {
     };
     let want = own | if out { level::OUT } else { 0 };
     if mb.kernel == want || !served && is_edge_enough(mb, want) {
-        return Ok(0);
+        return;
     }
     let e = epoll_event { events: want, u64: mb.data };
-    let r = desc::epoll_ctl(epfd, EPOLL_CTL_MOD, mb.fd, Some(e));
-    if r.is_ok() {
+    if desc::epoll_ctl(epfd, EPOLL_CTL_MOD, mb.fd, Some(e)).is_ok() {
         mb.kernel = want;
     }
-    r
 }

@@ -11,7 +11,7 @@ use crate::family::sock::flag;
 use crate::sys::fd as desc;
 use crate::table;
 use crate::table::index::Walk;
-use crate::table::member::Member;
+use crate::table::member::{ET, Member, ONESHOT};
 use crate::table::members::Inner;
 use crate::table::set::Set;
 use crate::transport::changes;
@@ -22,8 +22,6 @@ use std::sync::atomic::Ordering::*;
 pub const BELL: u64 = 0x7f53_4d43_5242_454c;
 /// Data word of the channel of links.
 pub const CHANNEL: u64 = 0x7f53_4d43_5243_484e;
-const ET: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// What the kernel tells beside data.
 const ENDS: u32 = level::RDHUP | level::HUP | level::ERR | level::PRI;

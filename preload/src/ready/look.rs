@@ -10,14 +10,12 @@ use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock;
 use crate::table;
-use crate::table::member::{Member, OF_DATA, OF_ROOM, PATIENCE};
+use crate::table::member::{ET, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE};
 use crate::table::members::Inner;
 use crate::table::set::Set;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
-const ET: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// So many hot members cost little to look at: there each has all the patience.
 const FEW: u32 = 32;
 
@@ -61,7 +59,7 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         if let Some(e) = event_of(mb, is_quick) {
             out[n] = e;
             n += 1;
-            let (lingers, is_level) = (mb.lingers, mb.events & (ET | ONESHOT) == 0);
+            let (lingers, is_level) = (mb.lingers, !mb.tells_once());
             if lingers {
                 inner.kernel_look = 0;
             }

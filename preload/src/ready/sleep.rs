@@ -21,7 +21,7 @@ use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
 use crate::table::{self, forks};
 use crate::family::sock::Sock;
-use crate::table::member::Member;
+use crate::table::member::{ET, Member};
 use crate::table::members::Inner;
 use crate::table::set::{BY_LEVEL, Set};
 use crate::transport::waiters::Waiter;
@@ -31,7 +31,6 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Sleep without events after which a set is put in order.
 const TIDY_MS: i32 = 1000;
-const ET: u32 = libc::EPOLLET as u32;
 
 /// How a sleep ended.
 pub enum Slept {
@@ -151,9 +150,7 @@ pub unsafe fn sleep(
     l.inner.kernel_look = clock::ticks() + rest;
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
-    if set.nested.load(Relaxed) != 0 {
-        stand_in::look_behind(epfd, set, l.inner);
-    }
+    stand_in::look_behind(epfd, set, l.inner);
     l.inner.heard = false;
     if waiter.is_some() && is_rung_by_us {
         // By a ring of this process that was for nothing: no peer came, as if it had slept for long.
@@ -433,9 +430,10 @@ pub fn expose(epfd: i32, set: &'static Set, how: u32) {
         if mb.ours {
             leave_full(&mb);
             // What was told is no edge any more.
-            match is_untold(&mb) {
-                true => register_anew(epfd, l.inner, m, true),
-                false => drop(register(epfd, l.inner, m, true)),
+            if is_untold(&mb) {
+                register_anew(epfd, l.inner, m, true);
+            } else {
+                register(epfd, l.inner, m, true);
             }
         }
         l.inner.hide(m);

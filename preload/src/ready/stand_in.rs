@@ -1,9 +1,11 @@
 //! What lies in memory for members of a set that others wait for (poll on it, another set, relatives), without a doorbell in the kernel:
 //! it came before anybody waited so, or was called by a name. Only the peer can send a doorbell, so the library's pipe stands in for it, as a
-//! member of the kernel's set to which there is room to write until an event of it was taken; where edges alone are told, as long as something lies.
+//! member of the kernel's set to which there is room to write until an event of it was taken; where edges alone are told, as long as
+//! something lies.
 //!
-//! Put up where a set or its members change ([`look`], [`look_at`]) or a call on it leaves something ([`look_behind`]), and looked after before each wait of the process as long as one stands
-//! ([`refresh`]): taken away when nothing lies there any more, put up again when a call on the set has taken its event and left the rest.
+//! Put up where a set or its members change ([`look`], [`look_at`]) or a call on it leaves something ([`look_behind`]), and looked after
+//! before each wait of the process as long as one stands ([`refresh`]): taken away when nothing lies there any more, put up again when a
+//! call on the set has taken its event and left the rest.
 
 use super::look::is_untold;
 use super::{ctl, level};
@@ -13,6 +15,7 @@ use crate::family::lock::Marker;
 use crate::family::process;
 use crate::sys::{Errno, fd as desc};
 use crate::table;
+use crate::table::member::ONESHOT;
 use crate::table::members::Inner;
 use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, NO_STAND_IN as NONE, STAND_IN_TAKEN as TAKEN, STAND_IN_UP as UP, STAND_INS, Set};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
@@ -20,8 +23,6 @@ use std::sync::atomic::Ordering::*;
 
 /// Data word of the stand-in.
 pub const WORD: u64 = 0x7f53_4d43_5253_544e;
-const ET: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// The set, which is locked, is waited for by others from now on.
 pub fn look(epfd: i32, set: &Set, inner: &Inner) {
@@ -38,11 +39,19 @@ pub fn look_at(epfd: i32, set: &Set, inner: &Inner, m: u32) {
 }
 
 /// A call on the set has looked: whoever waits for it finds what that has left, and nothing of what it has told.
-#[cold]
+#[inline]
 pub fn look_behind(epfd: i32, set: &Set, inner: &mut Inner) {
+    let nested = set.nested.load(Relaxed);
+    if nested != 0 {
+        look_behind_nested(epfd, set, inner, nested == BY_LEVEL);
+    }
+}
+
+#[cold]
+fn look_behind_nested(epfd: i32, set: &Set, inner: &mut Inner, by_level: bool) {
     ctl::put_in_line(epfd, inner);
     let is_up = set.stand_in.load(Relaxed) == UP;
-    if !is_up && set.nested.load(Relaxed) == BY_LEVEL && (0..inner.hot_len).any(|i| lies(inner, inner.hot(i))) {
+    if !is_up && by_level && (0..inner.hot_len).any(|i| lies(inner, inner.hot(i))) {
         put_up(epfd, set);
     }
 }
@@ -105,17 +114,18 @@ pub fn leave(epfd: i32, set: &Set) {
 /// A call on the set has the event of it, which is not the program's: the members that it stands for tell of themselves.
 #[cold]
 pub fn taken(epfd: i32, set: &Set, inner: &mut Inner) {
-    match set.nested.load(Relaxed) == EDGES_ALONE {
-        // It stands there still, as what is left in a set does, and makes no edge by that.
-        true if any_lies(inner) => {}
-        true => take_down(epfd, set),
-        false => set.stand_in.store(TAKEN, Relaxed),
-    }
+    let mut any = false;
     for m in 0..inner.used() {
         if lies(inner, m) {
             inner.heat(m);
+            any = true;
         }
     }
+    if set.nested.load(Relaxed) != EDGES_ALONE {
+        set.stand_in.store(TAKEN, Relaxed);
+    } else if !any {
+        take_down(epfd, set);
+    } // else it stands there still, as what is left in a set does, and makes no edge by that
 }
 
 fn put_up(epfd: i32, set: &Set) {
@@ -145,10 +155,10 @@ fn lies(inner: &Inner, m: u32) -> bool {
         return false;
     }
     let Some(s) = table::sock(mb.fd).filter(|s| !s.is_linked()) else { return false };
-    let (tells_once, asks_for_data) = (mb.events & (ET | ONESHOT) != 0, mb.events & (level::IN | level::NORMS.0) != 0);
-    if mb.ours && tells_once {
-        return is_untold(mb); // what the kernel has told before it never shows again
+    if mb.ours && mb.tells_once() {
+        return is_untold(mb);
     }
+    let asks_for_data = mb.events & (level::IN | level::NORMS.0) != 0;
     let Some(dir) = s.rx.dir().filter(|_| asks_for_data && s.rx_in_memory()) else { return false };
-    (tells_once || bell::unread(s, dir) == 0) && follow::in_ring(s, dir) >= u64::from(s.low_water.load(Relaxed).max(1))
+    (mb.tells_once() || bell::unread(s, dir) == 0) && follow::in_ring(s, dir) >= u64::from(s.low_water.load(Relaxed).max(1))
 }

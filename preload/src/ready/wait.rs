@@ -192,9 +192,8 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
         return 0; // the kernel alone knows
     }
     let asks = depth != Depth::Last;
-    let nested = set.nested.load(Relaxed) != 0;
     // What is told here the kernel has no more for those that wait for the set.
-    let is_due = asks && (nested || clock::ticks() > inner.kernel_look);
+    let is_due = asks && (set.nested.load(Relaxed) != 0 || clock::ticks() > inner.kernel_look);
     // In turn, as in the kernel's ready list: members on TCP that stay ready would fill the program's array each time.
     let kernel_first = is_due && !std::mem::take(&mut inner.kernel_filled);
     let mut n = if kernel_first { look_at_kernel(epfd, set, inner, out, 0) } else { 0 };
@@ -212,9 +211,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
         // Or by who sleeps.
         inner.left |= heard && (found > 0 || n == out.len());
     }
-    if nested {
-        stand_in::look_behind(epfd, set, inner);
-    }
+    stand_in::look_behind(epfd, set, inner);
     n
 }
 
@@ -318,7 +315,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let nested = set.nested.load(Relaxed) != 0;
     if level::is_ours(s) {
         take_over(epfd, set, inner, m);
-        let _ = register(epfd, inner, m, nested);
+        register(epfd, inner, m, nested);
     } else if mb.ours {
         let word = inner.own_word(m);
         inner.cool(m);

@@ -7,7 +7,7 @@
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
 use super::{homes, life, steps};
-use super::member::{Member, OF_ROOM};
+use super::member::{ET, Member, OF_ROOM, ONESHOT};
 use super::members::Inner;
 use super::set::Set;
 use crate::engine::{called, switch};
@@ -16,9 +16,6 @@ use crate::family::sock::Sock;
 use crate::sys::{fd, thread::full_fence};
 use crate::transport::changes;
 use std::sync::atomic::Ordering::*;
-
-const ET: u32 = libc::EPOLLET as u32;
-const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// The ring of `s` was found full by a call that returns now.
 #[cold]

@@ -6,7 +6,9 @@
 pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-const ET: u32 = libc::EPOLLET as u32;
+/// EPOLLET and EPOLLONESHOT as the kernel's registrations have them.
+pub const ET: u32 = libc::EPOLLET as u32;
+pub const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well: they cost about what a doorbell does.
 pub const PATIENCE: u32 = 500;
@@ -73,6 +75,12 @@ impl Member {
     #[inline]
     pub fn asks_for_room(&self) -> bool {
         self.events & OF_ROOM != 0
+    }
+
+    /// Not level-triggered: what the kernel has told, it shows no more.
+    #[inline]
+    pub fn tells_once(&self) -> bool {
+        self.events & (ET | ONESHOT) != 0
     }
 
     /// Edge-triggered, for data and for room: what arrives wakes it, and if that was read before the wait the edge is one of room.
