@@ -57,8 +57,8 @@ pub struct Thread {
     pub works: Cell<u32>,
     /// The fork that it is in has counted for its child (`table::child`).
     pub counts: Cell<bool>,
-    /// Whether one waits for their end.
-    pub postponed: Cell<u32>,
+    /// The stack pointer at which the last one came that waits for their end; 0: none does; 1: it is not known.
+    pub postponed: Cell<usize>,
     /// The signals that are blocked behind it.
     pub mask: Cell<u64>,
 }
