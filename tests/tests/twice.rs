@@ -122,6 +122,7 @@ const PROGRAMS: &[&str] = &[
     "rambles",
     "mazes",
     "doors",
+    "clans",
     "addresses",
     "sandbox",
     "privileges",

@@ -181,10 +181,15 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
             }
         }
         // The mark comes a moment before the FIN; nothing follows it either. A mark of a reset waits
-        // for the kernel's.
-        _ if marks & fin::WRITE != 0 && !comes_reset(marks) => Verdict::Eof,
+        // for the kernel's. So does one of a stream that goes on through TCP: the descriptor may have gone to another process.
+        _ if marks & fin::WRITE != 0 && !comes_reset(marks) && !goes_on(s, dir) => Verdict::Eof,
         _ => Verdict::Open,
     }
+}
+
+/// Whether the peer has left the ring behind what is unread there.
+fn goes_on(s: &Sock, dir: &Dir) -> bool {
+    s.rx_in_memory() && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// Whether the reset that a close has marked, behind a FIN, is there: then the kernel has the error of it.

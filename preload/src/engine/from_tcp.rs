@@ -23,6 +23,8 @@ pub fn read(
     limit: u64,
 ) -> Step {
     let there = match fd::unread(sock) {
+        // A call that has something leaves the error to the next one, which may be another process's (tcp_recvmsg).
+        Ok(0) if from > 0 && is_dead(sock) => return Step::End,
         // At an urgent mark the kernel counts nothing beyond it: look instead.
         Ok(0) => {
             match net::recv_slice(sock, &mut [0], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -101,6 +103,12 @@ pub fn read(
         Err(e) if e.0 == libc::EAGAIN => Step::Empty,
         Err(e) => failed(s, end::as_of_tcp(s, sock, e)),
     }
+}
+
+/// Whether the kernel's socket has ended by an error, which the next call takes.
+fn is_dead(sock: i32) -> bool {
+    const DEAD: i16 = libc::POLLERR | libc::POLLHUP;
+    fd::poll_now(sock, 0) & DEAD == DEAD
 }
 
 /// Whether a receive that finds nothing is to be the kernel's all the same: behind an urgent byte that is the last of the stream only such a one

@@ -66,6 +66,11 @@ pub fn is_here(s: &Sock) -> bool {
     s.rx.gate.load(Relaxed) & (HERE | MAY) != 0
 }
 
+/// Whether it is read here, whoever else was to have it.
+pub fn is_begun(s: &Sock) -> bool {
+    s.rx.gate.load(Relaxed) & HERE != 0
+}
+
 /// In how many ns to look again for who waits while it is given away: that it may be read here from then on, a relative can't tell this process.
 #[inline]
 pub fn looks_again(s: &Sock) -> Option<u64> {
@@ -145,6 +150,7 @@ pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option
         s.rx.gate.store(0, Relaxed);
         dir.annex.store(0, Relaxed);
         annex.clear();
+        changes::note(s); // the kernel alone knows what is ready
     }
     Some(Step::Moved(n))
 }

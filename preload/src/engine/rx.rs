@@ -83,6 +83,7 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
             let Some(now) = inside::descriptor_in(s, record, sock) else { return end::closed(got) };
             sock = now;
         }
+        let lies_here = here::is_here(s);
         match attempt(s, sock, &bufs, got, flags) {
             // The stream goes on elsewhere. What a peer claims may say so without end.
             Step::Moved(0) => {
@@ -101,7 +102,8 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
                 if !peek && urgent::is_near(s) && urgent::is_at_mark(s) {
                     return Ok(got); // a call ends before an urgent byte (tcp_recvmsg)
                 }
-                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(|d| follow::pending(s, d) || follow::is_at_switch(s, d));
+                let is_more = |d| follow::pending(s, d) || follow::is_at_switch(s, d) || lies_here && !s.rx_in_memory() && fd::unread(sock) != Ok(0);
+                let more = !peek && got < bufs.len() && s.rx.dir().is_some_and(is_more);
                 if got == bufs.len() || (got >= enough && !more) || is_all {
                     return Ok(got);
                 }

@@ -38,7 +38,7 @@ pub fn may_be_served(s: &Sock) -> bool {
 /// Whether the library, not the kernel, knows the readiness.
 #[inline]
 pub fn is_ours(s: &Sock) -> bool {
-    s.rx_in_memory() || s.tx_in_memory() || debt::owes(s)
+    s.rx_in_memory() || s.tx_in_memory() || debt::owes(s) || here::is_here(s) || s.error.load(Relaxed) != 0
 }
 
 /// IN, and OUT where `out` asks for it, of a socket of which nothing else is to be told: both
@@ -109,6 +109,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if tx_memory && let Some(dir) = s.tx.dir() && (closed || room::has_room(s, dir)) {
         bits |= OUT;
     }
+    // A call that had moved bytes has left it for the next one.
+    let error = if s.error.load(Relaxed) != 0 { ERR } else { 0 };
     let mut kernel = 0;
     // What became of an end that its socket has shown, the kernel knows.
     let is_shown = ended == Verdict::Reset || ended == Verdict::Eof && !linked && s.rx.end.load(Relaxed) != 0;
@@ -135,7 +137,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         let is_payload = || peek::unread(s, sock) != Ok(0) || kernel & (RDHUP | HUP) != 0 || desc::is_at_mark(sock);
         let low = u64::from(s.low_water.load(Relaxed));
         let readable = kernel & IN != 0 && is_payload() || switched && low > 1 && reaches(s, sock, low);
-        bits |= kernel & (RDHUP | HUP | ERR) | if readable { IN } else { 0 };
+        bits |= kernel & (RDHUP | HUP | ERR) | error | if readable { IN } else { 0 };
     }
     if here::is_here(s) && reaches(s, sock, u64::from(s.low_water.load(Relaxed).max(1))) {
         bits |= IN;
@@ -147,8 +149,6 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     if !tx_memory && paid {
         bits |= kernel & OUT;
     }
-    // A call that had moved bytes has left it for the next one.
-    let error = if s.error.load(Relaxed) != 0 { ERR } else { 0 };
     match ended {
         Verdict::Open => {}
         Verdict::Eof => {

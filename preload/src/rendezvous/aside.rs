@@ -10,7 +10,7 @@
 //!
 //! Called by `table` before a program is started, and by the steps of the rendezvous.
 
-use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, told_late, wait_for};
+use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, is_stranded, told_late, wait_for};
 use super::{SHARED_US, is_due, way_out};
 use crate::engine::{bell, count, follow, here, inside, kernel, shadow, switch, take_up};
 use crate::family::holders;
@@ -111,7 +111,10 @@ fn ask_again(s: &'static Sock, sock: i32, until: u64) {
     if !take_up::take_up(s, sock, if is_late(s) { 0 } else { until }) {
         // Behind a stretch of TCP it can't be asked for.
         is_too_late(s, sock);
-        here::begin(s);
+        // The next program gets it, or the first of this family that reads (`here::allow`).
+        if !is_stranded(s) {
+            here::begin(s);
+        }
     }
     if s.rx_in_memory() || s.tx_in_memory() {
         process::count(Counter::Handovers, 1);

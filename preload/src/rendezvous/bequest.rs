@@ -35,7 +35,8 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     }
     let mut kept = -1;
     let keep = |file| fd::another(file).map(|file| kept = file);
-    let left = rest::write(s, sock, [0; NAMES], setup::REST, keep);
+    let setup = if rest::is_for_relatives(s) { setup::COPY } else { setup::REST };
+    let left = rest::write(s, sock, [0; NAMES], setup, keep);
     let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
     if left == Ok(true) && rate.is_some_and(|rate| net::set_rate(sock, rate).is_ok()) {
         place.store(kept, Relaxed);
@@ -69,6 +70,7 @@ pub fn take_back(s: &Sock, sock: i32) {
     if let Some(own) = of(sock).filter(|b| b.pid == proc::pid()) {
         let _ = net::set_rate(sock, u64::MAX);
         FILES.iter().filter(|f| f.load(Relaxed) == own.file as i32).for_each(give_up);
+        rest::is_kept(s);
     }
     s.aside.fetch_and(!(aside::PASSED | aside::SENDING), Relaxed);
 }

@@ -70,6 +70,10 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patien
                 return leave_rest(s, sock, why, stays);
             }
             patience.was_in_vain();
+            if is_stranded(s) {
+                process::count(Counter::HandoverTimeouts, 1);
+                return leave_rest(s, sock, why, stays);
+            }
             told_late(s, sock, stays);
             return false;
         }
@@ -137,6 +141,13 @@ pub fn wait_for(s: &'static Sock, sock: i32, until: u64) -> Back {
 /// Whether the peer has said its last word: it sends nothing again.
 pub fn has_ended(s: &Sock) -> bool {
     s.rx.end.load(Relaxed) != 0 || s.rx.dir().is_some_and(|dir| dir.fin.load(Acquire) & fin::WRITE != 0)
+}
+
+/// Whether what was taken up lies before all that comes through TCP, of a peer that was called for it, has not come, and can't any more
+/// (`offer::close_door`): who has the connection next finds it as behind a last word.
+pub fn is_stranded(s: &Sock) -> bool {
+    let is_on_tcp = |d: &Dir| d.switch.load(Acquire) == s.rx.switches.load(Relaxed) && d.ctl.load(Acquire) & (ctl::READY | ctl::MARKING) == 0;
+    !s.is_linked() && !s.rx_in_memory() && here::is_taken(s) && !here::is_begun(s) && s.rx.dir().is_some_and(is_on_tcp)
 }
 
 /// As [`late`]; a connection over a link does not survive an exec then.

@@ -1,5 +1,5 @@
 //! What lies unread of a peer that has said its last word, when the descriptor goes to another program by exec: behind a
-//! FIN nothing can be sent again. And what came by a link that the connection has left, or whose other end has closed.
+//! FIN nothing can be sent again. And what was taken up of one that has gone to TCP and was called in vain. And what came by a link that the connection has left, or whose other end has closed.
 //!
 //! The program that becomes another one leaves these bytes to it in a file of its own, laid out as a region, under a number
 //! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP. They are
@@ -7,12 +7,12 @@
 //! lies in the annex of the file, from where the ring is filled (`engine::refill`); FIONREAD counts no more than the ring.
 //! Called by `table::forks` and `table::inherit`.
 
-use super::handover::{has_ended, has_rest_of_link};
+use super::handover::{has_ended, has_rest_of_link, is_stranded};
 use super::{bequest, server};
 use crate::engine::follow::{self, Source};
 use crate::engine::{bell, bulk, here, linked, refill, resets, shadow};
 use crate::family::lock::Marker;
-use crate::family::process;
+use crate::family::{holders, process};
 use crate::family::sock::{Sock, aside, flag, medium, role, step};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
@@ -59,7 +59,28 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
 
 /// Whether its peer sends nothing again.
 pub fn is_last(s: &Sock) -> bool {
-    if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) }
+    if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) || is_stranded(s) }
+}
+
+/// Behind that: relatives that have it as well read what was taken up of a peer that does not come for it, for nobody knows who else does.
+pub fn stays_with_relatives(s: &Sock) -> bool {
+    let stays = is_for_relatives(s);
+    if stays {
+        here::begin(s);
+    }
+    stays
+}
+
+/// It has gone to nobody: what can't come again is read here.
+pub fn is_kept(s: &Sock) {
+    if is_last(s) {
+        here::begin(s);
+    }
+}
+
+/// Whether relatives have it, and its peer does not come for what was taken up.
+pub fn is_for_relatives(s: &Sock) -> bool {
+    is_stranded(s) && holders::is_shared(s)
 }
 
 /// Nobody gets it, in memory or by TCP: who has the connection then is to see that, where an end would hide it.
@@ -79,7 +100,7 @@ pub fn lose_taken(s: &Sock, sock: i32) {
     }
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
-    } else if here::is_taken(s) && has_ended(s) && !comes(s) {
+    } else if here::is_taken(s) && (has_ended(s) || is_stranded(s)) && !comes(s) {
         resets::reset_at_once(s, sock);
     }
 }
