@@ -11,7 +11,7 @@ enum { EXECS = 1, STRANGERS = 2, KILLS = 4 };
 enum op { SEND, RECEIVE, ASK, DOUBLE, CLOSE, CLOEXEC, NONBLOCK, SHUT, FORKS, SPAWNS, BECOMES, PASSES, TAKES, ENDS };
 
 struct order {
-    int op, stream, slot, strange, patient; /* a new member's; without the library; a call that waits would end */
+    int op, stream, slot, strange, patient; /* of a new member, or by _exit; without the library; a call that waits would end */
     long room;
     unsigned dice;
 };
@@ -65,12 +65,12 @@ static long sends(int fd, long room) {
 }
 static long receives(int fd, int patient) {
     long n = die_of(3) ? some() : (long)sizeof buf, r;
-    int peeks = die_of(5) == 0;
+    int peeks = die_of(5) == 0, how = (int)die_of(3), flags = (patient ? 0 : MSG_DONTWAIT) | (peeks ? MSG_PEEK : 0);
     struct iovec v[2] = {{buf, n / 3}, {buf + n / 3, n - n / 3}};
-    switch (die_of(3)) {
-    default: r = recv(fd, buf, n, (patient ? 0 : MSG_DONTWAIT) | (peeks ? MSG_PEEK : 0)); break;
-    case 1: r = peeks || !patient ? recv(fd, buf, n, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0)) : read(fd, buf, n); break;
-    case 2: r = peeks || !patient ? recv(fd, buf, n, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0)) : readv(fd, v, 2); break;
+    switch (flags ? 0 : how) {
+    default: r = recv(fd, buf, n, flags); break;
+    case 1: r = read(fd, buf, n); break;
+    case 2: r = readv(fd, v, 2); break;
     }
     told(peeks ? "peek" : "recv", fd, n, r, buf);
     return r > 0 && !peeks ? r : 0;
@@ -122,8 +122,7 @@ static struct reply act(const struct order *o) {
         say("%d: exec%s", me, o->strange ? ", strange" : "");
         exec_self(role_of(me), environment(o->strange));
     } else if (o->op == TAKES) {
-        passed(MAIL + 1, &v, 1);
-        /* The stream that it is of is the order's. */
+        v = passed_one(MAIL + 1); /* of the order's stream */
         say("%d: takes stream %d as %d", me, o->stream, to);
         if (to < 0)
             close(v);
@@ -350,7 +349,8 @@ static void hear_step(void) {
         streams[s].gone |= d.closed[s] * 2 + (s == d.stream && d.shut == SHUT_WR);
     }
 }
-static void tell_step(struct done d) {
+static void makes_step(unsigned kind) {
+    struct done d = step(kind);
     if (d.put || d.shut >= 0 || d.closed[0] || d.closed[1])
         usleep(3000);
     MUST(send(3, &d, sizeof d, 0));
@@ -396,15 +396,8 @@ static void walk(unsigned seed, unsigned kind) {
         say("walk %u", w);
         begin();
         unsigned steps = 20 + rnd(&shared) % 200;
-        for (unsigned i = 0; i < steps; i++) {
-            if (rnd(&shared) % 2 == (unsigned)is_a) {
-                say("%u:", i);
-                tell_step(step(kind));
-            } else {
-                hear_step();
-            }
-        }
-        if (rnd(&shared) % 2 == (unsigned)is_a) {
+        by_turns(steps, makes_step, kind, hear_step);
+        if (is_my_turn()) {
             end();
             tell('c');
         } else {

@@ -164,6 +164,16 @@ static void step(void) {
         asks(i);
 }
 
+static void makes_step(unsigned kind) {
+    step();
+    usleep(2000);
+    tell('s');
+}
+static void hear_step(void) {
+    if (hear() != 's')
+        die("step");
+}
+
 static void walk(unsigned seed) {
     seed += (unsigned)asked_for("DOOR", "SEED", 0);
     for (unsigned w = 0; w < WALKS; w++) {
@@ -171,16 +181,7 @@ static void walk(unsigned seed) {
         say("walk %u", w);
         level = placed(MUST(epoll_create1(EPOLL_CLOEXEC)), FIRST - 1);
         meet();
-        for (unsigned i = 0; i < STEPS; i++) {
-            if (rnd(&shared) % 2 == (unsigned)is_a) {
-                say("%u:", i);
-                step();
-                usleep(2000);
-                tell('s');
-            } else if (hear() != 's') {
-                die("step");
-            }
-        }
+        by_turns(STEPS, makes_step, 0, hear_step);
         for (int f = FIRST - 1; f < FIRST + SLOTS; f++)
             close(f);
         memset(is_used, 0, sizeof is_used);

@@ -13,6 +13,7 @@ static long in, out;                /* bytes on their way to this end, and from 
 static long put_now, got_now;       /* of this step */
 static int shut_now;                /* the same: 1 + how */
 static volatile sig_atomic_t pipes;
+static useconds_t arrives;          /* how long bytes may take to the other end */
 static char buf[64 * KIB];
 
 /* The program's: a connection is there; one step, of what the walk may do; its end. */
@@ -44,6 +45,11 @@ static void tell_step(void) {
     tell((char)(put_now >> 8)), tell((char)put_now), tell((char)(got_now >> 8)), tell((char)got_now), tell((char)shut_now);
     out += put_now, in -= got_now;
 }
+static void makes_step(unsigned kind) {
+    step(kind);
+    usleep(put_now > 0 || shut_now ? arrives : 0);
+    tell_step();
+}
 static void hear_step(void) {
     if (hear() != 's')
         die("step");
@@ -74,7 +80,7 @@ static void close_numbers(void) {
 /* NAME_SEED=N walks another way; NAME_ARRIVES is how long bytes may take to the other end, in microseconds: their way may be paced. */
 static void take_turns(const char *name, unsigned seed, unsigned kind) {
     seed += (unsigned)asked_for(name, "SEED", 0);
-    useconds_t arrives = (useconds_t)asked_for(name, "ARRIVES", 2000);
+    arrives = (useconds_t)asked_for(name, "ARRIVES", 2000);
     on_signal(SIGPIPE, broken, 0);
     for (unsigned c = 0; c < CONNECTIONS; c++) {
         begin_round(seed, c);
@@ -82,17 +88,8 @@ static void take_turns(const char *name, unsigned seed, unsigned kind) {
         say("connection %u", c);
         begin(rnd(&shared) % 4 != 0);
         meet();
-        for (unsigned i = 0; i < steps; i++) {
-            if (rnd(&shared) % 2 == (unsigned)is_a) {
-                say("%u:", i);
-                step(kind);
-                usleep(put_now > 0 || shut_now ? arrives : 0);
-                tell_step();
-            } else {
-                hear_step();
-            }
-        }
-        if (rnd(&shared) % 2 == (unsigned)is_a) {
+        by_turns(steps, makes_step, kind, hear_step);
+        if (is_my_turn()) {
             end();
             tell('c');
         } else {

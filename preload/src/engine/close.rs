@@ -163,7 +163,7 @@ pub(super) fn take_proof(s: &Sock, sock: i32, back: &Dir) {
     let mut patience = None;
     let mut is_over = false;
     loop {
-        let is_marked = back.switch.load(Acquire) != s.rx.switches.load(Relaxed);
+        let is_marked = follow::is_marked(s, back);
         if s.rx_in_memory() || !is_marked && proof::refuse(s) {
             return;
         }

@@ -6,7 +6,7 @@
 //! left unread we know from its cursor. A mark in the ring header, set before the kernel is told,
 //! tells an orderly end from death.
 
-use super::{bell, debt, kernel, rx::Step};
+use super::{bell, debt, follow, kernel, rx::Step};
 use crate::family::sock::{Sock, flag};
 use crate::control;
 use crate::sys::{Errno, Res, fd, net, proc};
@@ -70,7 +70,7 @@ pub fn is_of_another_file(e: Errno) -> bool {
 /// what was on its way.
 pub fn is_reset_for_bell(s: &Sock, dir: &Dir) -> bool {
     s.rx_in_memory()
-        && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
+        && !follow::is_marked(s, dir)
         && s.rx.end.load(Relaxed) == RST
         && dir.fin.load(Acquire) & (fin::RESET | fin::LINGER0) == 0
         && left_nothing(s)
@@ -182,14 +182,9 @@ pub fn verdict(s: &Sock, sock: i32, dir: &Dir) -> Verdict {
         }
         // The mark comes a moment before the FIN; nothing follows it either. A mark of a reset waits
         // for the kernel's. So does one of a stream that goes on through TCP: the descriptor may have gone to another process.
-        _ if marks & fin::WRITE != 0 && !comes_reset(marks) && !goes_on(s, dir) => Verdict::Eof,
+        _ if marks & fin::WRITE != 0 && !comes_reset(marks) && !(s.rx_in_memory() && follow::is_marked(s, dir)) => Verdict::Eof,
         _ => Verdict::Open,
     }
-}
-
-/// Whether the peer has left the ring behind what is unread there.
-fn goes_on(s: &Sock, dir: &Dir) -> bool {
-    s.rx_in_memory() && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// Whether the reset that a close has marked, behind a FIN, is there: then the kernel has the error of it.

@@ -8,7 +8,7 @@
 use super::bufs::{MOST, is_nowhere};
 use super::handlers::Since;
 use super::inside;
-use super::{bulk, kernel, rx, spin, tx, wait};
+use super::{bulk, follow, kernel, rx, spin, tx, wait};
 use crate::config;
 use crate::family::lock::{Held, Marker};
 use crate::family::sock::{Sock, flag};
@@ -109,7 +109,7 @@ unsafe fn wait_and_take(s: &Sock, p: *mut u8, n: usize, flags: i32) -> Result<us
     let held = s.rx.lock.try_take_by(&marker, s.is_alone()).ok_or_else(polled)?;
     // As before the wait, or the general code looks.
     let is_same = s.flags.load(Relaxed) == known && s.rx.gate.load(Relaxed) == 0 && s.rx_in_memory() && std::ptr::eq(s.rx.dir.load(Acquire), dir);
-    if !is_same || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
+    if !is_same || follow::is_marked(s, dir) {
         return Err(polled());
     }
     let data = there(s, dir, n, held).ok_or_else(polled)?;

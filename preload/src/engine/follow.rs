@@ -136,6 +136,13 @@ fn thaw(s: &Sock, dir: &Dir) {
     dir.ctl.fetch_and(!ctl::RETURN, AcqRel);
 }
 
+/// Whether the peer has marked a switch that was not followed: the stream goes on elsewhere behind what is unread here. Acquire pairs with the
+/// Release in `switch`: what it did before is seen, and none of the bytes that are not payload was sent before the mark.
+#[inline(always)]
+pub fn is_marked(s: &Sock, dir: &Dir) -> bool {
+    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+}
+
 /// Whether the next attempt finds something: data, a switch, the end. Without system calls. Never true
 /// for long when an attempt finds nothing: whoever waits would spin.
 #[inline]
@@ -145,7 +152,7 @@ pub fn pending(s: &Sock, dir: &Dir) -> bool {
     if in_memory && in_ring(s, dir) != 0 || s.rx.end.load(Relaxed) != 0 || is_asked(s) || here::is_here(s) {
         return true;
     }
-    if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
+    if is_marked(s, dir) {
         return is_reached(s, dir);
     }
     in_memory && end::is_marked_end(dir)
@@ -165,7 +172,7 @@ fn is_reached(s: &Sock, dir: &Dir) -> bool {
 /// Whether the stream has been taken up to a switch that is made: what is behind it an attempt can tell, after it took what stands
 /// before that in the kernel's stream, the proof or doorbells.
 pub fn is_at_switch(s: &Sock, dir: &Dir) -> bool {
-    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) && can_follow(s, dir)
+    is_marked(s, dir) && can_follow(s, dir)
 }
 
 /// Bytes of the ring that may be read now: not beyond a stretch of TCP that comes first.

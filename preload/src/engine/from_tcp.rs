@@ -24,11 +24,12 @@ pub fn read(
 ) -> Step {
     let there = match fd::unread(sock) {
         // A call that has something leaves the error to the next one, which may be another process's (tcp_recvmsg).
-        Ok(0) if from > 0 && is_dead(sock) => return Step::End,
+        Ok(0) if from > 0 && fd::is_broken(sock) => return Step::End,
         // At an urgent mark the kernel counts nothing beyond it: look instead.
         Ok(0) => {
             match net::recv_slice(sock, &mut [0], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-                Ok(0) if limit == u64::MAX && dir.is_some_and(|d| is_behind(s, d)) => return Step::Moved(0),
+                // Its last bytes, and its end behind them, may have come through the ring.
+                Ok(0) if limit == u64::MAX && dir.is_some_and(|d| follow::is_marked(s, d)) => return Step::Moved(0),
                 Ok(0) => return at_end_of_tcp(s, sock, dir, flags),
                 Ok(n) => peek::beyond_mark(sock).unwrap_or(n),
                 Err(Errno(libc::EAGAIN)) if limit == u64::MAX && passes_mark(s, sock, flags) => bufs.len() - from,
@@ -46,7 +47,7 @@ pub fn read(
     // The switch was stored before the first byte that is not payload was sent, so it is visible
     // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
     let limit = match dir {
-        Some(d) if is_behind(s, d) => {
+        Some(d) if follow::is_marked(s, d) => {
             match follow::payload_left(s, d) {
                 Some(n) => limit.min(n),
                 None => return Step::Moved(0),
@@ -105,23 +106,12 @@ pub fn read(
     }
 }
 
-/// Whether the kernel's socket has ended by an error, which the next call takes.
-fn is_dead(sock: i32) -> bool {
-    const DEAD: i16 = libc::POLLERR | libc::POLLHUP;
-    fd::poll_now(sock, 0) & DEAD == DEAD
-}
-
 /// Whether a receive that finds nothing is to be the kernel's all the same: behind an urgent byte that is the last of the stream only such a one
 /// takes POLLPRI back. What comes meanwhile is payload, for who has sent such a byte never sends through memory again.
 #[cold]
 fn passes_mark(s: &Sock, sock: i32, flags: i32) -> bool {
     let is_pinned = s.tx.dir().is_some_and(|d| d.ctl.load(Acquire) & ctl::PINNED != 0);
     is_pinned && flags & libc::MSG_PEEK == 0 && fd::is_at_mark(sock)
-}
-
-/// Whether the peer has switched meanwhile: its last bytes, and its end behind them, may have come through the ring.
-fn is_behind(s: &Sock, dir: &Dir) -> bool {
-    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// The kernel has told an error, which it does once: of a connection that has ended, nothing is left to tell.

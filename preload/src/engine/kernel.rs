@@ -87,7 +87,7 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
     // What was seen above is no payload if no switch is marked now: a mark is stored before the first
     // byte that follows it is sent. And it rang for nothing that is still to be read.
     if n == 0
-        || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+        || follow::is_marked(s, dir)
         || dir.head.load(Acquire) != s.rx.cursor.load(Relaxed)
     {
         return;
@@ -246,8 +246,7 @@ pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
 pub fn before_payload(s: &Sock, sock: i32) {
     let Some(dir) = s.rx.dir() else { return };
     if !s.rx_in_memory()
-        && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
-        && follow::can_follow(s, dir)
+        && follow::is_at_switch(s, dir)
     {
         follow::progress(s, sock);
     }

@@ -2,7 +2,7 @@
 //!
 //! Called by the rendezvous, and by whoever needs the kernel's stream as it is for a while. [`super::follow`] goes where the peer went.
 
-use super::count;
+use super::{count, follow};
 use super::patience::Patience;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, step};
@@ -52,7 +52,7 @@ pub fn withdraw_offer(s: &Sock) -> bool {
         if !is_closed {
             patience.was_in_vain();
         }
-        is_closed && dir.switch.load(Acquire) == s.rx.switches.load(Relaxed)
+        is_closed && !follow::is_marked(s, dir)
     })
 }
 

@@ -373,7 +373,7 @@ fn at_end(s: &Sock, sock: i32, dir: &Dir, flags: i32, seen: u64) -> Step {
         return Step::Moved(0);
     }
     // A switch that was made after `follow` looked: the kernel's end lies behind what TCP brings.
-    if dir.switch.load(Acquire) != s.rx.switches.load(Relaxed) {
+    if follow::is_marked(s, dir) {
         if s.rx.end.load(Relaxed) == 0 {
             return Step::Empty;
         }

@@ -6,7 +6,7 @@
 //! the producer sends the annex through TCP again, and then what is unread in the ring.
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
-use super::follow::{self, Source};
+use super::follow::{self, Source, is_marked};
 use super::{bell, bulk, count, debt, end, here, kernel, offer, proof, resets, rx, signals, switch};
 use crate::config;
 use crate::family::lock::Marker;
@@ -82,10 +82,6 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
             let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
         }
     }
-}
-
-fn is_marked(s: &Sock, dir: &Dir) -> bool {
-    dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
 }
 
 /// Whether the peer sends nothing more, and nothing again.

@@ -226,7 +226,7 @@ fn told_by_kernel(inner: &mut Inner, m: u32) {
 /// all of it is read must be an edge of its own in the kernel's set.
 fn await_next_edge(fd: i32) {
     if let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL) && !s.rx_in_memory())
-        && s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed))
+        && s.rx.dir().is_some_and(|d| follow::is_marked(s, d))
     {
         kernel::expose(s, fd);
     }

@@ -85,11 +85,11 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     let mut ended = Verdict::Open;
     let mut switched = false;
     if let Some(dir) = s.rx.dir() {
-        switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
+        switched = follow::is_marked(s, dir);
         if switched && follow::can_follow(s, dir) {
             follow::progress(s, sock);
             rx_memory = s.rx_in_memory();
-            switched = dir.switch.load(Acquire) != s.rx.switches.load(Relaxed);
+            switched = follow::is_marked(s, dir);
         }
         if rx_memory {
             let unread = follow::in_ring(s, dir);

@@ -9,7 +9,7 @@ use super::rest::{self, NAMES, Rest};
 use crate::family::sock::{Sock, aside, role};
 use crate::log;
 use crate::sys::{Errno, clock, fd, mem, net, proc, users};
-use crate::transport::region::{self, LEN, setup};
+use crate::transport::region::{self, LEN};
 use smcr_proto::rendezvous::Bequest;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
@@ -35,14 +35,13 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     }
     let mut kept = -1;
     let keep = |file| fd::another(file).map(|file| kept = file);
-    let setup = if rest::is_for_relatives(s) { setup::COPY } else { setup::REST };
-    let left = rest::write(s, sock, [0; NAMES], setup, keep);
+    let left = rest::write(s, sock, [0; NAMES], false, keep);
     let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
     if left == Ok(true) && rate.is_some_and(|rate| net::set_rate(sock, rate).is_ok()) {
         place.store(kept, Relaxed);
         OWNER.store(proc::pid(), Relaxed);
         s.aside.fetch_or(aside::PASSED | aside::SENDING, Relaxed);
-        return;
+        return rest::has_gone(s);
     }
     if kept >= 0 {
         fd::close_own(kept);
@@ -147,7 +146,7 @@ fn is_free(s: &Sock, sock: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::region::{FILE_LEN, MAGIC};
+    use crate::transport::region::{FILE_LEN, MAGIC, setup};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 

@@ -70,12 +70,9 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patien
                 return leave_rest(s, sock, why, stays);
             }
             patience.was_in_vain();
-            if is_stranded(s) {
-                process::count(Counter::HandoverTimeouts, 1);
-                return leave_rest(s, sock, why, stays);
-            }
-            told_late(s, sock, stays);
-            return false;
+            let is_stranded = is_stranded(s);
+            told_late(s, sock, stays || is_stranded);
+            return is_stranded && leave_rest(s, sock, why, stays);
         }
         if !ask_back(s, sock, why) {
             debt::settle(s, sock);
@@ -146,7 +143,7 @@ pub fn has_ended(s: &Sock) -> bool {
 /// Whether what was taken up lies before all that comes through TCP, of a peer that was called for it, has not come, and can't any more
 /// (`offer::close_door`): who has the connection next finds it as behind a last word.
 pub fn is_stranded(s: &Sock) -> bool {
-    let is_on_tcp = |d: &Dir| d.switch.load(Acquire) == s.rx.switches.load(Relaxed) && d.ctl.load(Acquire) & (ctl::READY | ctl::MARKING) == 0;
+    let is_on_tcp = |d: &Dir| !follow::is_marked(s, d) && d.ctl.load(Acquire) & (ctl::READY | ctl::MARKING) == 0;
     !s.is_linked() && !s.rx_in_memory() && here::is_taken(s) && !here::is_begun(s) && s.rx.dir().is_some_and(is_on_tcp)
 }
 
@@ -170,7 +167,7 @@ fn late(s: &Sock, sock: i32) {
     told_late(s, sock, false);
 }
 
-/// As [`late`], or `stays` and reads it ([`go_home`]).
+/// As [`late`], or `stays` and reads it ([`go_home`]), or leaves it to who does ([`is_stranded`]).
 pub fn told_late(s: &Sock, sock: i32, stays: bool) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
@@ -196,7 +193,7 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
 /// and is not asked to send that again.
 fn is_cut_off(s: &Sock, dir: &Dir) -> bool {
     let is_asked = dir.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
-    !s.is_linked() && !is_asked && dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+    !s.is_linked() && !is_asked && follow::is_marked(s, dir)
 }
 
 /// As [`take_up_and_ask`], where the request was crossed ([`Back::Left`]). False as well: what it was for is lost.

@@ -1,5 +1,6 @@
 //! What lies unread of a peer that has said its last word, when the descriptor goes to another program by exec: behind a
-//! FIN nothing can be sent again. And what was taken up of one that has gone to TCP and was called in vain. And what came by a link that the connection has left, or whose other end has closed.
+//! FIN nothing can be sent again. And what was taken up of one that has gone to TCP and was called in vain; and what came by a link that the
+//! connection has left, or whose other end has closed.
 //!
 //! The program that becomes another one leaves these bytes to it in a file of its own, laid out as a region, under a number
 //! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP. They are
@@ -46,14 +47,14 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
         return false;
     }
     let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
-    let setup = if goes_on { setup::COPY } else { setup::REST };
-    let left = write(s, sock, names, setup, |file| fd::dup3(file, FIRST - place as i32, 0).map(drop));
+    let left = write(s, sock, names, goes_on, |file| fd::dup3(file, FIRST - place as i32, 0).map(drop));
     match left {
         // In a vfork child they are the child's own, and the memory is not.
         Ok(true) if !process::is_vfork_child() => drop(LEFT.fetch_or(1 << place, Relaxed)),
         Ok(_) => {}
         Err(e) => log::warn!(target: "smcr::switch", fd = sock, errno = e.0, "what is unread does not go to the next program"),
     }
+    has_gone(s);
     left == Ok(true)
 }
 
@@ -62,13 +63,16 @@ pub fn is_last(s: &Sock) -> bool {
     if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) || is_stranded(s) }
 }
 
-/// Behind that: relatives that have it as well read what was taken up of a peer that does not come for it, for nobody knows who else does.
-pub fn stays_with_relatives(s: &Sock) -> bool {
-    let stays = is_for_relatives(s);
-    if stays {
+/// Whether relatives have it as well, and its peer does not come for what was taken up: nobody knows who is to read that.
+fn is_for_relatives(s: &Sock) -> bool {
+    is_stranded(s) && holders::is_shared(s)
+}
+
+/// It was left, or is not: relatives that have it as well read it here.
+pub fn has_gone(s: &Sock) {
+    if is_for_relatives(s) {
         here::begin(s);
     }
-    stays
 }
 
 /// It has gone to nobody: what can't come again is read here.
@@ -78,13 +82,9 @@ pub fn is_kept(s: &Sock) {
     }
 }
 
-/// Whether relatives have it, and its peer does not come for what was taken up.
-pub fn is_for_relatives(s: &Sock) -> bool {
-    is_stranded(s) && holders::is_shared(s)
-}
-
 /// Nobody gets it, in memory or by TCP: who has the connection then is to see that, where an end would hide it.
 pub fn lose(s: &Sock, sock: i32) {
+    has_gone(s);
     let unread = |d: &Dir| s.rx_in_memory() && d.head.load(Acquire) != s.rx.cursor.load(Relaxed);
     if !s.is_linked() && has_ended(s) && !comes(s) && s.rx.dir().is_some_and(unread) {
         resets::reset_at_once(s, sock);
@@ -109,11 +109,11 @@ pub fn lose_taken(s: &Sock, sock: i32) {
 fn comes(s: &Sock) -> bool {
     let Some(dir) = s.rx.dir().filter(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0) else { return false };
     // The switch is marked before anything is sent, so also before the end: Acquire pairs with the Release in `engine::switch`.
-    s.rx.end.load(Acquire) == 0 || dir.switch.load(Acquire) != s.rx.switches.load(Relaxed)
+    s.rx.end.load(Acquire) == 0 || follow::is_marked(s, dir)
 }
 
-/// Puts what is unread into a file, which `keep` gets before it is closed. False: there is nothing.
-pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
+/// Puts what is unread into a file, which `keep` gets before it is closed. `goes_on`: as for [`leave`]. False: there is nothing.
+pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
     let n = match follow::follow(s, sock, dir) {
@@ -136,6 +136,7 @@ pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], setup: u32, keep: impl Fn
         annex = s.region().map(|r| Annex::map(r, dir)).transpose()?;
     }
     let cookie = net::cookie(sock)?;
+    let setup = if goes_on || is_for_relatives(s) { setup::COPY } else { setup::REST };
     let file = mem::memfd(c"smcr-rest", FILE_LEN)?;
     let put = region::map(file).and_then(|p| {
         // SAFETY: a fresh mapping; all fields are atomics.

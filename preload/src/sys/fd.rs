@@ -235,6 +235,12 @@ pub fn poll_now(fd: c_int, events: i16) -> i16 {
     }
 }
 
+/// Whether a socket has ended by an error, which the next call on it takes. ERR alone is the error queue.
+pub fn is_broken(fd: c_int) -> bool {
+    const BOTH: i16 = libc::POLLERR | libc::POLLHUP;
+    poll_now(fd, 0) & BOTH == BOTH
+}
+
 /// epoll_ctl(2).
 pub fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Res {
     let ptr = event.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -117,7 +117,7 @@ fn leave_rests(has_library: impl Fn() -> bool, goes_on: bool) {
     for (fd, s) in connections().filter(|(fd, s)| rest::is_there(s) && passing::survives_exec(*fd)) {
         let names = || connections().filter(|(_, t)| std::ptr::eq(s, *t)).map(|(fd, _)| fd).filter(|fd| passing::survives_exec(*fd));
         // Who goes on with it beside the next program reads it here (`aside`).
-        let goes_on = (s.is_aside() && (goes_on || holders::is_shared(s))) || rest::is_for_relatives(s);
+        let goes_on = s.is_aside() && (goes_on || holders::is_shared(s));
         if names().next() == Some(fd) {
             leave_rest(s, fd, names(), &has_library, goes_on);
         }
@@ -128,7 +128,7 @@ fn leave_rests(has_library: impl Fn() -> bool, goes_on: bool) {
 fn leave_rest(s: &Sock, fd: i32, mut names: impl Iterator<Item = i32>, has_library: &impl Fn() -> bool, goes_on: bool) -> bool {
     let names: [u16; NAMES] = std::array::from_fn(|_| names.next().and_then(|fd| u16::try_from(fd).ok()).unwrap_or(u16::MAX));
     let is_left = has_library() && rest::leave(s, fd, names, goes_on);
-    if !rest::stays_with_relatives(s) && !is_left && !goes_on {
+    if !is_left && !goes_on {
         rest::lose(s, fd);
     }
     is_left

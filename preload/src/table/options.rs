@@ -282,7 +282,7 @@ pub fn inq(s: &Sock, sock: i32) -> Option<i32> {
 /// ioctl answers that memory changes; None: ask the kernel.
 pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys::Errno>> {
     s.region()?;
-    let asks = matches!(request, libc::FIONREAD | SIOCATMARK) && s.rx.dir().is_some_and(|d| d.switch.load(Acquire) != s.rx.switches.load(Relaxed));
+    let asks = matches!(request, libc::FIONREAD | SIOCATMARK) && s.rx.dir().is_some_and(|d| follow::is_marked(s, d));
     if asks {
         follow::progress(s, sock);
     }

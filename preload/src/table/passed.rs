@@ -26,9 +26,6 @@ pub fn before(sock_fd: i32, over: i32) {
         }
         if !process::is_vfork_child() {
             bequest::leave(s, sock_fd, over);
-            if rest::stays_with_relatives(s) {
-                return;
-            }
         }
         // Where the message may have to wait it may be for nothing: then afterwards.
         if fd::poll_now(over, libc::POLLOUT) == libc::POLLOUT {

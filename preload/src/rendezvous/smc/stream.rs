@@ -11,7 +11,7 @@ use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind};
 /// recv(2) that does not wait.
 pub(super) fn receive(sock: i32, buf: &mut [u8], flags: i32) -> Res<usize> {
     // What came before the error is read first.
-    if fd::unread(sock) == Ok(0) && is_broken(sock) {
+    if fd::unread(sock) == Ok(0) && fd::is_broken(sock) {
         return Err(Errno(libc::ECONNRESET));
     }
     net::recv_slice(sock, buf, flags | libc::MSG_DONTWAIT)
@@ -37,16 +37,10 @@ pub(super) fn drop_greeting(sock: i32) {
 
 /// send(2) that does not wait.
 pub(super) fn send(sock: i32, bytes: &[u8]) -> Res<usize> {
-    if is_broken(sock) {
+    if fd::is_broken(sock) {
         return Err(Errno(libc::ECONNRESET));
     }
     net::send_slice(sock, bytes, libc::MSG_DONTWAIT)
-}
-
-/// ERR alone is the error queue.
-fn is_broken(sock: i32) -> bool {
-    const BOTH: i16 = libc::POLLERR | libc::POLLHUP;
-    fd::poll_now(sock, 0) & BOTH == BOTH
 }
 
 #[cfg(test)]
