@@ -1,4 +1,4 @@
-/* Owns: programs that are started beside a connection, which they inherit and never use, while the other end makes no call (it is
+/* Owns: programs that are started beside a connection, which they inherit and do not use, or not yet, while the other end makes no call (it is
  * stopped) or has said its last word: natively nothing happens to the connection, and what lies unread is there to be read. */
 #include "given.h"
 
@@ -7,7 +7,13 @@ static char buf[64 * KIB];
 enum { BEFORE = 300 * KIB /* unread before the connection moves to memory */, AHEAD = 700 * KIB /* more than a ring holds */ };
 static char all[AHEAD];
 
-static void executed(void) {}
+static void executed(void) {
+    int fd, turn;
+    if (sscanf(getenv("EXEC_ROLE"), "reads %d %d", &fd, &turn) == 2 && read(turn, buf, 1) == 1) {
+        got(fd, buf, 20000, 10000, 5);
+        got(fd, buf, 10000, 0, 6);
+    }
+}
 
 enum { SYSTEM = SPAWN + 1, POPEN, SPAWN_WITH /* the library */ };
 static void run(int how) {
@@ -108,6 +114,37 @@ static void later_b(void) {
     echo_until_end(fd);
     meet();
 }
+
+/* This end reads a part, and the program what is left, and what comes then. */
+static void used_a(char **env) {
+    int fd = conn(), turn[2];
+    char role[40];
+    pid_t peer = stop();
+    MUST(pipe(turn));
+    sprintf(role, "reads %d %d", fd, turn[0]);
+    pid_t child = start(SPAWN, role, env);
+    got(fd, buf, 10000, 0, 5);
+    MUST(kill(peer, SIGCONT));
+    meet();
+    MUST(write(turn[1], "", 1));
+    wait_for(child);
+    echo(fd, "afterwards", 2);
+    close(fd);
+    meet();
+}
+static void used_b(void) {
+    int fd = conn();
+    fill(buf, 30000, 0, 5);
+    put(fd, buf, 30000);
+    tell_pid(getpid());
+    meet();
+    fill(buf, 10000, 0, 6);
+    put(fd, buf, 10000);
+    echo_until_end(fd);
+    meet();
+}
+static void used_with(void) { used_a(environ); }
+static void used_without(void) { used_a(without()); }
 
 /* It does not go on. */
 static void killed_a(void) {
@@ -224,6 +261,8 @@ const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"silent_system", silent_system, silent_b, 0},
                              {"silent_popen", silent_popen, silent_b, 0},
                              {"silent_later", later_a, later_b, 0},
+                             {"silent_used_with", used_with, used_b, 0},
+                             {"silent_used_without", used_without, used_b, 0},
                              {"silent_killed", killed_a, silent_b, 0},
                              {"silent_before_fork", before_fork, before_b, COLD | SWITCHES},
                              {"silent_before_spawn", before_spawn, before_b, COLD | SWITCHES},

@@ -10,8 +10,8 @@ from lab import LIB, add
 SOURCES = os.path.join(HERE, "..", "c")
 BUILT = os.path.realpath(os.path.join(HERE, "..", "..", "target", "lab-cases"))
 TWICE = f"/usr/bin/python3 {HERE}/twice.py"
-# Bytes take longer from guest to guest than from process to process.
-ENV = {"WALK_ARRIVES": "40000"}
+# Bytes take longer from guest to guest than from process to process. WALK_SEED=N and its like are the guests' too.
+ENV = {"WALK_ARRIVES": "40000", **{name: value for name, value in os.environ.items() if name.endswith("_SEED")}}
 # Cases that are to be comparable, and to have bytes on RoCE.
 PROGRAMS = {"walks": 5, "calls": 7, "flags": 9, "close": 14, "children": 9, "execs": 9, "polling": 6, "stdio": 4, "handover": 6,
             "fds": 5, "unread": 9, "inherited": 20, "vforks": 12, "epoll_gone": 9, "entries": 6, "destroyed": 2, "ulp": 3, "streams": 7,

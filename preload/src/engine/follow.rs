@@ -120,6 +120,12 @@ fn is_frozen(s: &Sock) -> bool {
 pub fn freeze(s: &Sock, dir: &Dir, wishes: u32) -> bool {
     let marker = Marker::new();
     let Ok(_held) = s.rx.lock.take(&marker) else { return false };
+    freeze_locked(s, dir, wishes);
+    true
+}
+
+/// As [`freeze`], with the receiving lock held.
+pub fn freeze_locked(s: &Sock, dir: &Dir, wishes: u32) {
     if s.rx_in_memory() {
         dir.frozen.store(s.rx.cursor.load(Relaxed), Relaxed);
         s.set(flag::FROZEN);
@@ -127,7 +133,6 @@ pub fn freeze(s: &Sock, dir: &Dir, wishes: u32) -> bool {
     }
     // Behind the wishes: one that was called for them goes as soon as it is called no more.
     dir.ctl.fetch_and(!ctl::COME, AcqRel);
-    true
 }
 
 /// The ring is read on.

@@ -3,17 +3,17 @@
 //!
 //! `Half::gate` of the receiving direction says how far that is, with [`HERE`]. A connection that is set aside for a program that may use
 //! it (`rendezvous::aside`) has two readers, and that program finds only what its peer sends again. So it is read here when this one reads,
-//! and not before ([`MAY`]).
+//! and not before ([`MAY`]), and what comes behind that is asked for anew ([`ask_anew`]).
 
 use super::bufs::Bufs;
 use super::rx::Step;
-use super::{follow, peek, rouse};
+use super::{bell, follow, peek, rouse};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::Errno;
 use crate::transport::annex::{self, Annex};
 use crate::transport::changes;
-use crate::transport::region::Dir;
+use crate::transport::region::{Dir, ctl, fin};
 use crate::transport::ring::Ring;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
@@ -48,6 +48,24 @@ pub fn allow(s: &Sock, dir: &Dir) {
     }
 }
 
+/// Somebody has read on: the program that it is set aside for finds what comes from now on, and what is left here, if its peer sends that again.
+#[cold]
+pub fn ask_anew(s: &Sock, sock: i32) {
+    const ELSEWHERE: u32 = flag::LINKED | flag::FROZEN | flag::PINNED; // asked for already, or by others
+    let Some(dir) = s.rx.dir() else { return };
+    let has_ended = || s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
+    let marker = Marker::new();
+    let Ok(held) = s.rx.lock.take(&marker) else { return };
+    if !s.rx_in_memory() || s.has(ELSEWHERE) || s.rx.leaving.is_taken() || follow::is_marked(s, dir) || has_ended() || compact(s, dir).is_none() {
+        return;
+    }
+    follow::freeze_locked(s, dir, ctl::RETURN);
+    s.rx.gate.fetch_or(MAY, Relaxed);
+    changes::note(s);
+    drop(held);
+    bell::call_peer(s, sock); // one that sleeps on TCP alone hears it with its next call
+}
+
 /// Somebody reads, with the receiving lock held.
 fn claim(s: &Sock, dir: &Dir) {
     let gate = s.rx.gate.load(Relaxed) & !MAY;
@@ -63,7 +81,11 @@ pub fn may_be_read(s: &Sock) -> bool {
 /// Whether something of it is left.
 #[inline]
 pub fn is_here(s: &Sock) -> bool {
-    s.rx.gate.load(Relaxed) & (HERE | MAY) != 0
+    match s.rx.gate.load(Relaxed) {
+        0 | 1 => false,
+        MAY => s.rx_in_memory() && s.rx.dir().is_some_and(|dir| dir.head.load(Acquire) != s.rx.cursor.load(Relaxed)),
+        _ => true,
+    }
 }
 
 /// Whether it is read here, whoever else was to have it.
@@ -75,7 +97,8 @@ pub fn is_begun(s: &Sock) -> bool {
 #[inline]
 pub fn looks_again(s: &Sock) -> Option<u64> {
     const AGAIN_NS: u64 = 10_000_000;
-    ((s.has(flag::FROZEN) || is_taken(s)) && !is_here(s) && s.holders.load(Relaxed) > 1).then_some(AGAIN_NS)
+    let is_asked_for = || s.has(flag::FROZEN) || is_taken(s);
+    (s.rx.gate.load(Relaxed) <= 1 && is_asked_for() && s.holders.load(Relaxed) > 1).then_some(AGAIN_NS)
 }
 
 /// Whether something was taken up and has not come again, nor been read.
@@ -112,7 +135,7 @@ pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option
     if may_be_read(s) {
         claim(s, dir);
     }
-    if !is_here(s) {
+    if !is_begun(s) {
         return None;
     }
     let (there, skip) = (left(s, dir), peek::offset(s, flags));
@@ -157,13 +180,18 @@ pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option
 
 /// Before more is taken up: how much lies in the annex, from its beginning on. None: it can't be reached.
 pub fn again(s: &Sock, dir: &Dir) -> Option<usize> {
-    if !is_here(s) {
+    if s.rx.gate.load(Relaxed) <= 1 {
         return Some(taken(dir));
     }
     let marker = Marker::new();
     let Ok(_held) = s.rx.lock.take(&marker) else { return None };
-    if may_be_read(s) {
-        s.rx.gate.fetch_and(!MAY, Relaxed);
+    compact(s, dir)
+}
+
+/// As [`again`], with the receiving lock held.
+fn compact(s: &Sock, dir: &Dir) -> Option<usize> {
+    s.rx.gate.fetch_and(!MAY, Relaxed);
+    if !is_begun(s) {
         return Some(taken(dir));
     }
     let (from, n) = (place(s), left(s, dir));

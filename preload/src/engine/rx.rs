@@ -216,6 +216,9 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
             kernel::leave_no_bell(s, sock);
         }
     }
+    if s.is_aside() {
+        here::ask_anew(s, sock);
+    }
     step
 }
 
