@@ -63,8 +63,9 @@ run() {
         strict) SMCR_STRICT=1 timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- echo:: ;;
         # Random values in the shared memory while it is read and written.
         hostile_random) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test hostile -- random_values ;;
-        # Its cases wait for most of their time.
-        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=5 ;;
+        # Their cases wait for most of their time.
+        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=6 ;;
+        faults) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test faults -- --test-threads=4 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
     esac
 }

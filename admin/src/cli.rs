@@ -34,9 +34,9 @@ pub struct Cli {
 pub enum Command {
     /// Start a program with the library
     Run(RunArgs),
-    /// Accelerate new connections, of running processes too
+    /// Accelerate new connections, of running processes too; as root also between hosts (pins the eBPF programs)
     Enable(Scope),
-    /// Leave new connections on TCP (drain moves the live ones)
+    /// Leave new connections on TCP (drain moves the live ones); as root also removes the eBPF programs
     Disable(Scope),
     /// Ports that may be accelerated; an empty list means every port
     #[command(subcommand)]

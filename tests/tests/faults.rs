@@ -215,6 +215,13 @@ fn becomes_another_program_meanwhile() -> Result<()> {
     STEPS.iter().try_for_each(|step| met_with("meanwhile", &["talk"], *step, 300, &[("SMCR_SWITCH_OPS", "8")]))
 }
 
+/// A server becomes another program in a handler of the thread that has just taken the proof, or followed.
+#[test]
+fn becomes_another_program_in_a_handler() -> Result<()> {
+    const STEPS: [u32; 2] = [7, 8];
+    STEPS.iter().try_for_each(|step| met_with("meanwhile", &["handler"], *step, 300, &[("SMCR_SWITCH_OPS", "8")]))
+}
+
 /// Bytes come when an edge-triggered wait has just looked and found nothing.
 #[test]
 fn bytes_behind_a_look_that_found_nothing() -> Result<()> {

@@ -27,7 +27,7 @@ pub fn check() -> Finding {
     match told.is_empty() {
         true => Finding::new(Grade::Info, "container", "no limit of memory or processor time here"),
         false => Finding::new(Grade::Info, "container", told.join(", "))
-            .mend("SMCR_MAX_MEMORY well below the limit; SMCR_SPIN_US=0 and measure, where time is limited"),
+            .mend("rings take a quarter of the memory at most (max_memory); SMCR_SPIN_US=0 and measure, where time is limited"),
     }
 }
 

@@ -255,8 +255,9 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
         Some(0) => {}
         Some(n) => return ToMemory::After(n),
     }
-    if stands_in_stream(s) {
-        match proof::take(s, sock) {
+    let is_proved_now = stands_in_stream(s);
+    if is_proved_now {
+        match proof::look(s, sock) {
             Proof::Right => {}
             Proof::Missing => return ToMemory::NotYet,
             // Taken back before these bytes were sent, they are payload.
@@ -268,15 +269,22 @@ pub fn follow_to_memory(s: &Sock, sock: i32, dir: &Dir, passed: u32) -> ToMemory
     if passed > 0 {
         shadow::take_peek_offset(s, sock); // before the first switch it pins
     }
-    // No handler may leave it half done.
-    signals::quietly(|| {
+    // No handler may leave it half done, nor come into the middle of it and give the connection away (exec).
+    let follows = signals::quietly(|| {
+        if is_proved_now && !proof::take(s, sock) {
+            return false;
+        }
         s.rx.switches.store(passed + 1, Relaxed);
         s.rx_switches.store(passed + 1, Relaxed);
         s.rx_medium.store(medium::SHM, Release);
         changes::note(s);
         fault::pass(Fault::FollowedToMemory);
         dir.passed.store(passed + 1, Release);
+        true
     });
+    if !follows {
+        return ToMemory::NotYet;
+    }
     // While the stream was on TCP its end was not looked for, and an epoll set was told of it then.
     kernel::look_at_kernel_for_sender(s, sock);
     if s.state.swap(State::Accelerated as u32, Relaxed) != State::Accelerated as u32 {

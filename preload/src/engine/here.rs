@@ -7,7 +7,7 @@
 
 use super::bufs::Bufs;
 use super::rx::Step;
-use super::{bell, follow, peek, rouse};
+use super::{bell, follow, peek, rouse, signals};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::Errno;
@@ -52,15 +52,21 @@ pub fn allow(s: &Sock, dir: &Dir) {
 #[cold]
 pub fn ask_anew(s: &Sock, sock: i32) {
     const ELSEWHERE: u32 = flag::LINKED | flag::FROZEN | flag::PINNED; // asked for already, or by others
+    const SHORT: usize = 1 << 16;
     let Some(dir) = s.rx.dir() else { return };
     let has_ended = || s.rx.end.load(Relaxed) != 0 || dir.fin.load(Acquire) & fin::WRITE != 0;
     let marker = Marker::new();
     let Ok(held) = s.rx.lock.take(&marker) else { return };
-    if !s.rx_in_memory() || s.has(ELSEWHERE) || s.rx.leaving.is_taken() || follow::is_marked(s, dir) || has_ended() || compact(s, dir).is_none() {
+    s.rx.leaving.bury();
+    if !s.rx_in_memory() || s.has(ELSEWHERE) || s.rx.leaving.is_taken() || follow::is_marked(s, dir) || has_ended() {
+        return;
+    }
+    // Much of it is moved to its beginning as often as it halves, or each read would move all that is left.
+    let is_worth = is_begun(s).then(|| left(s, dir)).is_none_or(|left| left <= SHORT || left <= place(s));
+    if !is_worth || compact(s, dir, MAY).is_none() {
         return;
     }
     follow::freeze_locked(s, dir, ctl::RETURN);
-    s.rx.gate.fetch_or(MAY, Relaxed);
     changes::note(s);
     drop(held);
     bell::call_peer(s, sock); // one that sleeps on TCP alone hears it with its next call
@@ -185,19 +191,22 @@ pub fn again(s: &Sock, dir: &Dir) -> Option<usize> {
     }
     let marker = Marker::new();
     let Ok(_held) = s.rx.lock.take(&marker) else { return None };
-    compact(s, dir)
+    compact(s, dir, 0)
 }
 
-/// As [`again`], with the receiving lock held.
-fn compact(s: &Sock, dir: &Dir) -> Option<usize> {
-    s.rx.gate.fetch_and(!MAY, Relaxed);
+/// As [`again`], with the receiving lock held; from then on it `may` be read here ([`MAY`]).
+fn compact(s: &Sock, dir: &Dir, may: u32) -> Option<usize> {
     if !is_begun(s) {
+        s.rx.gate.store(s.rx.gate.load(Relaxed) & !MAY | may, Relaxed);
         return Some(taken(dir));
     }
-    let (from, n) = (place(s), left(s, dir));
     let mut annex = Annex::map(s.region_of_peers()?, dir).ok()?;
-    annex.bytes().copy_within(from..from + n, 0);
-    dir.annex.store(n as u64, Relaxed);
-    s.rx.gate.store(u32::from(n > 0), Relaxed);
-    Some(n)
+    // A handler that left it would have a part of them twice.
+    signals::quietly(|| {
+        let (from, n) = (place(s), left(s, dir));
+        annex.bytes().copy_within(from..from + n, 0);
+        dir.annex.store(n as u64, Relaxed);
+        s.rx.gate.store(u32::from(n > 0) | may, Relaxed);
+        Some(n)
+    })
 }

@@ -106,7 +106,7 @@ fn nonce_bytes(s: &Sock) -> [u8; PROOF as usize] {
 
 /// What stands where the proof must be.
 pub enum Proof {
-    /// The proof; it was taken.
+    /// The proof.
     Right,
     /// Not all of it yet.
     Missing,
@@ -180,7 +180,7 @@ fn peeked(sock: i32, to: &mut [u8]) -> Res {
 
 /// Looks at the 16 bytes without taking them: a requester that is not the other end of this
 /// connection must not cost a byte of the real one's payload.
-pub fn take(s: &Sock, sock: i32) -> Proof {
+pub fn look(s: &Sock, sock: i32) -> Proof {
     let want = nonce_bytes(s);
     let Some((mut n, mut is_right)) = seen(s, sock, &want) else { return Proof::Missing };
     if is_right && (1..want.len()).contains(&n) && s.proof_since.load(Relaxed) == 0 {
@@ -211,19 +211,22 @@ pub fn take(s: &Sock, sock: i32) -> Proof {
         resets::hostile(s, sock);
         return Proof::Missing;
     }
-    // A handler that jumps out in between would leave it taken and not proved.
-    signals::quietly(|| match net::recv_slice(sock, &mut [0; PROOF as usize], libc::MSG_DONTWAIT) {
-        Ok(n) if n as u64 == PROOF => {
-            count::took(s, PROOF);
-            fault::pass(Fault::ProofTaken);
-            s.step.store(step::PROVED, Release);
-            if let Some(r) = s.region() {
-                r.server.store(setup::PROVED, Release);
-            }
-            Proof::Right
-        }
-        _ => Proof::Missing,
-    })
+    Proof::Right
+}
+
+/// Takes what [`look`] has seen. False: it is there no more. A handler that came in between would find it taken and not proved, or not followed:
+/// the caller has blocked them.
+pub fn take(s: &Sock, sock: i32) -> bool {
+    if net::recv_slice(sock, &mut [0; PROOF as usize], libc::MSG_DONTWAIT) != Ok(PROOF as usize) {
+        return false;
+    }
+    count::took(s, PROOF);
+    fault::pass(Fault::ProofTaken);
+    s.step.store(step::PROVED, Release);
+    if let Some(r) = s.region() {
+        r.server.store(setup::PROVED, Release);
+    }
+    true
 }
 
 #[cfg(test)]
@@ -273,13 +276,14 @@ mod tests {
         let bytes = nonce_bytes(&s);
         peer.write_all(&bytes[..11]).unwrap();
         came(&own, libc::POLLIN);
-        assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+        assert!(matches!(look(&s, own.as_raw_fd()), Proof::Missing));
         assert_eq!(s.rx.kernel.load(Relaxed), 0, "a part was taken");
         peer.write_all(&bytes[11..]).unwrap();
         while fd::unread(own.as_raw_fd()) != Ok(16) {
             std::thread::yield_now();
         }
-        assert!(matches!(take(&s, own.as_raw_fd()), Proof::Right));
+        assert!(matches!(look(&s, own.as_raw_fd()), Proof::Right));
+        assert!(take(&s, own.as_raw_fd()) && !take(&s, own.as_raw_fd()));
         assert_eq!(s.rx.kernel.load(Relaxed), PROOF);
     }
 
@@ -292,7 +296,7 @@ mod tests {
             came(&own, libc::POLLIN);
             ends_by_reset(peer);
             came(&own, libc::POLLRDHUP);
-            assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+            assert!(matches!(look(&s, own.as_raw_fd()), Proof::Missing));
             assert_eq!((s.rx.kernel.load(Relaxed), s.rx.end.load(Relaxed)), (n as u64, end::RST));
             let told = own.read(&mut [0; 32]);
             assert!(told.is_err_and(|e| e.raw_os_error() == Some(libc::ECONNRESET)), "{n} bytes");
@@ -307,7 +311,7 @@ mod tests {
             peer.write_all(&nonce_bytes(&s)[..n]).unwrap();
             drop(peer);
             came(&own, libc::POLLRDHUP);
-            assert!(matches!(take(&s, own.as_raw_fd()), Proof::Missing));
+            assert!(matches!(look(&s, own.as_raw_fd()), Proof::Missing));
             assert_eq!(s.rx.kernel.load(Relaxed), taken);
             assert_eq!(own.read(&mut [0; 32]).unwrap(), n - taken as usize);
         }

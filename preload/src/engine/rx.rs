@@ -253,6 +253,9 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
 /// Another thread, or a relative, gives the connection away: what it has taken up comes again, and before all else.
 #[cold]
 fn wait_for_what_was_taken(s: &Sock, sock: i32, dir: &Dir) -> Option<Step> {
+    if here::is_begun(s) {
+        return None; // a look that begins behind it
+    }
     let is_broken = matches!(follow::follow(s, sock, dir), Source::Broken);
     if is_broken || s.rx.gate.load(Relaxed) == 0 {
         return None;

@@ -247,7 +247,9 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
     {
         return;
     }
-    if is_kept {
+    // A peer that has taken its wish back asks anew (`here::ask_anew`): it reads on where it is.
+    let is_unasked = why == Spill::Aside && !s.is_aside() && s.rx.end.load(Relaxed) == 0;
+    if is_kept || is_unasked {
         return;
     }
     let marker = Marker::new();

@@ -1,4 +1,4 @@
-//! io_uring by liburing, whose own system calls pass every hook by: from the first ring on the process stays on TCP.
+//! io_uring by liburing, whose own system calls pass every hook by: what the process has at its first ring stays on TCP.
 //!
 //! liburing may have been loaded later than this library, or into a scope of its own, so its functions are looked up when one is called.
 

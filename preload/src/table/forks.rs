@@ -3,7 +3,7 @@
 //! Called by the process hooks; `family::holders` counts who holds what.
 
 use super::life::{REFS, held};
-use super::{Entry, child, connections, life, passing, range, returning, spawned};
+use super::{Entry, child, connections, left, life, passing, range, returning, spawned};
 use crate::engine::{close, linked, orphan, rouse};
 use crate::family::sock::{Sock, aside, flag, role};
 use crate::family::holders::{self, Census};
@@ -71,6 +71,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
         let _ = passing::before_start(Some(proc::pid()));
         return leave_rests(has_library, true);
     }
+    left::for_exec();
     returning::give_way();
     // The links end with the exec.
     rendezvous::smc::leave_to_relatives();

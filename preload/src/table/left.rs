@@ -19,6 +19,12 @@ pub fn below(target: usize) {
     linked::listener_leaves();
 }
 
+/// The calling thread becomes another program, in a handler above calls of its own perhaps: those do not go on, and what is theirs is done
+/// by the exec. (Should that fail, they go on without their locks: a program that execs in a handler ends then, or waits for nobody.)
+pub fn for_exec() {
+    lock::leave(usize::MAX, make_up);
+}
+
 /// The calling thread ends, and unwinds its stack by force: nothing stops that.
 pub fn all() {
     below(usize::MAX);

@@ -421,7 +421,8 @@ pub fn go_home(s: &'static Sock, fd: i32, why: Reason) {
 
 static IO_URING: AtomicU32 = AtomicU32::new(0);
 
-/// The process sets up an io_uring: operations on it pass every hook by, so nothing moves any more.
+/// The process sets up an io_uring: operations on it pass every hook by, so what it has now stays on TCP. What it makes later may move: many
+/// have the ring for files alone, and the counts of bytes tell the others (`engine::count`).
 pub fn on_io_uring() {
     if IO_URING.swap(1, Relaxed) != 0 {
         return;
@@ -431,9 +432,4 @@ pub fn on_io_uring() {
             hand_over(s, fd, Reason::IoUring);
         }
     }
-}
-
-/// Whether io_uring was set up.
-pub fn has_io_uring() -> bool {
-    IO_URING.load(Relaxed) != 0
 }

@@ -51,7 +51,7 @@ attributes! {
     /// [`Policy::spin_us`]
     SpinUs spin_us = 3, "spin_us", Some("SMCR_SPIN_US"), "0-100000: microseconds of polling before a sleep";
     /// [`Policy::max_memory`]
-    MaxMemory max_memory = 4, "max_memory", Some("SMCR_MAX_MEMORY"), "0-1048576: MB of rings per process; then TCP";
+    MaxMemory max_memory = 4, "max_memory", Some("SMCR_MAX_MEMORY"), "0-1048576: MiB of rings per process; then TCP";
     /// [`Policy::switch_ops`]
     SwitchOps switch_ops = 5, "switch_ops", Some("SMCR_SWITCH_OPS"), "0-1000000: sends and receives before a switch";
     /// [`Policy::switch_bytes`]
