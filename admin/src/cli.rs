@@ -34,9 +34,11 @@ pub struct Cli {
 pub enum Command {
     /// Start a program with the library
     Run(RunArgs),
-    /// Accelerate new connections, of running processes too; as root also between hosts (pins the eBPF programs)
+    /// Accelerate new connections, of running processes too
+    #[command(after_help = "As root also between hosts: pins the eBPF programs (docs/operating.md).")]
     Enable(Scope),
-    /// Leave new connections on TCP (drain moves the live ones); as root also removes the eBPF programs
+    /// Leave new connections on TCP (drain moves the live ones)
+    #[command(after_help = "As root also between hosts: removes the eBPF programs.")]
     Disable(Scope),
     /// Ports that may be accelerated; an empty list means every port
     #[command(subcommand)]
