@@ -7,7 +7,7 @@
 # make kills   ends of streams, redis and nginx that die, ROUNDS times for each way of waiting: some minutes for 100
 # make churn   10,000 connections that open and close for SECS seconds, natively and under the library
 # make memcheck    cases and programs under valgrind, with the library at both ends
-# make static  clippy, the fuzzers compiled, and cargo-deny, which has to be installed; make reproducible   libsmcr.so twice, and compared
+# make static  formatting, clippy, the fuzzers compiled, and cargo-deny, which has to be installed; make reproducible   libsmcr.so twice, and compared
 # make conformance   programs and test suites of others, natively and under the library: docs/compatibility.md (half an hour)
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
@@ -80,6 +80,7 @@ churn: build
 
 # cargo install cargo-deny; it fetches the advisories. Without it this fails: what is said to be checked was not.
 static:
+	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check --manifest-path fuzz/Cargo.toml
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --all-features check; \

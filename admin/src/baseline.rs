@@ -37,14 +37,8 @@ impl Baseline {
             taken: taken.map_or(0, |d| d.as_secs()),
             boot: boot_id(),
             names: COUNTERS.iter().map(|(name, _)| name.to_string()).collect(),
-            processes: processes
-                .iter()
-                .map(|p| (key(p), p.counters.to_vec()))
-                .collect(),
-            ended: processes
-                .iter()
-                .map(|p| (key(p), p.ended.clone()))
-                .collect(),
+            processes: processes.iter().map(|p| (key(p), p.counters.to_vec())).collect(),
+            ended: processes.iter().map(|p| (key(p), p.ended.clone())).collect(),
         }
     }
 
@@ -57,18 +51,13 @@ impl Baseline {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
         };
-        let baseline: Baseline = serde_json::from_str(&text)
-            .with_context(|| format!("{} is damaged; run smcrctl stats -r", path.display()))?;
+        let baseline: Baseline = serde_json::from_str(&text).with_context(|| format!("{} is damaged; run smcrctl stats -r", path.display()))?;
         Ok(Some(baseline).filter(|b| b.boot == boot_id()))
     }
 
     /// Counts from now on: `processes` are all there are, or some of them. Two resets at a time come
     /// one after the other.
-    pub fn reset(
-        places: &Places,
-        processes: &[ProcessTotals],
-        are_all: bool,
-    ) -> anyhow::Result<()> {
+    pub fn reset(places: &Places, processes: &[ProcessTotals], are_all: bool) -> anyhow::Result<()> {
         let path = path(places)?;
         let _lock = store::lock_beside(&path)?;
         let mut baseline = Baseline::now(processes);

@@ -49,10 +49,7 @@ struct Comparison {
 
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if !(args.time > 0.0 && args.time <= 3600.0) {
-        return Err(usage(format!(
-            "--time {}: write 0.1 to 3600 seconds",
-            args.time
-        )));
+        return Err(usage(format!("--time {}: write 0.1 to 3600 seconds", args.time)));
     }
     let library = library::find()?;
     if let Some(at) = args.listen {
@@ -76,15 +73,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 fn as_text(all: &[Comparison]) -> String {
-    let mut table = Table::new(&[
-        "Work",
-        "Over",
-        "Mode",
-        ">p50 us",
-        ">p99 us",
-        ">Per second",
-        ">Ratio",
-    ]);
+    let mut table = Table::new(&["Work", "Over", "Mode", ">p50 us", ">p99 us", ">Per second", ">Ratio"]);
     let mut remarks = String::new();
     for c in all {
         for (over, m, ratio) in [("tcp", &c.tcp, None), ("smcr", &c.smcr, Some(c.ratio))] {
@@ -110,12 +99,7 @@ fn as_text(all: &[Comparison]) -> String {
     table.render() + &remarks
 }
 
-fn measure(
-    args: &BenchArgs,
-    kind: &str,
-    size: u32,
-    lib: Option<&Path>,
-) -> anyhow::Result<Measured> {
+fn measure(args: &BenchArgs, kind: &str, size: u32, lib: Option<&Path>) -> anyhow::Result<Measured> {
     let over = if lib.is_some() { "smcr" } else { "tcp" };
     progress(&format!("{kind} {size} over {over} ..."));
     let (to, _server) = match &args.peer {
@@ -125,20 +109,13 @@ fn measure(
             (server.at, Some(server))
         }
     };
-    let arguments = [
-        to.to_string(),
-        kind.into(),
-        size.to_string(),
-        args.time.to_string(),
-    ];
+    let arguments = [to.to_string(), kind.into(), size.to_string(), args.time.to_string()];
     let line = answer(node("client", lib)?.args(arguments))?;
     serde_json::from_str(&line).context("the measuring process printed no result")
 }
 
 fn peer_address(peer: &str) -> anyhow::Result<SocketAddr> {
-    let found = peer
-        .to_socket_addrs()
-        .or_else(|_| (peer.trim_matches(['[', ']']), PORT).to_socket_addrs());
+    let found = peer.to_socket_addrs().or_else(|_| (peer.trim_matches(['[', ']']), PORT).to_socket_addrs());
     let mut found = found.with_context(|| format!("{peer} has no address"))?;
     found.next().ok_or_else(|| anyhow!("{peer} has no address"))
 }
@@ -163,10 +140,7 @@ impl Server {
     fn start(at: SocketAddr, lib: Option<&Path>) -> anyhow::Result<Server> {
         let mut command = node("server", lib)?;
         command.arg(at.to_string());
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;
@@ -208,10 +182,7 @@ fn node(role: &str, lib: Option<&Path>) -> anyhow::Result<Command> {
 
 /// The line that a process prints; its complaint if it fails.
 fn answer(command: &mut Command) -> anyhow::Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start this program")?;
+    let output = command.stdin(Stdio::null()).output().context("cannot start this program")?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
         match complaint.trim().trim_start_matches("smcrctl: ") {

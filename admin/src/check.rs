@@ -37,12 +37,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(grade: Grade, what: &str, text: impl Into<String>) -> Finding {
-        Finding {
-            grade,
-            what: what.into(),
-            text: text.into(),
-            mend: String::new(),
-        }
+        Finding { grade, what: what.into(), text: text.into(), mend: String::new() }
     }
 
     fn mend(mut self, mend: &str) -> Finding {

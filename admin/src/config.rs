@@ -27,13 +27,11 @@ pub fn load(path: &Path, mut absent: impl FnMut(String)) -> anyhow::Result<Layer
 /// Reads the text of a file. The message of an error begins with the number of the line. An interface without an
 /// address is none, of which `absent` hears: at the start of a machine it has none yet, and all else in the file holds.
 pub fn parse(text: &str, mut absent: impl FnMut(anyhow::Error)) -> anyhow::Result<Layer> {
-    let document = toml_edit::Document::parse(text)
-        .map_err(|e| at(text, e.span(), &e.message().replace('\n', ", ")))?;
+    let document = toml_edit::Document::parse(text).map_err(|e| at(text, e.span(), &e.message().replace('\n', ", ")))?;
     let mut layer = Layer::default();
     if let Some(item) = document.get("profile") {
         let name = item.as_str().unwrap_or_default();
-        let profile = Profile::from_name(name)
-            .ok_or_else(|| at(text, item.span(), &unknown_profile(name)))?;
+        let profile = Profile::from_name(name).ok_or_else(|| at(text, item.span(), &unknown_profile(name)))?;
         profile.apply(&mut layer);
     }
     for (name, item) in document.iter() {
@@ -42,17 +40,14 @@ pub fn parse(text: &str, mut absent: impl FnMut(anyhow::Error)) -> anyhow::Resul
         }
         let attribute = match name {
             RULE => Attribute::Rules,
-            _ => Attribute::from_name(name)
-                .filter(|a| *a != Attribute::Rules)
-                .ok_or_else(|| at(text, item.span(), &unknown_attribute(name)))?,
+            _ => Attribute::from_name(name).filter(|a| *a != Attribute::Rules).ok_or_else(|| at(text, item.span(), &unknown_attribute(name)))?,
         };
         let mut value = as_text(attribute, item).map_err(|e| at(text, item.span(), &e))?;
         if attribute == Attribute::IpAddrList {
             let later = |e| absent(at(text, item.span(), &format!("{name}: {e}")));
             value = interfaces::resolve_present(&value, later)?;
         }
-        set(&mut layer, attribute, &value)
-            .map_err(|e| at(text, item.span(), &format!("{name}: {e:#}")))?;
+        set(&mut layer, attribute, &value).map_err(|e| at(text, item.span(), &format!("{name}: {e:#}")))?;
     }
     Ok(layer)
 }
@@ -64,9 +59,7 @@ pub fn set(layer: &mut Layer, attribute: Attribute, text: &str) -> anyhow::Resul
         _ => text.to_string(),
     };
     let mut values = Policy::default();
-    values
-        .parse(attribute, &resolved)
-        .map_err(|e| anyhow!("{e}"))?;
+    values.parse(attribute, &resolved).map_err(|e| anyhow!("{e}"))?;
     layer.set(attribute, &values);
     Ok(())
 }
@@ -77,10 +70,7 @@ pub fn unknown_attribute(name: &str) -> String {
 }
 
 pub fn unknown_profile(name: &str) -> String {
-    let known: Vec<_> = smcr_proto::control::PROFILES
-        .iter()
-        .map(|p| p.name)
-        .collect();
+    let known: Vec<_> = smcr_proto::control::PROFILES.iter().map(|p| p.name).collect();
     format!("no profile `{name}`; there are {}", known.join(", "))
 }
 
@@ -101,13 +91,7 @@ fn as_text(attribute: Attribute, item: &Item) -> Result<String, String> {
         let rules: Result<Vec<_>, _> = tables.iter().map(|t| rule_text(*t)).collect();
         return Ok(rules?.join("; "));
     }
-    let wrong = || {
-        format!(
-            "{} cannot have a value of type {}",
-            attribute.name(),
-            item.type_name()
-        )
-    };
+    let wrong = || format!("{} cannot have a value of type {}", attribute.name(), item.type_name());
     match item.as_value().ok_or_else(wrong)? {
         Value::Array(items) => {
             let texts: Option<Vec<_>> = items.iter().map(scalar).collect();
@@ -131,20 +115,14 @@ fn rule_tables(item: &Item) -> Option<Vec<&dyn TableLike>> {
         return Some(tables.iter().map(|t| t as &dyn TableLike).collect());
     }
     let array = item.as_array()?;
-    array
-        .iter()
-        .map(|v| v.as_inline_table().map(|t| t as &dyn TableLike))
-        .collect()
+    array.iter().map(|v| v.as_inline_table().map(|t| t as &dyn TableLike)).collect()
 }
 
 fn rule_text(table: &dyn TableLike) -> Result<String, String> {
     let mut words = Vec::new();
     for (key, item) in table.iter() {
         if !RULE_WORDS.contains(&key) {
-            return Err(format!(
-                "a rule has no `{key}`; it has {}",
-                RULE_WORDS.join(", ")
-            ));
+            return Err(format!("a rule has no `{key}`; it has {}", RULE_WORDS.join(", ")));
         }
         let value = item.as_value().and_then(scalar);
         let value = value.ok_or_else(|| format!("`{key}` of a rule must be a string or number"))?;
@@ -162,9 +140,7 @@ pub struct Editor(DocumentMut);
 impl Editor {
     /// Takes the text of a file that [`parse`] accepted.
     pub fn new(text: &str) -> anyhow::Result<Editor> {
-        Ok(Editor(text.parse::<DocumentMut>().map_err(|e| {
-            at(text, e.span(), &e.message().replace('\n', ", "))
-        })?))
+        Ok(Editor(text.parse::<DocumentMut>().map_err(|e| at(text, e.span(), &e.message().replace('\n', ", ")))?))
     }
 
     /// Writes an attribute as the user said it.
@@ -175,9 +151,7 @@ impl Editor {
         }
         let text = text.trim();
         let value = match attribute {
-            Attribute::Enabled | Attribute::Strict => {
-                Value::from(matches!(text, "1" | "true" | "on" | "yes"))
-            }
+            Attribute::Enabled | Attribute::Strict => Value::from(matches!(text, "1" | "true" | "on" | "yes")),
             // A name, also where it has digits only: 0123 is not 123.
             Attribute::UserEids => Value::from(text),
             _ => match text.parse::<i64>() {
@@ -221,11 +195,7 @@ impl Editor {
         let mut tables = ArrayOfTables::new();
         let before = self.0.get(RULE).and_then(Item::as_array_of_tables);
         let mut before: Vec<Table> = before.into_iter().flatten().cloned().collect();
-        for rule in text
-            .split(';')
-            .map(str::trim)
-            .filter(|r| !r.is_empty() && *r != "none")
-        {
+        for rule in text.split(';').map(str::trim).filter(|r| !r.is_empty() && *r != "none") {
             let mut table = Table::new();
             for (key, value) in rule.split_whitespace().filter_map(|w| w.split_once('=')) {
                 let value = match value.parse::<i64>() {
@@ -238,8 +208,7 @@ impl Editor {
             tables.push(same.map_or(table, |at| copy(&before.remove(at))));
         }
         if tables.is_empty() {
-            self.0
-                .insert(RULE, toml_edit::value(toml_edit::Array::new()));
+            self.0.insert(RULE, toml_edit::value(toml_edit::Array::new()));
         } else {
             self.0.insert(RULE, Item::ArrayOfTables(tables));
         }
@@ -307,49 +276,25 @@ mod tests {
         assert!(!p.enabled && p.strict);
         assert_eq!((p.spin_us, p.switch_ops), (10, 4));
         assert_eq!(p.show(Attribute::IpAddrList).to_string(), "10.0.0.0/8,::1");
-        assert_eq!(
-            p.show(Attribute::Rules).to_string(),
-            "use=tcp uid=7 port=80"
-        );
+        assert_eq!(p.show(Attribute::Rules).to_string(), "use=tcp uid=7 port=80");
         assert!(!layer.sets(Attribute::Mode));
     }
 
     #[test]
     fn mistakes_have_a_line() {
         for (text, message) in [
-            (
-                "\nport_range_list = \"9-2\"\n",
-                "line 2: port_range_list: `9-2`: the range runs backwards; write 2-9",
-            ),
-            (
-                "spin_us = 1.5",
-                "line 1: spin_us cannot have a value of type float",
-            ),
-            (
-                "profile = \"fast\"",
-                "line 1: no profile `fast`; there are safe, latency, throughput, cpu",
-            ),
-            (
-                "\n\n[[rule]]\nuse = \"tcp\"\nprot = 1",
-                "line 3: a rule has no `prot`; it has use, program, role, uid, addr, port",
-            ),
-            (
-                "mode = \"\"\"a\nb\\u001b\"\"\"",
-                "line 1: mode: `a?b?`: write auto, shm, rdma or off",
-            ),
-            (
-                "rules = \"x\"",
-                "line 1: no attribute `rules`; there are enabled,",
-            ),
+            ("\nport_range_list = \"9-2\"\n", "line 2: port_range_list: `9-2`: the range runs backwards; write 2-9"),
+            ("spin_us = 1.5", "line 1: spin_us cannot have a value of type float"),
+            ("profile = \"fast\"", "line 1: no profile `fast`; there are safe, latency, throughput, cpu"),
+            ("\n\n[[rule]]\nuse = \"tcp\"\nprot = 1", "line 3: a rule has no `prot`; it has use, program, role, uid, addr, port"),
+            ("mode = \"\"\"a\nb\\u001b\"\"\"", "line 1: mode: `a?b?`: write auto, shm, rdma or off"),
+            ("rules = \"x\"", "line 1: no attribute `rules`; there are enabled,"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");
         }
         let error = parse("enabled = ]").unwrap_err().to_string();
-        assert!(
-            error.starts_with("line 1: ") && !error.contains('\n'),
-            "{error}"
-        );
+        assert!(error.starts_with("line 1: ") && !error.contains('\n'), "{error}");
     }
 
     #[test]
@@ -360,7 +305,16 @@ mod tests {
             let mut editor = Editor::new(text).unwrap();
             editor.set(Attribute::Rules, &rules);
             let new = editor.to_string();
-            let sorted = |rules: &str| rules.split("; ").map(|r| { let mut w: Vec<_> = r.split(' ').collect(); w.sort(); w.join(" ") }).collect::<Vec<_>>();
+            let sorted = |rules: &str| {
+                rules
+                    .split("; ")
+                    .map(|r| {
+                        let mut w: Vec<_> = r.split(' ').collect();
+                        w.sort();
+                        w.join(" ")
+                    })
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(sorted(&parse(&new).unwrap().values().show(Attribute::Rules).to_string()), sorted(&rules), "{new}");
             for comment in ["# first\n[[rule]]", "# why", "# second\n[[rule]]", "# who"] {
                 assert!(new.contains(comment), "{new}");
@@ -375,15 +329,9 @@ mod tests {
         editor.set(Attribute::PortRangeList, "1-20");
         editor.set(Attribute::Rules, "use=tcp port=1-2; use=smcr uid=3");
         let text = editor.to_string();
-        assert!(
-            text.starts_with("# mine\nenabled = false # remark\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("# mine\nenabled = false # remark\n"), "{text}");
         let layer = parse(&text).unwrap();
-        assert_eq!(
-            layer.values().show(Attribute::Rules).to_string(),
-            "use=tcp port=1-2; use=smcr uid=3"
-        );
+        assert_eq!(layer.values().show(Attribute::Rules).to_string(), "use=tcp port=1-2; use=smcr uid=3");
         editor.unset(Attribute::Rules);
         assert!(!parse(&editor.to_string()).unwrap().sets(Attribute::Rules));
     }

@@ -48,10 +48,7 @@ fn show(places: &Places, with_origin: bool, json: bool) -> anyhow::Result<()> {
         for a in Attribute::ALL {
             let (origin, place) = effective.origin(*a, places);
             let value = effective.policy.show(*a).to_string();
-            object.insert(
-                a.name().into(),
-                serde_json::json!({ "value": value, "origin": origin, "place": place }),
-            );
+            object.insert(a.name().into(), serde_json::json!({ "value": value, "origin": origin, "place": place }));
         }
         return out::json(&object);
     }
@@ -117,9 +114,7 @@ fn check(places: &Places, file: Option<&std::path::Path>) -> anyhow::Result<()> 
     if mistakes.is_empty() {
         return Ok(());
     }
-    mistakes
-        .iter()
-        .for_each(|m| out::note(&format!("smcrctl: {m}")));
+    mistakes.iter().for_each(|m| out::note(&format!("smcrctl: {m}")));
     Err(Silent.into())
 }
 

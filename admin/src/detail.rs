@@ -65,25 +65,12 @@ fn value(sum: &Counters, counter: Counter) -> u64 {
 
 fn add(table: &mut Table, index: usize, counters: &Counters) {
     if let (Some((name, help)), Some(value)) = (COUNTERS.get(index), counters.get(index)) {
-        table.row(vec![
-            format!("  {name}"),
-            value.to_string(),
-            help.to_string(),
-        ]);
+        table.row(vec![format!("  {name}"), value.to_string(), help.to_string()]);
     }
 }
 
 fn transports(sum: &Counters, in_use: &InUse) -> String {
-    let mut table = Table::new(&[
-        "  Transport",
-        ">Now",
-        ">Connections",
-        ">Sends",
-        ">Receives",
-        ">Requests",
-        ">Bytes sent",
-        ">Bytes received",
-    ]);
+    let mut table = Table::new(&["  Transport", ">Now", ">Connections", ">Sends", ">Receives", ">Requests", ">Bytes sent", ">Bytes received"]);
     let known = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
     for t in totals::transports(sum, in_use) {
         table.row(vec![
@@ -105,8 +92,18 @@ fn link_groups(groups: &[Group<'_>]) -> String {
         return "  none\n".into();
     }
     let mut table = Table::new(&[
-        "  LG-ID", "LG-Role", "IB-Dev", ">IB-P", "Peer-GID", ">#Conns", ">Bytes sent", ">Bytes received",
-        ">Messages sent", ">Messages received", ">PID", "Program",
+        "  LG-ID",
+        "LG-Role",
+        "IB-Dev",
+        ">IB-P",
+        "Peer-GID",
+        ">#Conns",
+        ">Bytes sent",
+        ">Bytes received",
+        ">Messages sent",
+        ">Messages received",
+        ">PID",
+        "Program",
     ]);
     for (holder, r) in groups {
         table.row(vec![
@@ -131,19 +128,10 @@ fn devices(groups: &[Group<'_>]) -> String {
     if groups.is_empty() {
         return "  none\n".into();
     }
-    let mut table = Table::new(&[
-        "  IB-Dev", ">IB-P", ">Link groups", ">#Conns", ">Bytes sent", ">Bytes received", ">Messages sent",
-        ">Messages received",
-    ]);
+    let mut table =
+        Table::new(&["  IB-Dev", ">IB-P", ">Link groups", ">#Conns", ">Bytes sent", ">Bytes received", ">Messages sent", ">Messages received"]);
     for d in linkgroup::by_device(groups) {
-        let numbers = [
-            d.linkgroups,
-            d.connections,
-            d.bytes_sent,
-            d.bytes_received,
-            d.messages_sent,
-            d.messages_received,
-        ];
+        let numbers = [d.linkgroups, d.connections, d.bytes_sent, d.bytes_received, d.messages_sent, d.messages_received];
         let mut row = vec![format!("  {}", d.device), d.port.to_string()];
         row.extend(numbers.iter().map(u64::to_string));
         table.row(row);
@@ -159,11 +147,7 @@ fn sizes(sum: &Counters) -> String {
             &usize::MAX => "more".into(),
             n => out::bytes(*n as u64),
         };
-        table.row(vec![
-            format!("  {end}"),
-            at(Counter::Tx64),
-            at(Counter::Rx64),
-        ]);
+        table.row(vec![format!("  {end}"), at(Counter::Tx64), at(Counter::Rx64)]);
     }
     table.render()
 }
@@ -194,16 +178,7 @@ fn reasons(processes: &[ProcessTotals], in_use: &InUse) -> String {
 }
 
 fn users(processes: &[ProcessTotals]) -> String {
-    let mut table = Table::new(&[
-        ">  UID",
-        "User",
-        ">Processes",
-        ">Sockets",
-        ">Accelerated",
-        ">Memory bytes",
-        ">TCP bytes",
-        ">Rings",
-    ]);
+    let mut table = Table::new(&[">  UID", "User", ">Processes", ">Sockets", ">Accelerated", ">Memory bytes", ">TCP bytes", ">Rings"]);
     for (uid, of_user) in by_user(processes) {
         let sum = totals::sum(&of_user);
         let name = uid.and_then(|u| nix::unistd::User::from_uid(u.into()).ok().flatten());

@@ -44,9 +44,7 @@ pub fn run(places: &Places, args: &Json) -> anyhow::Result<()> {
     if ports.is_empty() {
         return out::print("no RDMA devices\n");
     }
-    let mut table = Table::new(&[
-        "Net-Dev", "IB-Dev", ">IB-P", "IB-State", "Type", "Link", "Rate", "GID", "GID-Type",
-    ]);
+    let mut table = Table::new(&["Net-Dev", "IB-Dev", ">IB-P", "IB-State", "Type", "Link", "Rate", "GID", "GID-Type"]);
     for p in &ports {
         let row = |gid: &str, kind: &str| {
             vec![
@@ -70,11 +68,7 @@ pub fn run(places: &Places, args: &Json) -> anyhow::Result<()> {
 }
 
 fn join(words: &[String]) -> String {
-    if words.is_empty() {
-        "n/a".into()
-    } else {
-        words.join(",")
-    }
+    if words.is_empty() { "n/a".into() } else { words.join(",") }
 }
 
 /// The file by which programs open a device.
@@ -162,31 +156,20 @@ fn gids(dir: &Path) -> Vec<Gid> {
 /// The kernel's driver; soft devices have none and are known by their names.
 fn driver(dir: &Path, device: &str) -> String {
     let link = fs::read_link(dir.join("device/driver"));
-    let name = link
-        .ok()
-        .and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
-    name.unwrap_or_else(|| {
-        device
-            .trim_end_matches(|c: char| c.is_ascii_digit())
-            .to_string()
-    })
+    let name = link.ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
+    name.unwrap_or_else(|| device.trim_end_matches(|c: char| c.is_ascii_digit()).to_string())
 }
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten();
-    let mut names: Vec<_> = entries
-        .filter_map(|e| e.ok()?.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<_> = entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
     names.sort();
     names
 }
 
 /// A file of sysfs; unused entries of a GID table cannot be read.
 fn text(path: &Path) -> String {
-    fs::read_to_string(path)
-        .unwrap_or_default()
-        .trim()
-        .to_string()
+    fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
 #[cfg(test)]
@@ -204,14 +187,8 @@ mod tests {
         put("rxe0/ports/1/state", "4: ACTIVE\n");
         put("rxe0/ports/1/link_layer", "Ethernet\n");
         put("rxe0/ports/1/rate", "10 Gb/sec (1X)\n");
-        put(
-            "rxe0/ports/1/gids/0",
-            "fe80:0000:0000:0000:0000:0000:0000:0001\n",
-        );
-        put(
-            "rxe0/ports/1/gids/1",
-            "0000:0000:0000:0000:0000:0000:0000:0000\n",
-        );
+        put("rxe0/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001\n");
+        put("rxe0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n");
         put("rxe0/ports/1/gid_attrs/types/0", "RoCE v2\n");
         put("rxe0/ports/1/gid_attrs/ndevs/0", "eth0\n");
         let ports = list(dir.path());

@@ -149,11 +149,7 @@ fn processes(found: &[Connection]) -> String {
     let mut users: Vec<_> = found.iter().map(|c| (c.user.pid, &c.user.name)).collect();
     users.sort();
     users.dedup();
-    let mut names: Vec<_> = users
-        .iter()
-        .take(MOST)
-        .map(|(pid, name)| format!("{} ({pid})", out::clean(name)))
-        .collect();
+    let mut names: Vec<_> = users.iter().take(MOST).map(|(pid, name)| format!("{} ({pid})", out::clean(name))).collect();
     if users.len() > MOST {
         names.push(format!("{} more", users.len() - MOST));
     }
@@ -193,9 +189,7 @@ fn understand(text: &str, found: &[Connection]) -> anyhow::Result<Meant> {
     let is_pid = found.iter().any(|c| pid.concerns(c));
     let is_port = port.is_some_and(|port| found.iter().any(|c| port.concerns(c)));
     match (is_pid, is_port, port) {
-        (true, true, _) => Err(usage(format!(
-            "`{text}` is a process and a port; write pid:{text} or port:{text}"
-        ))),
+        (true, true, _) => Err(usage(format!("`{text}` is a process and a port; write pid:{text} or port:{text}"))),
         (false, true, Some(port)) => Ok(port),
         (true, ..) => Ok(pid),
         (false, ..) if procfs::owner(number).is_some() => Ok(Meant::Process(named(number)?)),

@@ -23,27 +23,15 @@ impl Effective {
         let user = page(places, Owner::User);
         let host = page(places, Owner::Host);
         let policy = control::resolve(&[&environment, &user, &host]);
-        Effective {
-            environment,
-            user,
-            host,
-            policy,
-        }
+        Effective { environment, user, host, policy }
     }
 
     /// Where a value comes from: a word, and the file or variable.
     pub fn origin(&self, attribute: Attribute, places: &Places) -> (&'static str, String) {
         let layers = [&self.environment, &self.user, &self.host];
-        let file = |owner| {
-            places
-                .control(owner)
-                .map_or(String::new(), |path| path.display().to_string())
-        };
+        let file = |owner| places.control(owner).map_or(String::new(), |path| path.display().to_string());
         match control::origin(attribute, &layers) {
-            Some(0) => (
-                "environment",
-                attribute.environment().unwrap_or_default().to_string(),
-            ),
+            Some(0) => ("environment", attribute.environment().unwrap_or_default().to_string()),
             Some(1) => ("user", file(Owner::User)),
             Some(_) => ("host", file(Owner::Host)),
             None => ("default", String::new()),
@@ -52,11 +40,8 @@ impl Effective {
 }
 
 fn environment() -> Layer {
-    let variables: Vec<(&str, String)> = Attribute::ALL
-        .iter()
-        .filter_map(|a| a.environment())
-        .filter_map(|name| Some((name, std::env::var(name).ok()?)))
-        .collect();
+    let variables: Vec<(&str, String)> =
+        Attribute::ALL.iter().filter_map(|a| a.environment()).filter_map(|name| Some((name, std::env::var(name).ok()?))).collect();
     control::text::environment(
         |name| {
             let found = variables.iter().find(|(n, _)| *n == name);
@@ -67,9 +52,7 @@ fn environment() -> Layer {
 }
 
 fn page(places: &Places, owner: Owner) -> Layer {
-    let read = places
-        .control(owner)
-        .and_then(|path| Store::new(path, owner).read());
+    let read = places.control(owner).and_then(|path| Store::new(path, owner).read());
     match read {
         Ok(page) => page.unwrap_or_default().layer,
         Err(error) => {

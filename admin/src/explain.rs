@@ -10,8 +10,8 @@ use smcr_proto::reason::Reason;
 use crate::cli::{ExplainArgs, Who};
 use crate::effective::Effective;
 use crate::fail::usage;
-use crate::paths::Places;
 use crate::out::Table;
+use crate::paths::Places;
 use crate::scan::{Connection, Host};
 use crate::sock::reason_of_text;
 use crate::{out, procfs, program};
@@ -29,19 +29,14 @@ pub fn run(places: &Places, args: &ExplainArgs) -> anyhow::Result<()> {
         return explain_process(places, pid.parse().map_err(|_| wrong())?, Some(fd));
     }
     if let Some(pid) = text.strip_prefix("pid:") {
-        let pid = pid
-            .parse()
-            .map_err(|_| usage(format!("`{text}`: write pid:NUMBER")))?;
+        let pid = pid.parse().map_err(|_| usage(format!("`{text}`: write pid:NUMBER")))?;
         return explain_process(places, pid, None);
     }
     // A number may be a process or a reason: a process that has something to show goes first.
     let pid = text.parse::<u32>().ok();
     let code = reason_of_text(text);
     let shows = |pid| {
-        let who = Who {
-            pid: Some(pid),
-            ..Who::default()
-        };
+        let who = Who { pid: Some(pid), ..Who::default() };
         Host::scan(&who).is_ok_and(|h| !h.families.is_empty())
     };
     match (pid, code) {
@@ -53,9 +48,7 @@ pub fn run(places: &Places, args: &ExplainArgs) -> anyhow::Result<()> {
 
 fn explain_code(text: &str, code: Option<u32>) -> anyhow::Result<()> {
     let Some(reason) = code.and_then(Reason::from_code) else {
-        return Err(usage(format!(
-            "`{text}` is neither a process (PID or PID/FD) nor a reason; smcrctl explain alone lists these"
-        )));
+        return Err(usage(format!("`{text}` is neither a process (PID or PID/FD) nor a reason; smcrctl explain alone lists these")));
     };
     out::print(&sentence(reason.code()))
 }
@@ -93,10 +86,7 @@ fn explain_process(places: &Places, pid: u32, fd: Option<i32>) -> anyhow::Result
     if procfs::owner(pid).is_none() {
         bail!("no process {pid}; smcrctl sock lists those with the library");
     }
-    let who = Who {
-        pid: Some(pid),
-        ..Who::default()
-    };
+    let who = Who { pid: Some(pid), ..Who::default() };
     let host = Host::scan(&who)?;
     if host.families.is_empty() {
         return out::print(&why_no_page(pid, &host));
@@ -125,12 +115,7 @@ fn explain_connection(c: &Connection, places: &Places) -> String {
         (Some(local), None) => format!("{local}"),
         _ => "address not known".into(),
     };
-    let mut text = format!(
-        "fd {} ({ends}): {}, {}\n",
-        s.fd,
-        s.state_word(),
-        s.mode_word()
-    );
+    let mut text = format!("fd {} ({ends}): {}, {}\n", s.fd, s.state_word(), s.mode_word());
     if s.is(State::Listening) {
         return text + "  a listening socket; its connections are decided one by one\n";
     }
@@ -183,11 +168,7 @@ fn about_settings(code: u32, places: &Places) -> Option<String> {
     };
     let effective = Effective::read(places);
     let value = effective.policy.show(attribute);
-    Some(format!(
-        "{} = {value} ({}) for programs started here",
-        attribute.name(),
-        effective.origin(attribute, places).0
-    ))
+    Some(format!("{} = {value} ({}) for programs started here", attribute.name(), effective.origin(attribute, places).0))
 }
 
 /// A process without a page: says the likeliest cause that can be seen from here.
@@ -207,9 +188,7 @@ fn why_no_page(pid: u32, host: &Host) -> String {
     let report = program::inspect(Path::new(&exe));
     match report.as_ref().map(|r| r.obstacles.first()) {
         Ok(Some(o)) => text += &format!("  it cannot: {}\n  what to change: {}\n", o.why, o.mend),
-        _ => {
-            text += "  what to change: start it with smcrctl run, or its unit with smcrctl enable-unit\n"
-        }
+        _ => text += "  what to change: start it with smcrctl run, or its unit with smcrctl enable-unit\n",
     }
     text
 }
@@ -221,10 +200,7 @@ fn why_no_record(pid: u32, fd: i32) -> anyhow::Result<String> {
     };
     let sockets = procfs::tcp_by_inode(pid);
     Ok(match sockets.get(&inode) {
-        Some(line) if line.listening => format!(
-            "fd {fd} ({}): a listening socket; its connections are decided one by one\n",
-            line.local
-        ),
+        Some(line) if line.listening => format!("fd {fd} ({}): a listening socket; its connections are decided one by one\n", line.local),
         Some(line) => format!(
             "fd {fd} ({} to {}): on TCP; the library does not know the connection (made before it was loaded, by a call it does not see, or received from another process)\n",
             line.local, line.peer

@@ -37,10 +37,7 @@ impl std::error::Error for Silent {}
 
 /// The exit status for an error, and the line to print with it if there is one.
 pub fn report(error: &anyhow::Error) -> (u8, Option<String>) {
-    let broken_pipe = error
-        .chain()
-        .filter_map(|e| e.downcast_ref::<io::Error>())
-        .any(|e| e.kind() == io::ErrorKind::BrokenPipe);
+    let broken_pipe = error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe);
     if broken_pipe {
         // The reader of our output has seen enough.
         return (0, None);

@@ -73,12 +73,8 @@ impl Family {
         }
         let version = head.u32(header::VERSION);
         let len = file.metadata()?.len();
-        let mut family = Family {
-            newer: (version > page::VERSION).then_some(version),
-            processes: Vec::new(),
-            sockets: Vec::new(),
-            links: Vec::new(),
-        };
+        let mut family =
+            Family { newer: (version > page::VERSION).then_some(version), processes: Vec::new(), sockets: Vec::new(), links: Vec::new() };
         let procs = Array {
             first: head.u32(header::PROC_OFF).into(),
             size: head.u32(header::PROC_SIZE).into(),
@@ -186,25 +182,13 @@ mod tests {
     #[test]
     fn hostile_headers_are_refused() {
         let all_ones = |at: usize| move |b: &mut Vec<u8>| b[at..at + 4].fill(0xff);
-        for at in [
-            header::PROC_OFF,
-            header::PROC_SIZE,
-            header::PROC_CAP,
-            header::SOCK_OFF,
-            header::SOCK_SIZE,
-        ] {
-            assert!(
-                matches!(page(all_ones(at)), Err(FamilyError::Layout(_))),
-                "{at}"
-            );
+        for at in [header::PROC_OFF, header::PROC_SIZE, header::PROC_CAP, header::SOCK_OFF, header::SOCK_SIZE] {
+            assert!(matches!(page(all_ones(at)), Err(FamilyError::Layout(_))), "{at}");
         }
         // More used than there are: the smaller number counts.
         assert!(page(all_ones(header::SOCK_HIGH)).is_ok());
         assert!(matches!(page(|b| b[0] = 0), Err(FamilyError::NotAPage)));
-        assert!(matches!(
-            page(|b| b.truncate(100)),
-            Err(FamilyError::Layout(_))
-        ));
+        assert!(matches!(page(|b| b.truncate(100)), Err(FamilyError::Layout(_))));
         assert!(matches!(page(|b| b.clear()), Err(FamilyError::NotAPage)));
         assert!(page(|b| b[header::SOCK_SIZE..][..4].fill(0)).is_err());
     }
@@ -218,10 +202,9 @@ mod tests {
                 b.resize(b.len() + n as usize * size, 0);
             })
         };
-        for (at, high, most, size) in [
-            (header::PROC_CAP, header::PROC_HIGH, MOST_PROCESSES, process::LEN),
-            (header::SOCK_CAP, header::SOCK_HIGH, MOST_SOCKETS, SIZE),
-        ] {
+        for (at, high, most, size) in
+            [(header::PROC_CAP, header::PROC_HIGH, MOST_PROCESSES, process::LEN), (header::SOCK_CAP, header::SOCK_HIGH, MOST_SOCKETS, SIZE)]
+        {
             assert!(with(at, high, most as u32, size).is_ok());
             assert!(matches!(with(at, high, most as u32 + 1, size), Err(FamilyError::Layout(_))));
         }
@@ -229,12 +212,7 @@ mod tests {
 
     #[test]
     fn cursors_that_cannot_be_show_no_more_than_the_ring() {
-        let socket = Socket {
-            mem_tx: u64::MAX,
-            tx_ring: 65536,
-            mem_rx: 5,
-            ..Socket::default()
-        };
+        let socket = Socket { mem_tx: u64::MAX, tx_ring: 65536, mem_rx: 5, ..Socket::default() };
         assert_eq!((socket.in_flight(), socket.unread()), (65536, 0));
     }
 }

@@ -32,9 +32,7 @@ fn enable() -> Result<String, String> {
         Enabled::Already => {
             format!("SMC TCP option: eBPF programs were pinned already for {place}")
         }
-        Enabled::Replaced => format!(
-            "SMC TCP option: eBPF programs replaced for {place}; listeners answer again after their next listen()"
-        ),
+        Enabled::Replaced => format!("SMC TCP option: eBPF programs replaced for {place}; listeners answer again after their next listen()"),
     })
 }
 
@@ -59,24 +57,14 @@ pub fn describe(status: &Status) -> String {
     if let Some(cgroup) = &status.cgroup {
         text += &format!(", for {}", cgroup.display());
     }
-    let is_there = matches!(
-        status.state,
-        State::Enabled | State::Outdated | State::Unreadable
-    );
+    let is_there = matches!(status.state, State::Enabled | State::Outdated | State::Unreadable);
     match (is_there, status.here) {
         (true, None) => text += "; they do not reach this process",
-        (false, Some(abi)) => {
-            text += &format!("; programs of somebody else (agreement {abi}) reach this process")
-        }
+        (false, Some(abi)) => text += &format!("; programs of somebody else (agreement {abi}) reach this process"),
         _ => {}
     }
     if let Some(c) = status.counters {
-        text += &format!(
-            "; {} SYNs and {} SYN-ACKs marked, {} connections answered",
-            c.syns,
-            c.synacks,
-            c.active + c.passive
-        );
+        text += &format!("; {} SYNs and {} SYN-ACKs marked, {} connections answered", c.syns, c.synacks, c.active + c.passive);
     }
     text
 }

@@ -23,10 +23,7 @@ pub fn find() -> anyhow::Result<PathBuf> {
         Some(path) => usable(path.clone()),
         None => {
             let tried: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-            bail!(
-                "{NAME} not found ({}); set SMCR_LIB to its path",
-                tried.join(", ")
-            )
+            bail!("{NAME} not found ({}); set SMCR_LIB to its path", tried.join(", "))
         }
     }
 }
@@ -48,16 +45,8 @@ fn places() -> Vec<PathBuf> {
 
 /// The loader takes blanks and colons as separators, and nothing can quote them.
 fn usable(path: PathBuf) -> anyhow::Result<PathBuf> {
-    if path
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|b| b" :\t\n".contains(b))
-    {
-        bail!(
-            "LD_PRELOAD cannot name {}, which has a blank or colon in it; put the library elsewhere",
-            path.display()
-        );
+    if path.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
+        bail!("LD_PRELOAD cannot name {}, which has a blank or colon in it; put the library elsewhere", path.display());
     }
     Ok(path)
 }
@@ -65,11 +54,7 @@ fn usable(path: PathBuf) -> anyhow::Result<PathBuf> {
 /// The value of LD_PRELOAD with the library in front of what is there already.
 pub fn preload(library: &Path, old: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    for other in old
-        .unwrap_or_default()
-        .as_bytes()
-        .split(|b| b" :\t\n".contains(b))
-    {
+    for other in old.unwrap_or_default().as_bytes().split(|b| b" :\t\n".contains(b)) {
         // Another copy would switch the same connections.
         let is_ours = Path::new(OsStr::from_bytes(other)).file_name().is_some_and(|n| n.as_bytes().starts_with(b"libsmcr"));
         if !other.is_empty() && !is_ours {

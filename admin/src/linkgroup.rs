@@ -74,8 +74,24 @@ pub fn by_device(found: &[(&Holder, &Record)]) -> Vec<OfDevice> {
 
 fn table(found: &[(&Holder, &Record)]) -> String {
     let mut table = Table::new(&[
-        "LG-ID", "LG-Role", "LG-Type", ">Link", "Version", ">#Conns", "IB-Dev", ">IB-P", "GID", "Peer-GID",
-        ">QPN", ">Peer-QPN", ">MTU", "EID", "Sent", "Received", ">PID", "Program",
+        "LG-ID",
+        "LG-Role",
+        "LG-Type",
+        ">Link",
+        "Version",
+        ">#Conns",
+        "IB-Dev",
+        ">IB-P",
+        "GID",
+        "Peer-GID",
+        ">QPN",
+        ">Peer-QPN",
+        ">MTU",
+        "EID",
+        "Sent",
+        "Received",
+        ">PID",
+        "Program",
     ]);
     for (holder, r) in found {
         table.row(vec![

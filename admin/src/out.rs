@@ -50,8 +50,7 @@ pub fn paint(colour: Colour, text: &str) -> String {
 fn colourful() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
-            || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || std::env::var_os("TERM").is_some_and(|v| v == "dumb");
         !refused && std::io::stdout().is_terminal()
     })
 }
@@ -66,14 +65,8 @@ impl Table {
     /// A table with these heads; a head that begins with `>` is a column of numbers.
     pub fn new(heads: &[&str]) -> Table {
         let right = heads.iter().map(|h| h.starts_with('>')).collect();
-        let heads = heads
-            .iter()
-            .map(|h| h.trim_start_matches('>').to_string())
-            .collect();
-        Table {
-            rows: vec![heads],
-            right,
-        }
+        let heads = heads.iter().map(|h| h.trim_start_matches('>').to_string()).collect();
+        Table { rows: vec![heads], right }
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
@@ -93,11 +86,7 @@ impl Table {
             let mut line = String::new();
             for ((cell, width), right) in row.iter().zip(&widths).zip(&self.right) {
                 let fill = " ".repeat(width - cell.chars().count().min(*width));
-                let _ = if *right {
-                    write!(line, "{fill}{cell}  ")
-                } else {
-                    write!(line, "{cell}{fill}  ")
-                };
+                let _ = if *right { write!(line, "{fill}{cell}  ") } else { write!(line, "{cell}{fill}  ") };
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -108,9 +97,7 @@ impl Table {
 
 /// Text from elsewhere, such as a program's name, without what could steer a terminal.
 pub fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Bytes with a binary unit.
@@ -118,11 +105,7 @@ pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
         if value < 1024.0 || unit == "TiB" {
-            return if unit == "B" {
-                format!("{n} B")
-            } else {
-                format!("{value:.1} {unit}")
-            };
+            return if unit == "B" { format!("{n} B") } else { format!("{value:.1} {unit}") };
         }
         value /= 1024.0;
     }
@@ -148,10 +131,7 @@ mod tests {
         let mut table = Table::new(&["Name", ">Number"]);
         table.row(vec!["a".into(), "1".into()]);
         table.row(vec!["long one".into(), "12345678".into()]);
-        assert_eq!(
-            table.render(),
-            "Name        Number\na                1\nlong one  12345678\n"
-        );
+        assert_eq!(table.render(), "Name        Number\na                1\nlong one  12345678\n");
     }
 
     #[test]

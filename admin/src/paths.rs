@@ -30,9 +30,7 @@ impl Owner {
     pub fn chosen(whose: cli::Whose) -> anyhow::Result<Owner> {
         let root = geteuid().is_root();
         match (whose.host, whose.user) {
-            (true, _) if !root => Err(usage(
-                "only root may change the host's settings; leave out --host to change your own",
-            )),
+            (true, _) if !root => Err(usage("only root may change the host's settings; leave out --host to change your own")),
             (true, _) => Ok(Owner::Host),
             (_, true) => Ok(Owner::User),
             _ if root => Ok(Owner::Host),
@@ -116,7 +114,10 @@ fn home(instead: &str) -> anyhow::Result<PathBuf> {
         Some(home) => Ok(home),
         // Root with a user's HOME (sudo -E): what root writes there follows that user's links.
         None if variable("HOME").is_some()
-            && let Ok(Some(root)) = User::from_uid(Uid::from_raw(0)) => Ok(root.dir),
+            && let Ok(Some(root)) = User::from_uid(Uid::from_raw(0)) =>
+        {
+            Ok(root.dir)
+        }
         None => bail!("neither {instead} nor HOME is set to an absolute path; set HOME"),
     }
 }

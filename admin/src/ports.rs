@@ -21,32 +21,19 @@ pub fn add(old: &Ports, text: &str) -> anyhow::Result<Ports> {
 pub fn del(old: &Ports, text: &str) -> anyhow::Result<Ports> {
     let gone = some(text)?;
     if old.is_empty() {
-        return Err(usage(
-            "the list is empty, which means every port; smcrctl set port_range_list= gives one, smcrctl disable stops all",
-        ));
+        return Err(usage("the list is empty, which means every port; smcrctl set port_range_list= gives one, smcrctl disable stops all"));
     }
     let mut left: Vec<PortRange> = old.to_vec();
     for hole in gone.iter() {
-        let Some(at) = left
-            .iter()
-            .position(|r| r.first <= hole.first && hole.last <= r.last)
-        else {
-            return Err(usage(format!(
-                "`{hole}` is not in the list; see smcrctl port-range list"
-            )));
+        let Some(at) = left.iter().position(|r| r.first <= hole.first && hole.last <= r.last) else {
+            return Err(usage(format!("`{hole}` is not in the list; see smcrctl port-range list")));
         };
         let range = left.remove(at);
         left.extend(PortRange::new(range.first, hole.first - 1));
-        left.extend(
-            hole.last
-                .checked_add(1)
-                .and_then(|f| PortRange::new(f, range.last)),
-        );
+        left.extend(hole.last.checked_add(1).and_then(|f| PortRange::new(f, range.last)));
     }
     if left.is_empty() {
-        return Err(usage(
-            "the list would be empty, which means every port; smcrctl disable stops all, smcrctl set port_range_list=all allows all",
-        ));
+        return Err(usage("the list would be empty, which means every port; smcrctl disable stops all, smcrctl set port_range_list=all allows all"));
     }
     collect(left.into_iter())
 }
@@ -54,9 +41,7 @@ pub fn del(old: &Ports, text: &str) -> anyhow::Result<Ports> {
 fn some(text: &str) -> anyhow::Result<Ports> {
     let ports = text::ports(text).map_err(|e| usage(e.to_string()))?;
     if ports.is_empty() {
-        return Err(usage(format!(
-            "`{text}`: write ports, such as 23 or 1-20,50"
-        )));
+        return Err(usage(format!("`{text}`: write ports, such as 23 or 1-20,50")));
     }
     Ok(ports)
 }
@@ -66,9 +51,7 @@ fn collect(ranges: impl Iterator<Item = PortRange>) -> anyhow::Result<Ports> {
     sorted.sort_by_key(|r| r.first);
     let mut ports = Ports::new();
     for range in sorted {
-        ports
-            .push(range)
-            .map_err(|_| usage("more than 64 ranges; join some"))?;
+        ports.push(range).map_err(|_| usage("more than 64 ranges; join some"))?;
     }
     Ok(ports)
 }

@@ -104,10 +104,7 @@ pub fn sockets(fds: &[(i32, Kind)]) -> HashMap<i32, u64> {
 }
 
 fn socket_of_link(link: &str) -> Option<u64> {
-    link.strip_prefix("socket:[")?
-        .strip_suffix(']')?
-        .parse()
-        .ok()
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// When a process started, in clock ticks since boot.
@@ -144,9 +141,7 @@ pub fn own_pid(pid: u32) -> Option<u32> {
 /// A line of /proc/PID/status.
 pub fn status(pid: &str, key: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+    let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
     Some(line.trim().to_string())
 }
 
@@ -188,10 +183,7 @@ pub fn tcp(pid: &str) -> Vec<TcpLine> {
 /// The same by inode.
 pub fn tcp_by_inode(pid: u32) -> HashMap<u64, TcpLine> {
     let lines = tcp(&pid.to_string()).into_iter();
-    lines
-        .filter(|l| l.inode != 0)
-        .map(|l| (l.inode, l))
-        .collect()
+    lines.filter(|l| l.inode != 0).map(|l| (l.inode, l)).collect()
 }
 
 fn tcp_line(line: &str) -> Option<TcpLine> {
@@ -201,13 +193,7 @@ fn tcp_line(line: &str) -> Option<TcpLine> {
     let listening = words.next()? == "0A";
     let uid = words.nth(3)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
-    Some(TcpLine {
-        local,
-        peer,
-        listening,
-        uid,
-        inode,
-    })
+    Some(TcpLine { local, peer, listening, uid, inode })
 }
 
 /// The kernel prints addresses as words of the machine.
@@ -238,14 +224,8 @@ mod tests {
 
     #[test]
     fn odd_names_do_not_hide_the_start() {
-        let rest = (4..=22)
-            .map(|i| i.to_string())
-            .collect::<Vec<_>>()
-            .join(" ");
-        assert_eq!(
-            start_of_stat(&format!("7 (a) (b c)) S {rest} 23")),
-            Some(22)
-        );
+        let rest = (4..=22).map(|i| i.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(start_of_stat(&format!("7 (a) (b c)) S {rest} 23")), Some(22));
         assert_eq!(start_of_stat("7 (a"), None);
         let own = start_time(std::process::id());
         assert!(own.is_some_and(|t| t > 0));

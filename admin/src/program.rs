@@ -31,28 +31,19 @@ pub struct Obstacle {
     pub mend: &'static str,
 }
 
-const BITS: Obstacle =
-    Obstacle { why: "it is a 32-bit program, the library has 64 bits", mend: "use a 64-bit build of it" };
-const MACHINE: Obstacle = Obstacle {
-    why: "it is a program of another machine type than the library",
-    mend: "use a build for this machine type",
-};
+const BITS: Obstacle = Obstacle { why: "it is a 32-bit program, the library has 64 bits", mend: "use a 64-bit build of it" };
+const MACHINE: Obstacle = Obstacle { why: "it is a program of another machine type than the library", mend: "use a build for this machine type" };
 const GO: Obstacle = Obstacle {
     why: "it is a Go program, which calls the kernel directly",
     mend: "nothing: its connections stay on TCP, and so does the other end of each",
 };
-const STATIC: Obstacle = Obstacle {
-    why: "it is statically linked, so nothing can be loaded into it",
-    mend: "use a dynamically linked build of it",
-};
+const STATIC: Obstacle = Obstacle { why: "it is statically linked, so nothing can be loaded into it", mend: "use a dynamically linked build of it" };
 const MUSL: Obstacle = Obstacle {
     why: "it is a musl program, which cannot load a library made for glibc",
     mend: "use a build for glibc (in containers an image that is not Alpine)",
 };
-const SETUID: Obstacle = Obstacle {
-    why: "it is setuid or setgid, and the loader ignores LD_PRELOAD then",
-    mend: "start it as the user that it belongs to",
-};
+const SETUID: Obstacle =
+    Obstacle { why: "it is setuid or setgid, and the loader ignores LD_PRELOAD then", mend: "start it as the user that it belongs to" };
 const CAPABLE: Obstacle = Obstacle {
     why: "it has file capabilities, and the loader ignores LD_PRELOAD then",
     mend: "start it as root, or from a systemd unit with AmbientCapabilities= instead",
@@ -68,9 +59,7 @@ pub fn resolve(name: &Path) -> anyhow::Result<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
-    places
-        .find(|p| is_program(p))
-        .ok_or_else(|| anyhow::anyhow!("no program {} in PATH; check the name", name.display()))
+    places.find(|p| is_program(p)).ok_or_else(|| anyhow::anyhow!("no program {} in PATH; check the name", name.display()))
 }
 
 fn is_program(path: &Path) -> bool {
@@ -85,19 +74,12 @@ pub fn inspect(path: &Path) -> anyhow::Result<Report> {
         match interpreter(&file)? {
             None => return inspect_file(file, remarks),
             Some(next) => {
-                remarks.push(format!(
-                    "{} is a script of {}",
-                    file.display(),
-                    next.display()
-                ));
+                remarks.push(format!("{} is a script of {}", file.display(), next.display()));
                 file = next;
             }
         }
     }
-    bail!(
-        "{} is a script of a script of a script; name the program",
-        path.display()
-    )
+    bail!("{} is a script of a script of a script; name the program", path.display())
 }
 
 /// The program that runs a script; none if the file is not a script.
@@ -138,27 +120,17 @@ fn inspect_file(path: PathBuf, mut remarks: Vec<String>) -> anyhow::Result<Repor
                 look_at_calls(&cache, &mut remarks);
             }
         }
-        Ok(FileKind::Elf32) => {
-            obstacles.push(BITS)
-        }
-        _ => bail!(
-            "{} is not an ELF program or script; name a program",
-            path.display()
-        ),
+        Ok(FileKind::Elf32) => obstacles.push(BITS),
+        _ => bail!("{} is not an ELF program or script; name a program", path.display()),
     }
     match privilege(&path)? {
         Privilege::None => {}
         Privilege::Gained(obstacle) => obstacles.push(obstacle),
-        Privilege::OfOthers => remarks.push(
-            "it is setuid, setgid or has file capabilities: the library is left out when another user starts it"
-                .into(),
-        ),
+        Privilege::OfOthers => {
+            remarks.push("it is setuid, setgid or has file capabilities: the library is left out when another user starts it".into())
+        }
     }
-    Ok(Report {
-        file: path,
-        obstacles,
-        remarks,
-    })
+    Ok(Report { file: path, obstacles, remarks })
 }
 
 /// What the headers of an ELF file say.
@@ -179,20 +151,12 @@ fn elf_kind<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) -> objec
     }
     let sections = header.sections(endian, data)?;
     let has = |name: &[u8]| sections.section_by_name(endian, name).is_some();
-    Ok(ElfKind {
-        machine: header.e_machine(endian),
-        loader,
-        go: has(b".go.buildinfo") || has(b".note.go.buildid"),
-    })
+    Ok(ElfKind { machine: header.e_machine(endian), loader, go: has(b".go.buildinfo") || has(b".note.go.buildid") })
 }
 
 impl ElfKind {
     fn obstacle(&self) -> Option<Obstacle> {
-        let own = if cfg!(target_arch = "x86_64") {
-            elf::EM_X86_64
-        } else {
-            elf::EM_AARCH64
-        };
+        let own = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
         if self.machine != own {
             return Some(MACHINE);
         }
@@ -212,16 +176,12 @@ fn look_at_calls(data: &ReadCache<File>, remarks: &mut Vec<String>) {
         return;
     };
     let symbols = file.dynamic_symbols().filter(|s| s.is_undefined());
-    let names: Vec<_> = symbols
-        .filter_map(|s| s.name().ok().map(str::to_string))
-        .collect();
+    let names: Vec<_> = symbols.filter_map(|s| s.name().ok().map(str::to_string)).collect();
     if names.iter().any(|n| n.starts_with("io_uring_")) {
         remarks.push("it uses io_uring; connections that go through it stay on TCP".into());
     }
     if names.iter().any(|n| n == "seccomp_load") {
-        remarks.push(
-            "it restricts its own system calls (seccomp); then connections stay on TCP".into(),
-        );
+        remarks.push("it restricts its own system calls (seccomp); then connections stay on TCP".into());
     }
 }
 
@@ -240,17 +200,15 @@ fn privilege(path: &Path) -> anyhow::Result<Privilege> {
     let mode = meta.permissions().mode();
     let (setuid, setgid) = (mode & 0o4000 != 0, mode & 0o2010 == 0o2010);
     let caps = matches!(xattr::get(path, "security.capability"), Ok(Some(_)));
-    Ok(
-        if (setuid && meta.uid() != uid.as_raw()) || (setgid && meta.gid() != gid.as_raw()) {
-            Privilege::Gained(SETUID)
-        } else if caps && !uid.is_root() {
-            Privilege::Gained(CAPABLE)
-        } else if setuid || setgid || caps {
-            Privilege::OfOthers
-        } else {
-            Privilege::None
-        },
-    )
+    Ok(if (setuid && meta.uid() != uid.as_raw()) || (setgid && meta.gid() != gid.as_raw()) {
+        Privilege::Gained(SETUID)
+    } else if caps && !uid.is_root() {
+        Privilege::Gained(CAPABLE)
+    } else if setuid || setgid || caps {
+        Privilege::OfOthers
+    } else {
+        Privilege::None
+    })
 }
 
 #[cfg(test)]
@@ -258,29 +216,15 @@ mod tests {
     use super::*;
 
     fn kind(loader: Option<&str>, go: bool) -> Option<&'static str> {
-        let machine = if cfg!(target_arch = "x86_64") {
-            elf::EM_X86_64
-        } else {
-            elf::EM_AARCH64
-        };
+        let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
         let loader = loader.map(str::to_string);
-        ElfKind {
-            machine,
-            loader,
-            go,
-        }
-        .obstacle()
-        .map(|o| o.why)
+        ElfKind { machine, loader, go }.obstacle().map(|o| o.why)
     }
 
     #[test]
     fn kinds_of_programs() {
         assert_eq!(kind(Some("/lib64/ld-linux-x86-64.so.2"), false), None);
-        for (loader, go, word) in [
-            (None, false, "statically"),
-            (None, true, "Go"),
-            (Some("/lib/ld-musl-x86_64.so.1"), false, "musl"),
-        ] {
+        for (loader, go, word) in [(None, false, "statically"), (None, true, "Go"), (Some("/lib/ld-musl-x86_64.so.1"), false, "musl")] {
             assert!(kind(loader, go).unwrap().contains(word));
         }
     }

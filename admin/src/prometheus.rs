@@ -28,8 +28,7 @@ pub fn text(processes: &[ProcessTotals], in_use: &InUse, groups: &[Group<'_>]) -
         }
     }
     link_groups(&mut text, groups);
-    let kinds: [(&str, &BTreeMap<String, u64>); 3] =
-        [("state", &in_use.state), ("mode", &in_use.mode), ("reason", &in_use.reason)];
+    let kinds: [(&str, &BTreeMap<String, u64>); 3] = [("state", &in_use.state), ("mode", &in_use.mode), ("reason", &in_use.reason)];
     for (kind, counts) in kinds {
         head(&mut text, &format!("sockets_by_{kind}"), "gauge", &format!("sockets in use by {kind}"));
         for (word, n) in counts {
@@ -102,8 +101,7 @@ mod tests {
         };
         let text = super::text(&[process], &InUse::default(), &[]);
         assert!(text.contains("smcr_sockets_total{pid=\"7\",uid=\"0\",program=\"a\\\"b\\\\c?\"} 1\n"));
-        let ended =
-            "smcr_ended_on_tcp_total{pid=\"7\",uid=\"0\",program=\"a\\\"b\\\\c?\",reason=\"disabled\"} 3\n";
+        let ended = "smcr_ended_on_tcp_total{pid=\"7\",uid=\"0\",program=\"a\\\"b\\\\c?\",reason=\"disabled\"} 3\n";
         assert!(text.contains(ended), "{text}");
         assert!(text.contains("# TYPE smcr_memory gauge\nsmcr_memory{"));
     }

@@ -14,9 +14,7 @@ use crate::{config, inherited, library, out, program};
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let Some((name, rest)) = args.command.split_first() else {
-        return Err(usage(
-            "no program given; write smcrctl run -- PROGRAM ARGUMENTS",
-        ));
+        return Err(usage("no program given; write smcrctl run -- PROGRAM ARGUMENTS"));
     };
     let path = program::resolve(Path::new(name))?;
     let mut command = Command::new(&path);
@@ -51,9 +49,7 @@ const STRICT: &str = "SMCR_STRICT";
 /// The environment that stands for a profile.
 pub fn variables(profile: Option<&Profile>, strict: bool) -> Vec<(&'static str, &'static str)> {
     let values = profile.map_or(&[][..], |p| p.values).iter();
-    let mut variables: Vec<_> = values
-        .filter_map(|(attribute, text)| Some((attribute.environment()?, *text)))
-        .collect();
+    let mut variables: Vec<_> = values.filter_map(|(attribute, text)| Some((attribute.environment()?, *text))).collect();
     if strict {
         variables.push((STRICT, "1"));
     }

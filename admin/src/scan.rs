@@ -64,9 +64,7 @@ pub struct Holder {
 impl Holder {
     /// True if it is what the options ask for.
     pub fn matches(&self, who: &Who) -> bool {
-        who.pid.is_none_or(|p| p == self.pid)
-            && who.uid.is_none_or(|u| u == self.uid)
-            && matches_program(who, &self.name)
+        who.pid.is_none_or(|p| p == self.pid) && who.uid.is_none_or(|u| u == self.uid) && matches_program(who, &self.name)
     }
 
     /// Looks at a process that has this page open; none if it is gone.
@@ -241,10 +239,7 @@ impl FamilyView {
     fn index(&mut self) {
         for process in &self.page.processes {
             // One that had no /proc when it began (chroot) does not know when it started.
-            let same = |h: &Holder| {
-                (h.start == process.start || process.start == 0)
-                    && (h.own_pid == process.pid || h.pid == process.pid)
-            };
+            let same = |h: &Holder| (h.start == process.start || process.start == 0) && (h.own_pid == process.pid || h.pid == process.pid);
             if let Some(at) = self.holders.iter().position(same) {
                 self.by_process.insert(process.index, at);
             }
@@ -258,9 +253,7 @@ impl FamilyView {
 
     /// The living process of a process record.
     pub fn holder(&self, index: u32) -> Option<&Holder> {
-        self.by_process
-            .get(&index)
-            .and_then(|at| self.holders.get(*at))
+        self.by_process.get(&index).and_then(|at| self.holders.get(*at))
     }
 
     /// Who has a socket, and under which number: the process of this record if it does, else any.
@@ -312,9 +305,7 @@ impl FamilyView {
 impl TcpLine {
     /// False if the record tells of another socket than this line.
     fn is_of(&self, socket: &Socket) -> bool {
-        socket.addresses.is_none_or(|(local, peer)| {
-            plain(local) == plain(self.local) && (self.listening || plain(peer) == plain(self.peer))
-        })
+        socket.addresses.is_none_or(|(local, peer)| plain(local) == plain(self.local) && (self.listening || plain(peer) == plain(self.peer)))
     }
 }
 
@@ -335,10 +326,7 @@ impl Tables {
         if !self.by_network.contains_key(network) {
             let by_inode = procfs::tcp_by_inode(holder.pid);
             let by_pair = |l: &TcpLine| ((plain(l.local), plain(l.peer)), l.inode);
-            let table = TcpTable {
-                inodes: by_inode.values().map(by_pair).collect(),
-                by_inode,
-            };
+            let table = TcpTable { inodes: by_inode.values().map(by_pair).collect(), by_inode };
             self.by_network.insert(network.clone(), table);
         }
         self.by_network.get(network)

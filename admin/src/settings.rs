@@ -44,13 +44,7 @@ impl Settings {
         }
         let store = Store::new(places.control(owner)?, owner);
         let lock = store.lock()?;
-        Ok(Settings {
-            owner,
-            runtime: scope.runtime,
-            file: places.config(owner)?,
-            store,
-            lock,
-        })
+        Ok(Settings { owner, runtime: scope.runtime, file: places.config(owner)?, store, lock })
     }
 
     /// The eBPF programs follow the host's `enabled`, where that is set.
@@ -102,10 +96,7 @@ impl Settings {
     pub fn apply(&self, changes: &[Change]) -> anyhow::Result<()> {
         let first = || {
             let layer = self.load()?;
-            Ok(Page {
-                layer,
-                drains: Drains::default(),
-            })
+            Ok(Page { layer, drains: Drains::default() })
         };
         self.store.update(&self.lock, first, |page| {
             for change in changes {
@@ -140,10 +131,7 @@ impl Settings {
     pub fn drain(&self, target: smcr_proto::control::Target) -> anyhow::Result<()> {
         let first = || {
             let layer = self.load()?;
-            Ok(Page {
-                layer,
-                drains: Drains::default(),
-            })
+            Ok(Page { layer, drains: Drains::default() })
         };
         self.store.update(&self.lock, first, |page| {
             page.drains.push(target);
@@ -183,10 +171,7 @@ impl Settings {
         let effective = Effective::read(places);
         let (origin, place) = effective.origin(attribute, places);
         if origin == "environment" || (self.owner == Owner::Host && origin == "user") {
-            out::note(&format!(
-                "note: for programs started here, {} is set by {place}, which is stronger",
-                attribute.name()
-            ));
+            out::note(&format!("note: for programs started here, {} is set by {place}, which is stronger", attribute.name()));
         }
     }
 }
@@ -194,8 +179,7 @@ impl Settings {
 impl Change {
     fn make(&self, layer: &mut Layer) -> anyhow::Result<()> {
         match self {
-            Change::Set(attribute, text) => config::set(layer, *attribute, text)
-                .map_err(|e| usage(format!("{}: {e:#}", attribute.name()))),
+            Change::Set(attribute, text) => config::set(layer, *attribute, text).map_err(|e| usage(format!("{}: {e:#}", attribute.name()))),
             Change::Unset(attribute) => {
                 layer.unset(*attribute);
                 Ok(())
@@ -220,9 +204,7 @@ pub fn enable(places: &Places, scope: Scope, on: bool) -> anyhow::Result<()> {
     if on {
         out::print(&format!("enabled for the {owner}, for new connections\n"))?;
     } else {
-        out::print(&format!(
-            "disabled for the {owner}, for new connections; smcrctl drain moves the live ones to TCP\n"
-        ))?;
+        out::print(&format!("disabled for the {owner}, for new connections; smcrctl drain moves the live ones to TCP\n"))?;
     }
     settings.pin(places)
 }
@@ -239,9 +221,7 @@ pub fn set(places: &Places, args: &SetArgs) -> anyhow::Result<()> {
         }
     }
     // A mistake is one of the call, whatever the state of the pages.
-    changes
-        .iter()
-        .try_for_each(|c| c.make(&mut Layer::default()))?;
+    changes.iter().try_for_each(|c| c.make(&mut Layer::default()))?;
     let settings = Settings::open(places, args.scope)?;
     settings.apply(&changes)?;
     for change in &changes {
@@ -291,16 +271,10 @@ pub fn port_range(places: &Places, command: &PortRange) -> anyhow::Result<()> {
     };
     let settings = Settings::open(places, scope)?;
     let old = settings.list(places, name, |p| p.ports)?;
-    let values = Policy {
-        ports: change(&old, ports)?,
-        ..Policy::default()
-    };
+    let values = Policy { ports: change(&old, ports)?, ..Policy::default() };
     settings.apply(&[Change::Set(name, values.show(name).to_string())])?;
     if old.is_empty() {
-        out::note(&format!(
-            "note: the list was empty, which means every port; now it is {} only",
-            values.show(name)
-        ));
+        out::note(&format!("note: the list was empty, which means every port; now it is {} only", values.show(name)));
     }
     settings.warn_if_hidden(places, name);
     Ok(())
@@ -334,10 +308,7 @@ fn add_rule(rules: &mut Vec<String>, text: &str, at: Option<usize>) -> anyhow::R
     smcr_proto::control::text::rule(text).map_err(|e| usage(e.to_string()))?;
     let at = at.unwrap_or(rules.len() + 1);
     if at == 0 || at > rules.len() + 1 {
-        return Err(usage(format!(
-            "--at {at}: a place from 1 to {}",
-            rules.len() + 1
-        )));
+        return Err(usage(format!("--at {at}: a place from 1 to {}", rules.len() + 1)));
     }
     rules.insert(at - 1, text.to_string());
     Ok(())
@@ -346,9 +317,7 @@ fn add_rule(rules: &mut Vec<String>, text: &str, at: Option<usize>) -> anyhow::R
 fn del_rule(rules: &mut Vec<String>, number: usize) -> anyhow::Result<()> {
     if number == 0 || number > rules.len() {
         let have = rules.len();
-        return Err(usage(format!(
-            "no rule {number}; there are {have}, see smcrctl rule list"
-        )));
+        return Err(usage(format!("no rule {number}; there are {have}, see smcrctl rule list")));
     }
     rules.remove(number - 1);
     Ok(())

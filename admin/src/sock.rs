@@ -41,15 +41,8 @@ impl Filter<'_> {
     fn new(args: &SockArgs) -> anyhow::Result<Filter<'_>> {
         let state = args.state.as_deref().map(state_of_word).transpose()?;
         let reason = args.reason.as_deref();
-        let known = |text| {
-            reason_of_text(text)
-                .ok_or_else(|| usage(format!("no reason `{text}`; smcrctl explain lists them")))
-        };
-        Ok(Filter {
-            args,
-            state,
-            reason: reason.map(known).transpose()?,
-        })
+        let known = |text| reason_of_text(text).ok_or_else(|| usage(format!("no reason `{text}`; smcrctl explain lists them")));
+        Ok(Filter { args, state, reason: reason.map(known).transpose()? })
     }
 
     fn wants(&self, c: &Connection) -> bool {
@@ -85,15 +78,12 @@ fn state_of_word(word: &str) -> anyhow::Result<State> {
     let states = (1..=6).filter_map(State::from_code);
     let known: Vec<_> = states.clone().map(State::label).collect();
     let mut hits = states.filter(|s| s.label().eq_ignore_ascii_case(word));
-    hits.next()
-        .ok_or_else(|| usage(format!("no state `{word}`; there are {}", known.join(", "))))
+    hits.next().ok_or_else(|| usage(format!("no state `{word}`; there are {}", known.join(", "))))
 }
 
 /// The number of a reason, from its name or number (decimal, 0x, or 8 hex digits as SMC tools do).
 pub fn reason_of_text(text: &str) -> Option<u32> {
-    let named = Reason::ALL
-        .iter()
-        .find(|r| r.label().eq_ignore_ascii_case(text));
+    let named = Reason::ALL.iter().find(|r| r.label().eq_ignore_ascii_case(text));
     if let Some(reason) = named {
         return Some(reason.code());
     }
@@ -108,16 +98,7 @@ pub fn reason_of_text(text: &str) -> Option<u32> {
 }
 
 fn table(found: &[Connection], detail: bool) -> String {
-    let mut heads = vec![
-        "State",
-        "Mode",
-        "Reason",
-        "Local Address",
-        "Peer Address",
-        ">PID",
-        "Program",
-        ">FD",
-    ];
+    let mut heads = vec!["State", "Mode", "Reason", "Local Address", "Peer Address", ">PID", "Program", ">FD"];
     if detail {
         heads.extend([
             "Role",
@@ -152,28 +133,10 @@ fn table(found: &[Connection], detail: bool) -> String {
             s.fd.to_string(),
         ];
         if detail {
-            row.extend([
-                role(s.role).into(),
-                c.user.uid.to_string(),
-                c.inode.to_string(),
-            ]);
-            row.push(if s.peer_pid == 0 {
-                "-".into()
-            } else {
-                s.peer_pid.to_string()
-            });
-            let numbers = [
-                s.tx_ring.into(),
-                s.in_flight(),
-                s.rx_ring.into(),
-                s.unread(),
-                s.mem_tx,
-                s.mem_tx_seen,
-                s.mem_rx_seen,
-                s.mem_rx,
-                s.tcp_tx,
-                s.tcp_rx,
-            ];
+            row.extend([role(s.role).into(), c.user.uid.to_string(), c.inode.to_string()]);
+            row.push(if s.peer_pid == 0 { "-".into() } else { s.peer_pid.to_string() });
+            let numbers =
+                [s.tx_ring.into(), s.in_flight(), s.rx_ring.into(), s.unread(), s.mem_tx, s.mem_tx_seen, s.mem_rx_seen, s.mem_rx, s.tcp_tx, s.tcp_rx];
             row.extend(numbers.iter().map(u64::to_string));
             row.push(format!("{}/{}", s.tx_switches, s.rx_switches));
             row.push(format!("{}/{}", s.bells_tx, s.bells_rx));
@@ -276,11 +239,6 @@ mod tests {
         assert_eq!(reason_of_text("50397184"), Some(0x0301_0000), "as --json has it");
         assert_eq!(reason_of_text("4711"), None);
         assert!(state_of_word("listen").is_ok());
-        assert!(
-            state_of_word("ESTAB")
-                .unwrap_err()
-                .to_string()
-                .contains("ACCELERATED")
-        );
+        assert!(state_of_word("ESTAB").unwrap_err().to_string().contains("ACCELERATED"));
     }
 }

@@ -26,10 +26,7 @@ pub fn run(places: &Places, args: &StatsArgs) -> anyhow::Result<()> {
     let mut processes = totals::collect(&host, &args.who);
     if args.reset {
         Baseline::reset(places, &processes, args.who.is_everybody())?;
-        return out::print(&format!(
-            "counted from now on: {} processes\n",
-            processes.len()
-        ));
+        return out::print(&format!("counted from now on: {} processes\n", processes.len()));
     }
     if args.prometheus {
         // A scraper must see counters that never go back.
@@ -62,10 +59,7 @@ fn as_text(processes: &[ProcessTotals], in_use: &InUse, since: Option<u64>) -> S
     let living = processes.iter().filter(|p| p.pid.is_some()).count();
     let mut text = format!("processes with the library  {living}\n");
     for (title, counts) in [("state", &in_use.state), ("mode", &in_use.mode)] {
-        let words: Vec<_> = counts
-            .iter()
-            .map(|(word, n)| format!("{word} {n}"))
-            .collect();
+        let words: Vec<_> = counts.iter().map(|(word, n)| format!("{word} {n}")).collect();
         if !words.is_empty() {
             let _ = writeln!(text, "sockets by {title:<17}{}", words.join(", "));
         }
@@ -83,21 +77,12 @@ fn counter_table(counters: &Counters) -> String {
         if detail::is_size(i) {
             continue;
         }
-        table.row(vec![
-            format!("  {name}"),
-            value.to_string(),
-            help.to_string(),
-        ]);
+        table.row(vec![format!("  {name}"), value.to_string(), help.to_string()]);
     }
     table.render()
 }
 
-fn as_json(
-    processes: &[ProcessTotals],
-    in_use: &InUse,
-    groups: &[detail::Group<'_>],
-    since: Option<u64>,
-) -> Value {
+fn as_json(processes: &[ProcessTotals], in_use: &InUse, groups: &[detail::Group<'_>], since: Option<u64>) -> Value {
     let sum = totals::sum(processes);
     let each = processes.iter().map(|p| {
         json!({
@@ -106,14 +91,12 @@ fn as_json(
             "ended_on_tcp": by_name(&p.ended),
         })
     });
-    let users = detail::by_user(processes)
-        .into_iter()
-        .map(|(uid, of_user)| {
-            json!({
-                "uid": uid, "processes": of_user.len(), "counters": named(&totals::sum(&of_user)),
-                "ended_on_tcp": by_name(&totals::ended(&of_user)),
-            })
-        });
+    let users = detail::by_user(processes).into_iter().map(|(uid, of_user)| {
+        json!({
+            "uid": uid, "processes": of_user.len(), "counters": named(&totals::sum(&of_user)),
+            "ended_on_tcp": by_name(&totals::ended(&of_user)),
+        })
+    });
     json!({
         "since": since,
         "sockets": in_use,
@@ -129,17 +112,13 @@ fn as_json(
 
 fn named(counters: &Counters) -> Map<String, Value> {
     let pairs = COUNTERS.iter().zip(counters);
-    pairs
-        .map(|((name, _), value)| (name.to_string(), json!(value)))
-        .collect()
+    pairs.map(|((name, _), value)| (name.to_string(), json!(value))).collect()
 }
 
 /// Reasons by their names.
 fn by_name(ended: &BTreeMap<u32, u64>) -> Map<String, Value> {
     let pairs = ended.iter();
-    pairs
-        .map(|(code, n)| (totals::reason_word(*code), json!(n)))
-        .collect()
+    pairs.map(|(code, n)| (totals::reason_word(*code), json!(n))).collect()
 }
 
 /// Prints rates until the count is reached or somebody stops us.
@@ -160,25 +139,14 @@ fn repeat(args: &StatsArgs, seconds: u32) -> anyhow::Result<()> {
         if args.json {
             let mut object = Map::new();
             for (i, (name, _)) in COUNTERS.iter().enumerate() {
-                let value = if is_gauge(i) {
-                    json!(now.2[i])
-                } else {
-                    json!(rate(i))
-                };
+                let value = if is_gauge(i) { json!(now.2[i]) } else { json!(rate(i)) };
                 object.insert(name.to_string(), value);
             }
-            out::print(&format!(
-                "{}\n",
-                json!({ "seconds": elapsed, "rates": object })
-            ))?;
+            out::print(&format!("{}\n", json!({ "seconds": elapsed, "rates": object })))?;
         } else {
             let mut table = Table::new(&["Counter", ">Per second", ">Now"]);
             for (i, (name, _)) in COUNTERS.iter().enumerate() {
-                let per_second = if is_gauge(i) {
-                    "-".into()
-                } else {
-                    out::rate(rate(i))
-                };
+                let per_second = if is_gauge(i) { "-".into() } else { out::rate(rate(i)) };
                 if args.detail || is_gauge(i) || rate(i) > 0.0 {
                     table.row(vec![name.to_string(), per_second, now.2[i].to_string()]);
                 }

@@ -41,9 +41,7 @@ impl Store {
     /// Keeps other writers away. Makes the directory if it is not there.
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        self.make_dir(dir)
-            .and_then(|()| lock_file(&dir.join("control.lock")))
-            .map_err(|e| self.refused(e, "change"))
+        self.make_dir(dir).and_then(|()| lock_file(&dir.join("control.lock"))).map_err(|e| self.refused(e, "change"))
     }
 
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
@@ -78,11 +76,7 @@ impl Store {
         let result = change(&mut page)?;
         let mut image = [0; LEN];
         control::emit(&page, &mut image);
-        let written = if exists {
-            self.write_in_place(&image)
-        } else {
-            self.create(&image)
-        };
+        let written = if exists { self.write_in_place(&image) } else { self.create(&image) };
         written.map_err(|e| self.refused(e, "write"))?;
         Ok(result)
     }
@@ -118,8 +112,7 @@ impl Store {
             // A change that was not finished may be repaired only if this is a page of ours.
             let mut bytes = Vec::new();
             (&file).take(LEN as u64).read_to_end(&mut bytes).map_err(|e| self.refused(e, "read"))?;
-            if let Err(error @ (PageError::NotAPage | PageError::Newer(_))) = control::parse(&bytes)
-            {
+            if let Err(error @ (PageError::NotAPage | PageError::Newer(_))) = control::parse(&bytes) {
                 return Ok(Some(Err(ReadError::Page(error))));
             }
         }
@@ -132,11 +125,7 @@ impl Store {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(image)?;
         file.set_permissions(Permissions::from_mode(self.mode()))?;
         std::fs::rename(&new, &self.path)
@@ -172,10 +161,7 @@ impl Store {
     }
 
     fn refused(&self, error: io::Error, what: &str) -> anyhow::Error {
-        anyhow::Error::new(error).context(format!(
-            "cannot {what} the control page {}",
-            self.path.display()
-        ))
+        anyhow::Error::new(error).context(format!("cannot {what} the control page {}", self.path.display()))
     }
 
     fn broken(&self, error: ReadError) -> anyhow::Error {
@@ -192,19 +178,11 @@ impl Store {
 pub fn lock_beside(path: &Path) -> anyhow::Result<Lock> {
     let lock = path.with_extension("lock");
     let dir = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(dir)
-        .and_then(|()| lock_file(&lock))
-        .with_context(|| format!("cannot lock {}", lock.display()))
+    std::fs::create_dir_all(dir).and_then(|()| lock_file(&lock)).with_context(|| format!("cannot lock {}", lock.display()))
 }
 
 fn lock_file(path: &Path) -> io::Result<Lock> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits()).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusive) {
         Ok(lock) => Ok(Lock(lock)),
         Err((_, error)) => Err(error.into()),
@@ -234,11 +212,7 @@ pub fn replace_file(path: &Path, text: &str) -> anyhow::Result<()> {
         let new = PathBuf::from(name);
         let old = std::fs::symlink_metadata(path).ok().filter(|m| m.is_file());
         let _ = std::fs::remove_file(&new);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(if old.is_some() { 0o600 } else { 0o644 })
-            .open(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(if old.is_some() { 0o600 } else { 0o644 }).open(&new)?;
         if let Some(old) = old {
             // Whose it is and who may read it stays, whatever the umask says; a group that is not ours is nobody's.
             let is_same = fchown(&file, Some(old.uid()), Some(old.gid())).is_ok();

@@ -55,13 +55,7 @@ fn fitted(text: &str, (columns, rows): (usize, usize)) -> String {
     lines.map(|l| l.chars().take(columns).collect::<String>() + "\x1b[K\n").collect()
 }
 
-fn view(
-    host: &Host,
-    args: &TopArgs,
-    processes: &[ProcessTotals],
-    old: &Counted,
-    seconds: f64,
-) -> String {
+fn view(host: &Host, args: &TopArgs, processes: &[ProcessTotals], old: &Counted, seconds: f64) -> String {
     let mut connections: HashMap<u32, (u64, u64)> = HashMap::new();
     for c in host.connections(&args.who).iter().filter(|c| c.is_live()) {
         let counts = connections.entry(c.user.pid).or_default();
@@ -69,10 +63,7 @@ fn view(
         counts.1 += u64::from(c.socket.is(State::Accelerated));
     }
     let known = totals::known(host);
-    let mut rows: Vec<Row> = processes
-        .iter()
-        .map(|p| Row::new(p, before(p, old, &known), seconds))
-        .collect();
+    let mut rows: Vec<Row> = processes.iter().map(|p| Row::new(p, before(p, old, &known), seconds)).collect();
     rows.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
     let mut table = Table::new(&[
         ">PID",
@@ -91,16 +82,10 @@ fn view(
         ">Memory",
     ]);
     for row in rows.iter().take(args.rows) {
-        let (all, accelerated) = row
-            .pid
-            .and_then(|p| connections.get(&p))
-            .copied()
-            .unwrap_or_default();
+        let (all, accelerated) = row.pid.and_then(|p| connections.get(&p)).copied().unwrap_or_default();
         table.row(row.cells(all, accelerated));
     }
-    let (all, accelerated) = connections
-        .values()
-        .fold((0, 0), |(a, b), (x, y)| (a + x, b + y));
+    let (all, accelerated) = connections.values().fold((0, 0), |(a, b), (x, y)| (a + x, b + y));
     format!(
         "smcrctl top: {} processes, {all} connections, {accelerated} accelerated\n\n{}",
         processes.iter().filter(|p| p.pid.is_some()).count(),
@@ -139,17 +124,12 @@ impl Row {
             pid: p.pid,
             name: out::clean(&p.name),
             memory: p.counters[Counter::Memory as usize],
-            per_second: pairs
-                .map(|(a, b)| a.saturating_sub(*b) as f64 / seconds)
-                .collect(),
+            per_second: pairs.map(|(a, b)| a.saturating_sub(*b) as f64 / seconds).collect(),
         }
     }
 
     fn rate(&self, counter: Counter) -> f64 {
-        self.per_second
-            .get(counter as usize)
-            .copied()
-            .unwrap_or(0.0)
+        self.per_second.get(counter as usize).copied().unwrap_or(0.0)
     }
 
     fn tcp(&self) -> f64 {
@@ -173,11 +153,7 @@ impl Row {
             out::rate(self.tcp()),
             out::rate(self.rate(Counter::EventWakes) + self.rate(Counter::BellsTx)),
             out::rate(self.rate(Counter::Sleeps)),
-            if spins > 0.0 {
-                format!("{:.0}%", 100.0 * hits / spins)
-            } else {
-                "-".into()
-            },
+            if spins > 0.0 { format!("{:.0}%", 100.0 * hits / spins) } else { "-".into() },
             // Microseconds a second, as a share of one processor.
             format!("{:.1}%", self.rate(Counter::SpinTime) / 1e4),
             match self.rate(Counter::WakesTimed) {

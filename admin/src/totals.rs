@@ -52,16 +52,11 @@ pub fn collect(host: &Host, who: &Who) -> Vec<ProcessTotals> {
             let holder = family.holder(process.index);
             // The record has the name of the thread that made the first socket.
             let name = holder.map_or(&process.name, |h| &h.name);
-            if who.pid.is_some_and(|p| holder.is_none_or(|h| h.pid != p))
-                || !matches_program(who, name) && !matches_program(who, &process.name)
-            {
+            if who.pid.is_some_and(|p| holder.is_none_or(|h| h.pid != p)) || !matches_program(who, name) && !matches_program(who, &process.name) {
                 continue;
             }
             let mut counters = [0; COUNTERS.len()];
-            counters
-                .iter_mut()
-                .zip(&process.counters)
-                .for_each(|(to, from)| *to = *from);
+            counters.iter_mut().zip(&process.counters).for_each(|(to, from)| *to = *from);
             for socket in live.get(&process.index).into_iter().flatten() {
                 add_live(&mut counters, socket);
             }

@@ -19,17 +19,10 @@ pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
     must_exist(args, &unit)?;
     let library = library::find()?;
     let old = property(args, &unit, "Environment").unwrap_or_default();
-    let old = old
-        .split(' ')
-        .find_map(|w| w.trim_matches('"').strip_prefix("LD_PRELOAD="));
+    let old = old.split(' ').find_map(|w| w.trim_matches('"').strip_prefix("LD_PRELOAD="));
     let preload = library::preload(&library, old.map(std::ffi::OsStr::new));
-    let mut text = String::from(
-        "# Made by smcrctl enable-unit; smcrctl disable-unit removes it.\n[Service]\n",
-    );
-    text += &format!(
-        "Environment=LD_PRELOAD={}\n",
-        preload.to_string_lossy().replace('%', "%%")
-    );
+    let mut text = String::from("# Made by smcrctl enable-unit; smcrctl disable-unit removes it.\n[Service]\n");
+    text += &format!("Environment=LD_PRELOAD={}\n", preload.to_string_lossy().replace('%', "%%"));
     for (name, value) in run::variables(profile, false) {
         text += &format!("Environment={name}={value}\n");
     }
@@ -43,10 +36,7 @@ pub fn enable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
     }
     warn_about_sandbox(args, &unit);
     warn_about_place(args, &unit, &library);
-    out::print(&format!(
-        "wrote {}; it takes effect when {unit} is started next\n",
-        path.display()
-    ))
+    out::print(&format!("wrote {}; it takes effect when {unit} is started next\n", path.display()))
 }
 
 pub fn disable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
@@ -64,10 +54,7 @@ pub fn disable(places: &Places, args: &UnitArgs) -> anyhow::Result<()> {
         put_back(&path, Some(&before))?;
         return Err(error);
     }
-    out::print(&format!(
-        "removed {}; it takes effect when {unit} is started next\n",
-        path.display()
-    ))
+    out::print(&format!("removed {}; it takes effect when {unit} is started next\n", path.display()))
 }
 
 /// Makes the drop-in say what it said, or removes it.
@@ -99,16 +86,12 @@ fn must_exist(args: &UnitArgs, unit: &str) -> anyhow::Result<()> {
 fn name(given: &str) -> anyhow::Result<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
     if given.is_empty() || given.starts_with('.') || !given.chars().all(good) {
-        return Err(usage(format!(
-            "`{given}`: not the name of a unit, such as redis-server.service"
-        )));
+        return Err(usage(format!("`{given}`: not the name of a unit, such as redis-server.service")));
     }
     match given.rsplit_once('.') {
         Some((_, "service")) => Ok(given.to_string()),
         Some((_, "socket" | "target" | "timer" | "mount" | "slice" | "scope" | "path")) => {
-            Err(usage(format!(
-                "`{given}`: only services have programs to accelerate"
-            )))
+            Err(usage(format!("`{given}`: only services have programs to accelerate")))
         }
         _ => Ok(format!("{given}.service")),
     }
@@ -118,8 +101,7 @@ fn drop_in(places: &Places, args: &UnitArgs, unit: &str) -> anyhow::Result<PathB
     let units = if args.user {
         let config = places.config(crate::paths::Owner::User)?;
         let base = config.parent().and_then(|p| p.parent());
-        base.context("no directory for configuration")?
-            .join("systemd/user")
+        base.context("no directory for configuration")?.join("systemd/user")
     } else {
         places.of_host("/etc/systemd/system")
     };
@@ -155,20 +137,13 @@ fn warn_about_sandbox(args: &UnitArgs, unit: &str) {
         return;
     }
     let denied = families.strip_prefix('~');
-    let lists = |family: &str| {
-        families
-            .trim_start_matches('~')
-            .split(' ')
-            .any(|w| w == family)
-    };
+    let lists = |family: &str| families.trim_start_matches('~').split(' ').any(|w| w == family);
     // Processes find each other over AF_UNIX; of the two ends the one that connects asks netlink.
     let concerned = [("AF_UNIX", "its connections"), ("AF_NETLINK", "connections that it makes")]
         .into_iter()
         .find(|(family, _)| lists(family) == denied.is_some());
     if let Some((family, which)) = concerned {
-        out::note(&format!(
-            "note: {unit} may not use {family}; {which} stay on TCP until RestrictAddressFamilies= allows it"
-        ));
+        out::note(&format!("note: {unit} may not use {family}; {which} stay on TCP until RestrictAddressFamilies= allows it"));
     }
 }
 
@@ -185,8 +160,7 @@ fn warn_about_place(args: &UnitArgs, unit: &str, library: &Path) {
 }
 
 /// Settings of a unit that give it other directories in the place of these.
-const HIDDEN: [(&str, &[&str]); 2] =
-    [("ProtectHome", &["/home", "/root", "/run/user"]), ("PrivateTmp", &["/tmp", "/var/tmp"])];
+const HIDDEN: [(&str, &[&str]); 2] = [("ProtectHome", &["/home", "/root", "/run/user"]), ("PrivateTmp", &["/tmp", "/var/tmp"])];
 
 /// A property of the unit; none where systemd does not run or does not know it.
 fn property(args: &UnitArgs, unit: &str, property: &str) -> Option<String> {
@@ -211,9 +185,7 @@ fn reload(args: &UnitArgs) -> anyhow::Result<()> {
             "systemctl daemon-reload failed, so nothing is changed: {}; use --no-reload where systemd does not run",
             String::from_utf8_lossy(&output.stderr).trim()
         ),
-        Err(error) => bail!(
-            "systemctl cannot be started, so nothing is changed: {error}; use --no-reload where systemd does not run"
-        ),
+        Err(error) => bail!("systemctl cannot be started, so nothing is changed: {error}; use --no-reload where systemd does not run"),
     }
 }
 

@@ -43,9 +43,7 @@ fn find_mount(mountinfo: &str) -> Option<PathBuf> {
         if kind.split(' ').next()? != "cgroup2" {
             return None;
         }
-        Some(PathBuf::from(
-            mount.split(' ').nth(4)?.replace("\\040", " "),
-        ))
+        Some(PathBuf::from(mount.split(' ').nth(4)?.replace("\\040", " ")))
     })
 }
 
@@ -60,10 +58,7 @@ mod tests {
 31 30 0:27 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu
 40 30 0:36 / /sys/fs/cgroup/uni\\040fied rw,relatime shared:10 master:1 - cgroup2 cgroup2 rw
 ";
-        assert_eq!(
-            find_mount(text),
-            Some(PathBuf::from("/sys/fs/cgroup/uni fied"))
-        );
+        assert_eq!(find_mount(text), Some(PathBuf::from("/sys/fs/cgroup/uni fied")));
         assert_eq!(find_mount("31 30 0:27 / /x rw - cgroup cgroup rw\n"), None);
     }
 }

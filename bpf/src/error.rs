@@ -30,10 +30,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(
-        what: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(io::Error) -> Error {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => Error::Privilege,
@@ -45,26 +42,12 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Privilege => {
-                f.write_str("not permitted: CAP_BPF and CAP_NET_ADMIN are needed; run it as root")
-            }
+            Error::Privilege => f.write_str("not permitted: CAP_BPF and CAP_NET_ADMIN are needed; run it as root"),
             Error::NotCgroup2(path) => {
-                write!(
-                    f,
-                    "{} is not a cgroup2 directory; see `mount -t cgroup2`",
-                    path.display()
-                )
+                write!(f, "{} is not a cgroup2 directory; see `mount -t cgroup2`", path.display())
             }
-            Error::NoBpfFs(path) => write!(
-                f,
-                "no BPF file system at {0}; `mount -t bpf bpf {0}` makes one",
-                path.display()
-            ),
-            Error::Occupied(path) => write!(
-                f,
-                "another program holds {} exclusively; `bpftool cgroup show` names it",
-                path.display()
-            ),
+            Error::NoBpfFs(path) => write!(f, "no BPF file system at {0}; `mount -t bpf bpf {0}` makes one", path.display()),
+            Error::Occupied(path) => write!(f, "another program holds {} exclusively; `bpftool cgroup show` names it", path.display()),
             Error::Load(text) => write!(f, "the kernel refused the programs: {text}"),
             Error::Io { what, path, source } => write!(f, "{what} {}: {source}", path.display()),
         }

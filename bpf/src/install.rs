@@ -24,11 +24,7 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!("../smcr.bpf.o");
 const BPF_FS: &str = "/sys/fs/bpf";
 
 /// Programs, and the names of their links, in the order in which they are attached.
-const LINKS: [(&str, Hook); 3] = [
-    ("smcr_sockops", Hook::SockOps),
-    ("smcr_getsockopt", Hook::GetSockOpt),
-    ("smcr_setsockopt", Hook::SetSockOpt),
-];
+const LINKS: [(&str, Hook); 3] = [("smcr_sockops", Hook::SockOps), ("smcr_getsockopt", Hook::GetSockOpt), ("smcr_setsockopt", Hook::SetSockOpt)];
 const COUNTS: &str = "counts";
 const ABOUT: &str = "about";
 const ABOUT_FINGERPRINT: u32 = 0;
@@ -122,12 +118,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape {
-            option_length: 8,
-            role_syn: 0x51,
-            role_synack: 0xae,
-            version: 1,
-        }
+        Shape { option_length: 8, role_syn: 0x51, role_synack: 0xae, version: 1 }
     }
 }
 
@@ -156,16 +147,11 @@ impl Pins {
         }
         let mut programs = load(shape)?;
         self.remove()?;
-        self.install(&mut programs, cgroup, &directory, id)
-            .inspect_err(|_| {
-                // Half a set is worse than none. That it could not be made is what is reported.
-                let _ = self.remove();
-            })?;
-        Ok(if before == State::Absent {
-            Enabled::Now
-        } else {
-            Enabled::Replaced
-        })
+        self.install(&mut programs, cgroup, &directory, id).inspect_err(|_| {
+            // Half a set is worse than none. That it could not be made is what is reported.
+            let _ = self.remove();
+        })?;
+        Ok(if before == State::Absent { Enabled::Now } else { Enabled::Replaced })
     }
 
     /// See [`crate::disable`].
@@ -179,12 +165,7 @@ impl Pins {
 
     /// See [`crate::status`].
     pub fn status(&self) -> Status {
-        Status {
-            state: self.state(),
-            cgroup: self.about(ABOUT_CGROUP).and_then(cgroup::path_of),
-            counters: self.counters(),
-            here: probe(),
-        }
+        Status { state: self.state(), cgroup: self.about(ABOUT_CGROUP).and_then(cgroup::path_of), counters: self.counters(), here: probe() }
     }
 
     fn state(&self) -> State {
@@ -197,10 +178,7 @@ impl Pins {
         if fs::symlink_metadata(&self.0).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             return if here().is_some() { State::Unreadable } else { State::Absent };
         }
-        let there = LINKS
-            .iter()
-            .filter(|(name, _)| self.0.join(name).exists())
-            .count();
+        let there = LINKS.iter().filter(|(name, _)| self.0.join(name).exists()).count();
         match (there, self.about(ABOUT_FINGERPRINT)) {
             (0, _) => State::Absent,
             (3, Some(mark)) if mark == fingerprint(OBJECT) => State::Enabled,
@@ -216,15 +194,9 @@ impl Pins {
         if !is_bpf_fs(parent) {
             if parent == Path::new(BPF_FS) {
                 // systemd does this at boot; without systemd it falls to whoever comes first.
-                mount(
-                    Some("bpf"),
-                    parent,
-                    Some("bpf"),
-                    MsFlags::empty(),
-                    Some("mode=0755"),
-                )
-                .map_err(io::Error::from)
-                .map_err(Error::io("mount a BPF file system at", parent))?;
+                mount(Some("bpf"), parent, Some("bpf"), MsFlags::empty(), Some("mode=0755"))
+                    .map_err(io::Error::from)
+                    .map_err(Error::io("mount a BPF file system at", parent))?;
             } else {
                 return Err(Error::NoBpfFs(parent.into()));
             }
@@ -234,24 +206,15 @@ impl Pins {
         Ok(lock)
     }
 
-    fn install(
-        &self,
-        programs: &mut Ebpf,
-        cgroup: &Path,
-        directory: &File,
-        id: u64,
-    ) -> Result<(), Error> {
+    fn install(&self, programs: &mut Ebpf, cgroup: &Path, directory: &File, id: u64) -> Result<(), Error> {
         fs::create_dir(&self.0).map_err(Error::io("create", &self.0))?;
         let mut about = array_of(programs.map_mut(ABOUT))?;
-        about
-            .set(ABOUT_FINGERPRINT, fingerprint(OBJECT), 0)
-            .map_err(refused)?;
+        about.set(ABOUT_FINGERPRINT, fingerprint(OBJECT), 0).map_err(refused)?;
         about.set(ABOUT_CGROUP, id, 0).map_err(refused)?;
         for name in [COUNTS, ABOUT] {
             let map = programs.map(name).ok_or_else(|| lacking(name))?;
             let path = self.0.join(name);
-            map.pin(&path)
-                .map_err(|error| Error::Load(format!("pin {name}: {error}")))?;
+            map.pin(&path).map_err(|error| Error::Load(format!("pin {name}: {error}")))?;
         }
         for (name, hook) in LINKS {
             let link = attach(programs, name, hook, directory, cgroup)?;
@@ -284,10 +247,7 @@ impl Pins {
     }
 
     fn pinned(&self, name: &str) -> Option<Array<MapData, u64>> {
-        Map::from_map_data(MapData::from_pin(self.0.join(name)).ok()?)
-            .ok()?
-            .try_into()
-            .ok()
+        Map::from_map_data(MapData::from_pin(self.0.join(name)).ok()?).ok()?.try_into().ok()
     }
 
     fn about(&self, index: u32) -> Option<u64> {
@@ -322,21 +282,13 @@ fn load(shape: Shape) -> Result<Ebpf, Error> {
         .override_global("version", &shape.version, true)
         .load(OBJECT)
         .map_err(|error| match &error {
-            EbpfError::MapError(MapError::CreateError { io_error, .. }) if denied(io_error) => {
-                Error::Privilege
-            }
+            EbpfError::MapError(MapError::CreateError { io_error, .. }) if denied(io_error) => Error::Privilege,
             _ => Error::Load(error.to_string()),
         })
 }
 
 /// Loads the program into the kernel and links it to the cgroup.
-fn attach(
-    programs: &mut Ebpf,
-    name: &str,
-    hook: Hook,
-    directory: &File,
-    cgroup: &Path,
-) -> Result<OwnedFd, Error> {
+fn attach(programs: &mut Ebpf, name: &str, hook: Hook, directory: &File, cgroup: &Path) -> Result<OwnedFd, Error> {
     let program = programs.program_mut(name).ok_or_else(|| lacking(name))?;
     match hook {
         Hook::SockOps => <&mut SockOps>::try_from(&mut *program).and_then(SockOps::load),
@@ -346,23 +298,15 @@ fn attach(
         ProgramError::LoadError { io_error, .. } if denied(io_error) => Error::Privilege,
         _ => Error::Load(error.to_string()),
     })?;
-    let program = program
-        .fd()
-        .map_err(|error| Error::Load(error.to_string()))?;
+    let program = program.fd().map_err(|error| Error::Load(error.to_string()))?;
     link::create(program.as_fd(), directory.as_fd(), hook).map_err(|error| {
         // The program is in the kernel, so this is not a lack of privilege: the cgroup refuses.
-        if denied(&error) {
-            Error::Occupied(cgroup.into())
-        } else {
-            Error::io("attach to", cgroup)(error)
-        }
+        if denied(&error) { Error::Occupied(cgroup.into()) } else { Error::io("attach to", cgroup)(error) }
     })
 }
 
 fn array_of(map: Option<&mut Map>) -> Result<Array<&mut MapData, u64>, Error> {
-    map.ok_or_else(|| lacking(ABOUT))?
-        .try_into()
-        .map_err(refused)
+    map.ok_or_else(|| lacking(ABOUT))?.try_into().map_err(refused)
 }
 
 fn refused(error: MapError) -> Error {
@@ -384,9 +328,7 @@ fn is_bpf_fs(path: &Path) -> bool {
 
 /// FNV-1a: tells one build of the programs from another, no more.
 fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Asks a socket of our own whether the options are there.

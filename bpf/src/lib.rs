@@ -15,10 +15,10 @@ mod install;
 mod link;
 
 pub use cgroup::root as cgroup_root;
-/// The private socket options.
-pub use smcr_proto::handshake as abi;
 pub use error::Error;
 pub use install::{Counters, Enabled, Pins, Shape, State, Status};
+/// The private socket options.
+pub use smcr_proto::handshake as abi;
 
 use std::path::Path;
 

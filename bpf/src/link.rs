@@ -47,20 +47,8 @@ struct LinkDetach {
 }
 
 /// Attaches beside whatever else is attached there (a link always is one of several).
-pub(crate) fn create(
-    program: BorrowedFd<'_>,
-    cgroup: BorrowedFd<'_>,
-    hook: Hook,
-) -> io::Result<OwnedFd> {
-    let fd = bpf(
-        LINK_CREATE,
-        &LinkCreate {
-            program: program.as_raw_fd() as u32,
-            target: cgroup.as_raw_fd() as u32,
-            hook: hook as u32,
-            flags: 0,
-        },
-    )?;
+pub(crate) fn create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, hook: Hook) -> io::Result<OwnedFd> {
+    let fd = bpf(LINK_CREATE, &LinkCreate { program: program.as_raw_fd() as u32, target: cgroup.as_raw_fd() as u32, hook: hook as u32, flags: 0 })?;
     // SAFETY: BPF_LINK_CREATE returns a new descriptor, which nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -68,30 +56,17 @@ pub(crate) fn create(
 /// Gives the link a name on a BPF file system; it lasts until the name is removed.
 pub(crate) fn pin(link: OwnedFd, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let attr = ObjPin {
-        path: path.as_ptr() as u64,
-        object: link.as_raw_fd() as u32,
-        flags: 0,
-    };
+    let attr = ObjPin { path: path.as_ptr() as u64, object: link.as_raw_fd() as u32, flags: 0 };
     bpf(OBJ_PIN, &attr).map(drop)
 }
 
 /// Ends what the link of that name does, now: when only its name is removed the kernel lets go of it some time later.
 pub(crate) fn detach(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let fd = bpf(
-        OBJ_GET,
-        &ObjPin {
-            path: path.as_ptr() as u64,
-            object: 0,
-            flags: 0,
-        },
-    )?;
+    let fd = bpf(OBJ_GET, &ObjPin { path: path.as_ptr() as u64, object: 0, flags: 0 })?;
     // SAFETY: BPF_OBJ_GET returns a new descriptor, which nobody else knows.
     let link = unsafe { OwnedFd::from_raw_fd(fd) };
-    let attr = LinkDetach {
-        link: link.as_raw_fd() as u32,
-    };
+    let attr = LinkDetach { link: link.as_raw_fd() as u32 };
     bpf(LINK_DETACH, &attr).map(drop)
 }
 
@@ -99,9 +74,5 @@ fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
     // SAFETY: the kernel reads size_of::<T>() bytes of `attr` and takes the rest of its union as zero;
     // the path that ObjPin points to lives in the caller.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result as libc::c_int)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }

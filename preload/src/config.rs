@@ -168,9 +168,7 @@ impl Found {
         let bytes = entry.to_bytes_with_nul();
         // The rest of a NUL-terminated string is one.
         let tail = |from: usize| bytes.get(from..).and_then(|b| CStr::from_bytes_with_nul(b).ok());
-        let path = |name: &str| {
-            bytes.starts_with(name.as_bytes()).then(|| tail(name.len())).flatten()
-        };
+        let path = |name: &str| bytes.starts_with(name.as_bytes()).then(|| tail(name.len())).flatten();
         if let Some(rest) = entry.to_bytes().strip_prefix(b"SMCR_") {
             let Ok(text) = std::str::from_utf8(rest) else { return };
             let Some((name, value)) = text.split_once('=') else { return };

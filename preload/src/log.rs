@@ -16,8 +16,7 @@ use tracing::{Event, Metadata, span};
 pub use tracing::{debug, info, warn};
 
 static FD: AtomicI32 = AtomicI32::new(-1);
-static IDENTITY: [std::sync::atomic::AtomicU64; 2] =
-    [const { std::sync::atomic::AtomicU64::new(0) }; 2];
+static IDENTITY: [std::sync::atomic::AtomicU64; 2] = [const { std::sync::atomic::AtomicU64::new(0) }; 2];
 
 /// Most targets with a level of their own.
 const TARGETS: usize = 8;

@@ -7,9 +7,8 @@
 #![allow(clippy::unused_unit, reason = "the table gives each function a result")]
 
 use libc::{
-    FILE, aiocb, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec,
-    mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval, uid_t,
+    FILE, aiocb, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t,
+    pollfd, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 

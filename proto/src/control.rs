@@ -164,8 +164,7 @@ pub enum ReadError {
 
 /// The generation of a mapped page: one load. Even and other than at the last [`read`]: read it.
 pub fn generation(page: &[AtomicU64]) -> u64 {
-    page.get(GENERATION)
-        .map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
+    page.get(GENERATION).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
 }
 
 /// Copies and parses a mapped page; gives the generation that this is.
@@ -178,11 +177,7 @@ pub fn read(page: &[AtomicU64]) -> Result<(u64, Page), ReadError> {
 }
 
 /// As [`read`], into memory of the caller. After an error, what is in `out` means nothing.
-pub fn read_into(
-    page: &[AtomicU64],
-    image: &mut [u8; LEN],
-    out: &mut Page,
-) -> Result<u64, ReadError> {
+pub fn read_into(page: &[AtomicU64], image: &mut [u8; LEN], out: &mut Page) -> Result<u64, ReadError> {
     let generation = copy(page, image)?;
     image::parse(image, out).map_err(ReadError::Page)?;
     Ok(generation)
@@ -254,10 +249,7 @@ impl fmt::Display for PageError {
                 write!(f, "the control page has {len} bytes instead of {LEN}")
             }
             PageError::NotAPage => f.write_str("the file is not a control page"),
-            PageError::Newer(version) => write!(
-                f,
-                "the control page has layout version {version}, newer than {VERSION}; upgrade this program"
-            ),
+            PageError::Newer(version) => write!(f, "the control page has layout version {version}, newer than {VERSION}; upgrade this program"),
             PageError::Field(name) => {
                 write!(f, "the control page has an impossible value of {name}")
             }

@@ -21,9 +21,7 @@ pub const ABI: u16 = 1;
 /// What a server with libsmcr says first to a client with libsmcr: it is there, and waits for the
 /// client's Proposal. Shaped as a CLC message (eyecatcher, type 0x20, length 12, version 2, trailer) of a
 /// type that no other implementation has.
-pub const HELLO: [u8; 12] = [
-    0xe2, 0xd4, 0xc3, 0xd9, 0x20, 0x00, 0x0c, 0x20, 0xe2, 0xd4, 0xc3, 0xd9,
-];
+pub const HELLO: [u8; 12] = [0xe2, 0xd4, 0xc3, 0xd9, 0x20, 0x00, 0x0c, 0x20, 0xe2, 0xd4, 0xc3, 0xd9];
 
 /// What the handshake of a marked socket has shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,13 +63,7 @@ impl Verdict {
         if self.0 & CERTAIN != CERTAIN {
             return None;
         }
-        if self.0 & Self::OURS != 0 {
-            Some(Peer::Ours {
-                version: (self.0 >> 8) as u8,
-            })
-        } else {
-            Some(Peer::Smc)
-        }
+        if self.0 & Self::OURS != 0 { Some(Peer::Ours { version: (self.0 >> 8) as u8 }) } else { Some(Peer::Smc) }
     }
 }
 

@@ -105,11 +105,7 @@ impl Legacy {
         if rate >> 40 != LEGACY || rate >> 33 & 0x7f != 0 || rate & 0xff_ffff == 0 {
             return None;
         }
-        Some(Legacy {
-            heir: (rate & 0xff_ffff) as u32,
-            connected: rate >> 32 & 1 == 1,
-            others: (rate >> 24) as u8,
-        })
+        Some(Legacy { heir: (rate & 0xff_ffff) as u32, connected: rate >> 32 & 1 == 1, others: (rate >> 24) as u8 })
     }
 }
 
@@ -262,12 +258,7 @@ impl Message {
                 if versions.0 > versions.1 || !proves(rate) {
                     return Err(Malformed::Value);
                 }
-                Message::Offer(Offer {
-                    versions,
-                    id: u32_at(raw, 12)?,
-                    cookie: u64_at(raw, 16)?,
-                    rate,
-                })
+                Message::Offer(Offer { versions, id: u32_at(raw, 12)?, cookie: u64_at(raw, 16)?, rate })
             }
             2 => Message::Answer(Answer {
                 version: u16_at(raw, 8)?,

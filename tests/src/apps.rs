@@ -53,35 +53,17 @@ impl<'a> Redis<'a> {
         let port = PORT.to_string();
         let server = Program::new(net, load, line[0])
             .args(&line[1..])
-            .args([
-                "--port",
-                &port,
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--protected-mode",
-                "no",
-            ])
+            .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--protected-mode", "no"])
             .args(["--appendonly", "no", "--enable-debug-command", "yes"])
             .dir(dir.path())
             .start()?;
-        let redis = Redis {
-            net,
-            load,
-            server,
-            dir,
-        };
-        net.wait_listen(PORT)
-            .with_context(|| format!("{:?}", redis.server.so_far()))?;
+        let redis = Redis { net, load, server, dir };
+        net.wait_listen(PORT).with_context(|| format!("{:?}", redis.server.so_far()))?;
         Ok(redis)
     }
 
     pub fn cli(&self, args: &[&str]) -> Result<String> {
-        Program::new(self.net, self.load, which("redis-cli")?)
-            .args(["-p", &PORT.to_string()])
-            .args(args)
-            .run_ok()
+        Program::new(self.net, self.load, which("redis-cli")?).args(["-p", &PORT.to_string()]).args(args).run_ok()
     }
 
     /// Sets a key from bytes.
@@ -99,19 +81,10 @@ impl<'a> Redis<'a> {
     /// The bytes of a key.
     pub fn get(&self, key: &str) -> Result<Vec<u8>> {
         let out = self.dir.path().join("out");
-        let line = format!(
-            "exec {} -p {PORT} --raw get {key} > {}",
-            which("redis-cli")?.display(),
-            out.display()
-        );
-        Program::new(self.net, self.load, "sh")
-            .args(["-c", &line])
-            .run_ok()?;
+        let line = format!("exec {} -p {PORT} --raw get {key} > {}", which("redis-cli")?.display(), out.display());
+        Program::new(self.net, self.load, "sh").args(["-c", &line]).run_ok()?;
         let mut bytes = fs::read(out)?;
-        ensure!(
-            bytes.pop() == Some(b'\n'),
-            "redis-cli ends its output with a newline"
-        );
+        ensure!(bytes.pop() == Some(b'\n'), "redis-cli ends its output with a newline");
         Ok(bytes)
     }
 
@@ -119,19 +92,14 @@ impl<'a> Redis<'a> {
     pub fn pipe(&self, commands: &[u8]) -> Result<()> {
         let file = self.dir.path().join("commands");
         fs::write(&file, commands)?;
-        let out = Program::new(self.net, self.load, which("redis-cli")?)
-            .args(["-p", &PORT.to_string(), "--pipe"])
-            .stdin(fs::File::open(file)?)
-            .run_ok()?;
+        let out =
+            Program::new(self.net, self.load, which("redis-cli")?).args(["-p", &PORT.to_string(), "--pipe"]).stdin(fs::File::open(file)?).run_ok()?;
         ensure!(out.contains("errors: 0"), "{out}");
         Ok(())
     }
 
     pub fn benchmark(&self, args: &[&str]) -> Result<Running<'a>> {
-        Program::new(self.net, self.load, which("redis-benchmark")?)
-            .args(["-p", &PORT.to_string(), "--csv"])
-            .args(args)
-            .start()
+        Program::new(self.net, self.load, which("redis-benchmark")?).args(["-p", &PORT.to_string(), "--csv"]).args(args).start()
     }
 
     /// What the server itself counted: bytes it read from and wrote to its clients.
@@ -177,13 +145,7 @@ impl<'a> Nginx<'a> {
     }
 
     /// `before` is a program that starts the binary, with its arguments; its workers keep their user.
-    pub fn start_with(
-        net: &'a Net,
-        load: Load,
-        workers: u32,
-        sendfile: &str,
-        before: &[String],
-    ) -> Result<Nginx<'a>> {
+    pub fn start_with(net: &'a Net, load: Load, workers: u32, sendfile: &str, before: &[String]) -> Result<Nginx<'a>> {
         let dir = TempDir::new()?;
         open_to_all(dir.path())?;
         for name in ["html", "logs", "body", "proxy", "fastcgi", "uwsgi", "scgi"] {
@@ -191,10 +153,7 @@ impl<'a> Nginx<'a> {
             open_to_all(&dir.path().join(name))?;
         }
         for (name, size) in FILES {
-            fs::write(
-                dir.path().join("html").join(name),
-                noise(*size as u64, *size),
-            )?;
+            fs::write(dir.path().join("html").join(name), noise(*size as u64, *size))?;
         }
         let user = if before.is_empty() { "" } else { "user root;\n" };
         fs::write(
@@ -232,9 +191,7 @@ impl<'a> Nginx<'a> {
     }
 
     pub fn master(&self) -> Result<i32> {
-        Ok(fs::read_to_string(self.dir.path().join("nginx.pid"))?
-            .trim()
-            .parse()?)
+        Ok(fs::read_to_string(self.dir.path().join("nginx.pid"))?.trim().parse()?)
     }
 
     pub fn log(&self) -> String {
@@ -257,15 +214,8 @@ impl<'a> Nginx<'a> {
     pub fn fetch(&self, name: &str) -> Result<()> {
         let out: PathBuf = self.dir.path().join(format!("got-{name}"));
         let url = format!("http://127.0.0.1:{PORT}/{name}");
-        Program::new(self.net, self.load, which("curl")?)
-            .args(["-sS", "--fail", "-o"])
-            .args([&out])
-            .args([&url])
-            .run_ok()?;
-        ensure!(
-            fs::read(out)? == fs::read(self.dir.path().join("html").join(name))?,
-            "{name}: other bytes"
-        );
+        Program::new(self.net, self.load, which("curl")?).args(["-sS", "--fail", "-o"]).args([&out]).args([&url]).run_ok()?;
+        ensure!(fs::read(out)? == fs::read(self.dir.path().join("html").join(name))?, "{name}: other bytes");
         Ok(())
     }
 
@@ -273,8 +223,7 @@ impl<'a> Nginx<'a> {
     pub fn stop(&self) -> Result<()> {
         let master = self.master()?;
         signal(master, nix::sys::signal::Signal::SIGQUIT)?;
-        eventually("nginx ends", || Ok(has_ended(master)))
-            .with_context(|| dump::all(&self.net.pids()))
+        eventually("nginx ends", || Ok(has_ended(master))).with_context(|| dump::all(&self.net.pids()))
     }
 }
 
@@ -295,10 +244,7 @@ pub fn benchmark_ends(mut benchmark: Running) -> Result<bool> {
     let mut seen = String::new();
     for _ in 0..8 {
         let stacks = dump::stacks(benchmark.pid()).context("gdb")?;
-        ensure!(
-            !stacks.contains("libsmcr") && !stacks.contains("epoll_wait"),
-            "redis-benchmark neither ends nor runs in its own circles:\n{stacks}"
-        );
+        ensure!(!stacks.contains("libsmcr") && !stacks.contains("epoll_wait"), "redis-benchmark neither ends nor runs in its own circles:\n{stacks}");
         seen += &stacks;
     }
     ensure!(seen.contains(" in cliWriteConn ("), "redis-benchmark does not end:\n{seen}");
@@ -320,29 +266,13 @@ fn has_ended(pid: i32) -> bool {
 }
 
 pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
-    Ok(nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid),
-        signal,
-    )?)
+    Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)?)
 }
 
 /// What wrk says: bytes read, and lines about errors.
-pub fn wrk(
-    net: &Net,
-    load: Load,
-    connections: u32,
-    seconds: u32,
-    path: &str,
-) -> Result<(u64, String)> {
+pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) -> Result<(u64, String)> {
     let out = Program::new(net, load, which("wrk")?)
-        .args([
-            "-t",
-            "1",
-            "-c",
-            &connections.to_string(),
-            "-d",
-            &format!("{seconds}s"),
-        ])
+        .args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
         .args([format!("http://127.0.0.1:{PORT}/{path}")])
         .run_ok()?;
     Ok((wrk_bytes(&out)?, out))
@@ -350,15 +280,8 @@ pub fn wrk(
 
 /// From "  12345 requests in 2.00s, 1.50GB read".
 pub fn wrk_bytes(out: &str) -> Result<u64> {
-    let line = out
-        .lines()
-        .find(|l| l.contains(" requests in "))
-        .context("wrk")?;
-    let size = line
-        .rsplit(", ")
-        .next()
-        .and_then(|s| s.strip_suffix(" read"))
-        .context("wrk")?;
+    let line = out.lines().find(|l| l.contains(" requests in ")).context("wrk")?;
+    let size = line.rsplit(", ").next().and_then(|s| s.strip_suffix(" read")).context("wrk")?;
     let (number, unit) = size.split_at(size.len() - 2);
     let factor = match unit {
         "KB" => 1024.0,

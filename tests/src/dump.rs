@@ -48,18 +48,12 @@ fn one(text: &mut String, pid: i32) {
     }
     match stacks(pid) {
         Some(frames) => {
-            for line in frames
-                .lines()
-                .filter(|l| l.starts_with('#') || l.starts_with("Thread"))
-            {
+            for line in frames.lines().filter(|l| l.starts_with('#') || l.starts_with("Thread")) {
                 let _ = writeln!(text, "{line}");
             }
         }
         None => {
-            let _ = writeln!(
-                text,
-                "(no user-space stacks: gdb is not there or was refused)"
-            );
+            let _ = writeln!(text, "(no user-space stacks: gdb is not there or was refused)");
         }
     }
 }

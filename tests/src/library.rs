@@ -53,11 +53,7 @@ pub fn build(package: &str, file: &str) -> Result<PathBuf> {
         .args(["build", "--release", "-p", package, "--message-format=json"])
         .output()
         .context("cargo build")?;
-    ensure!(
-        out.status.success(),
-        "cargo build: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    ensure!(out.status.success(), "cargo build: {}", String::from_utf8_lossy(&out.stderr));
     for line in String::from_utf8_lossy(&out.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else {
             continue;
@@ -80,12 +76,7 @@ fn remove_old_copies() {
     };
     for entry in dir.flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|n| {
-            n.strip_prefix("libsmcr-")?
-                .strip_suffix(".so")?
-                .parse::<u32>()
-                .ok()
-        });
+        let pid = name.to_str().and_then(|n| n.strip_prefix("libsmcr-")?.strip_suffix(".so")?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = std::fs::remove_file(entry.path());
         }

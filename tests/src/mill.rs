@@ -77,15 +77,8 @@ pub enum Death {
 }
 
 impl Death {
-    pub const ALL: [Death; 7] = [
-        Death::Kill,
-        Death::StopAndKill,
-        Death::Terminate,
-        Death::ExitInHandler,
-        Death::Exit,
-        Death::CrashInHandler,
-        Death::Exec,
-    ];
+    pub const ALL: [Death; 7] =
+        [Death::Kill, Death::StopAndKill, Death::Terminate, Death::ExitInHandler, Death::Exit, Death::CrashInHandler, Death::Exec];
 
     fn signals(self) -> &'static [Signal] {
         match self {
@@ -162,9 +155,7 @@ impl<'a> Mill<'a> {
                 port: word(4),
             }
         };
-        Ok(raw.chunks_exact(2 * SIDE as usize)
-            .map(|l| [side(&l[..SIDE as usize]), side(&l[SIDE as usize..])])
-            .collect())
+        Ok(raw.chunks_exact(2 * SIDE as usize).map(|l| [side(&l[..SIDE as usize]), side(&l[SIDE as usize..])]).collect())
     }
 
     /// Bytes that were got by both ends, on all lines.
@@ -252,9 +243,7 @@ impl<'a> Mill<'a> {
         let before = self.lines()?;
         self.until("all go on after SIGCONT", |m| {
             let now = m.lines()?;
-            Ok(now.iter().zip(&before).enumerate().all(|(i, (now, before))| {
-                now[0].phase != 1 || now[1].phase != 1 || has_moved(i, now, before)
-            }))
+            Ok(now.iter().zip(&before).enumerate().all(|(i, (now, before))| now[0].phase != 1 || now[1].phase != 1 || has_moved(i, now, before)))
         })
     }
 
@@ -294,13 +283,7 @@ impl<'a> Mill<'a> {
         [who, who.other()].map(|end| self.pid(end).and_then(Page::of).ok().flatten())
     }
 
-    fn judge_all(
-        &self,
-        who: Who,
-        mut victim: Running<'a>,
-        before: &Lines,
-        pages: &[Option<Page>; 2],
-    ) -> Result<()> {
+    fn judge_all(&self, who: Who, mut victim: Running<'a>, before: &Lines, pages: &[Option<Page>; 2]) -> Result<()> {
         victim.await_end(PATIENCE)?;
         self.await_closed(who.other())?;
         let (now, d, s) = (self.lines()?, who as usize, who.other() as usize);
@@ -309,10 +292,7 @@ impl<'a> Mill<'a> {
             let dead = record(&pages[0], who, port);
             judge(&now[s], &now[d], &before[s], dead).with_context(|| {
                 let alive = record(&pages[1], who.other(), port);
-                format!(
-                    "line {i}\nsurvivor {:?}\ndead     {:?}\nas their pages show it\nsurvivor {alive:?}\ndead     {dead:?}",
-                    now[s], now[d]
-                )
+                format!("line {i}\nsurvivor {:?}\ndead     {:?}\nas their pages show it\nsurvivor {alive:?}\ndead     {dead:?}", now[s], now[d])
             })?;
         }
         Ok(())
@@ -325,9 +305,7 @@ impl<'a> Mill<'a> {
 
     /// Both ends finish in order; everything that was sent must have been got.
     pub fn end(&mut self) -> Result<()> {
-        self.until("all lines are open", |m| {
-            Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l.iter().all(|s| s.phase > 0)))
-        })?;
+        self.until("all lines are open", |m| Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l.iter().all(|s| s.phase > 0))))?;
         self.stop()?;
         self.await_closed(Who::Client)?;
         self.await_closed(Who::Server)?;
@@ -372,20 +350,14 @@ impl<'a> Mill<'a> {
 
     fn await_closed(&self, who: Who) -> Result<()> {
         match who {
-            Who::Client => self.until("the client's connections end", |m| {
-                Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l[0].phase != 1))
-            }),
-            Who::Server => self.until("the server's connections end", |m| {
-                Ok(m.net.in_use(PORT)? == 0 && m.word(2)? == 0)
-            }),
+            Who::Client => self.until("the client's connections end", |m| Ok(m.word(4)? == m.round && m.lines()?.iter().all(|l| l[0].phase != 1))),
+            Who::Server => self.until("the server's connections end", |m| Ok(m.net.in_use(PORT)? == 0 && m.word(2)? == 0)),
         }
     }
 
     fn show(&self) -> Result<String> {
         let lines = self.lines()?;
-        let show = |(i, [c, s]): (usize, &[Side; 2])| {
-            format!("line {i}\n  client {c:?}\n  server {s:?}\n{}", self.records(c.port as u16))
-        };
+        let show = |(i, [c, s]): (usize, &[Side; 2])| format!("line {i}\n  client {c:?}\n  server {s:?}\n{}", self.records(c.port as u16));
         Ok(lines.iter().enumerate().map(show).collect())
     }
 }

@@ -29,10 +29,7 @@ pub struct Lo {
 impl std::ops::Sub for Lo {
     type Output = Lo;
     fn sub(self, before: Lo) -> Lo {
-        Lo {
-            bytes: self.bytes - before.bytes,
-            packets: self.packets - before.packets,
-        }
+        Lo { bytes: self.bytes - before.bytes, packets: self.packets - before.packets }
     }
 }
 
@@ -44,11 +41,7 @@ impl Net {
         let uid_map = format!("0 {uid} 1\n");
         let gid_map = format!("0 {gid} 1\n");
         let mut command = Command::new("sleep");
-        command
-            .arg("infinity")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.arg("infinity").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: the closure makes system calls on memory that the parent prepared, and nothing
         // else: no allocation, no lock.
         unsafe {
@@ -64,9 +57,7 @@ impl Net {
                 lo_up()
             });
         }
-        let holder = command
-            .spawn()
-            .context("a network namespace (as root or with user namespaces)")?;
+        let holder = command.spawn().context("a network namespace (as root or with user namespaces)")?;
         let ns = PathBuf::from(format!("/proc/{}/ns", holder.id()));
         Ok(Net {
             net: File::open(ns.join("net"))?,
@@ -96,21 +87,10 @@ impl Net {
     /// Counters of `lo` now.
     pub fn lo(&self) -> Result<Lo> {
         let text = fs::read_to_string(format!("/proc/{}/net/dev", self.holder.id()))?;
-        let line = text
-            .lines()
-            .find_map(|l| l.trim_start().strip_prefix("lo:"))
-            .context("no lo")?;
+        let line = text.lines().find_map(|l| l.trim_start().strip_prefix("lo:")).context("no lo")?;
         let mut fields = line.split_whitespace();
-        let mut next = || {
-            fields
-                .next()
-                .and_then(|f| f.parse().ok())
-                .context("net/dev")
-        };
-        Ok(Lo {
-            bytes: next()?,
-            packets: next()?,
-        })
+        let mut next = || fields.next().and_then(|f| f.parse().ok()).context("net/dev");
+        Ok(Lo { bytes: next()?, packets: next()? })
     }
 
     /// Waits till somebody listens on a TCP port here.
@@ -165,9 +145,7 @@ impl Net {
         dir.flatten()
             .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok())
             .filter(|&pid| pid != self.holder.id() as i32)
-            .filter(|pid| {
-                fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ns == self.inode)
-            })
+            .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ns == self.inode))
             .collect()
     }
 }
@@ -181,10 +159,7 @@ impl Drop for Net {
                 break;
             }
             for pid in pids {
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -200,11 +175,7 @@ fn die_with_parent() -> io::Result<()> {
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Writes a small file without allocating.

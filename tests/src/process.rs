@@ -40,9 +40,7 @@ impl Load {
             }
             Library => {
                 command.env("LD_PRELOAD", library::path());
-                command
-                    .env("SMCR_SWITCH_OPS", "1")
-                    .env("SMCR_SWITCH_BYTES", "1");
+                command.env("SMCR_SWITCH_OPS", "1").env("SMCR_SWITCH_BYTES", "1");
             }
         }
     }
@@ -73,11 +71,7 @@ impl<'a> Program<'a> {
         command.stdin(Stdio::null());
         load.apply(&mut command);
         net.enter(&mut command);
-        let name = Path::new(&program)
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into();
+        let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into();
         Program { net, command, name }
     }
 
@@ -119,10 +113,7 @@ impl<'a> Program<'a> {
     }
 
     /// Runs a closure in the child before exec: system calls only.
-    pub fn before_exec(
-        mut self,
-        f: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn before_exec(mut self, f: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         // SAFETY: the callers make system calls only (setrlimit, close).
         unsafe { self.command.pre_exec(f) };
         self
@@ -140,17 +131,8 @@ impl<'a> Program<'a> {
                 _ => Ok(()),
             });
         }
-        let child = self
-            .command
-            .spawn()
-            .with_context(|| format!("start {}", self.name))?;
-        Ok(Running {
-            net: self.net,
-            child,
-            out,
-            name: self.name,
-            ended: None,
-        })
+        let child = self.command.spawn().with_context(|| format!("start {}", self.name))?;
+        Ok(Running { net: self.net, child, out, name: self.name, ended: None })
     }
 
     /// Starts it and waits for its end.
@@ -186,11 +168,7 @@ pub struct Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}: {}\n{}\n{}",
-            self.name, self.status, self.out, self.err
-        )
+        write!(f, "{}: {}\n{}\n{}", self.name, self.status, self.out, self.err)
     }
 }
 
@@ -226,10 +204,7 @@ impl Running<'_> {
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> Result<()> {
-        Ok(nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(self.pid()),
-            signal,
-        )?)
+        Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal)?)
     }
 
     /// Where its standard output goes.
@@ -255,10 +230,7 @@ impl Running<'_> {
             if Instant::now() > end {
                 let (out, err) = (brief(self.text("out")), brief(self.text("err")));
                 let hung = dump::all(&self.net.pids());
-                bail!(
-                    "{} did not end\n--- out\n{out}\n--- err\n{err}\n{hung}",
-                    self.name
-                );
+                bail!("{} did not end\n--- out\n{out}\n--- err\n{err}\n{hung}", self.name);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
@@ -269,12 +241,7 @@ impl Running<'_> {
     /// Waits for its end.
     pub fn wait(mut self, deadline: Duration) -> Result<Ended> {
         self.await_end(deadline)?;
-        Ok(Ended {
-            name: self.name.clone(),
-            status: self.ended.context("ended")?,
-            out: self.text("out"),
-            err: self.text("err"),
-        })
+        Ok(Ended { name: self.name.clone(), status: self.ended.context("ended")?, out: self.text("out"), err: self.text("err") })
     }
 
     /// Asks it to end (SIGTERM) and waits.
@@ -295,11 +262,7 @@ impl Drop for Running<'_> {
 
 /// Not more than a screen of it: some programs give out data.
 fn brief(text: String) -> String {
-    if text.len() < 5000 {
-        text
-    } else {
-        format!("({} bytes)", text.len())
-    }
+    if text.len() < 5000 { text } else { format!("({} bytes)", text.len()) }
 }
 
 /// Waits until `ready` says so.

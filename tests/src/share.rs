@@ -22,11 +22,7 @@ impl Share {
 
     /// At least 95 % of the payload stayed off TCP.
     pub fn ensure_off_tcp(&self, what: &str) -> Result<()> {
-        ensure!(
-            self.payload >= 1_000_000,
-            "{what}: {} bytes prove nothing",
-            self.payload
-        );
+        ensure!(self.payload >= 1_000_000, "{what}: {} bytes prove nothing", self.payload);
         if flipping() {
             return Ok(());
         }
@@ -44,12 +40,7 @@ impl Share {
 
     /// All of the payload crossed `lo`: the measure itself is right.
     pub fn ensure_on_tcp(&self, what: &str) -> Result<()> {
-        ensure!(
-            self.lo.bytes >= self.payload,
-            "{what}: {} bytes on lo for {} bytes of payload, natively",
-            self.lo.bytes,
-            self.payload
-        );
+        ensure!(self.lo.bytes >= self.payload, "{what}: {} bytes on lo for {} bytes of payload, natively", self.lo.bytes, self.payload);
         Ok(())
     }
 }
@@ -58,10 +49,7 @@ impl Share {
 pub fn measure(net: &Net, workload: impl FnOnce() -> Result<u64>) -> Result<Share> {
     let before = net.lo()?;
     let payload = workload()?;
-    Ok(Share {
-        payload,
-        lo: net.lo()? - before,
-    })
+    Ok(Share { payload, lo: net.lo()? - before })
 }
 
 /// Runs a workload natively and under the library, each in a namespace of its own, and asserts
@@ -71,11 +59,7 @@ pub fn lo_share(what: &str, workload: impl Fn(&Net, Load) -> Result<u64>) -> Res
     let run = |load: Load| -> Result<Share> {
         let net = Net::new()?;
         let share = measure(&net, || workload(&net, load))?;
-        println!(
-            "{what}, {load:?}: {} bytes of payload, {:.2} % on lo",
-            share.payload,
-            share.percent()
-        );
+        println!("{what}, {load:?}: {} bytes of payload, {:.2} % on lo", share.payload, share.percent());
         Ok(share)
     };
     run(Load::Native)?.ensure_on_tcp(what)?;

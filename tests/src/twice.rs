@@ -29,9 +29,7 @@ pub enum Ends {
 impl Ends {
     fn of(self, listener: bool) -> Load {
         match (self, listener) {
-            (Ends::Both, _) | (Ends::ListenerOnly, true) | (Ends::ConnectorOnly, false) => {
-                Load::Library
-            }
+            (Ends::Both, _) | (Ends::ListenerOnly, true) | (Ends::ConnectorOnly, false) => Load::Library,
             _ => Load::Native,
         }
     }
@@ -78,22 +76,14 @@ pub fn cases(source: &str) -> Result<Vec<Case>> {
 pub fn python_cases(script: &str) -> Result<Vec<Case>> {
     let program = source_dir().join("py").join(script);
     let out = Command::new(python()?).arg(&program).arg("list").output()?;
-    ensure!(
-        out.status.success(),
-        "{script} list: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    ensure!(out.status.success(), "{script} list: {}", String::from_utf8_lossy(&out.stderr));
     Ok(parse_list(&program, &String::from_utf8_lossy(&out.stdout)))
 }
 
 /// The distribution's Python, not a wrapper script that happens to be first in PATH.
 pub fn python() -> Result<PathBuf> {
     let usual = PathBuf::from("/usr/bin/python3");
-    if usual.is_file() {
-        Ok(usual)
-    } else {
-        crate::process::which("python3")
-    }
+    if usual.is_file() { Ok(usual) } else { crate::process::which("python3") }
 }
 
 fn parse_list(program: &Path, text: &str) -> Vec<Case> {
@@ -103,14 +93,7 @@ fn parse_list(program: &Path, text: &str) -> Vec<Case> {
             let name = words.next().unwrap_or_default().to_string();
             let flags: Vec<_> = words.collect();
             let has = |flag| flags.contains(&flag);
-            Case {
-                program: program.into(),
-                name,
-                cold: has("cold"),
-                whole: has("whole"),
-                switches: has("switches"),
-                slow: has("slow"),
-            }
+            Case { program: program.into(), name, cold: has("cold"), whole: has("whole"), switches: has("switches"), slow: has("slow") }
         })
         .collect()
 }
@@ -118,12 +101,7 @@ fn parse_list(program: &Path, text: &str) -> Vec<Case> {
 /// Compiles `c/NAME.c` with the runtime of the cases.
 pub fn compile(source: &str) -> Result<PathBuf> {
     let stem = source.trim_end_matches(".c");
-    compile_with(
-        "cc",
-        stem,
-        &[&format!("{stem}.c"), "case.c", "bytes.c"],
-        &["-O1", "-g", "-pthread"],
-    )
+    compile_with("cc", stem, &[&format!("{stem}.c"), "case.c", "bytes.c"], &["-O1", "-g", "-pthread"])
 }
 
 /// Compiles files of `c/` into a program of that name, unless that was done from what is there now.
@@ -144,30 +122,16 @@ pub fn compile_with(cc: &str, name: &str, files: &[&str], options: &[&str]) -> R
     let fresh = work_dir().join(format!("{name}.{}", std::process::id()));
     let out = Command::new(cc)
         .current_dir(&sources)
-        .args([
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-Wno-unused-parameter",
-        ])
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
         // Bad arguments are given on purpose.
-        .args([
-            "-Wno-nonnull",
-            "-Wno-stringop-overflow",
-            "-Wno-stringop-overread",
-        ])
+        .args(["-Wno-nonnull", "-Wno-stringop-overflow", "-Wno-stringop-overread"])
         .args(options)
         .arg("-o")
         .arg(&fresh)
         .args(files)
         .output()
         .with_context(|| format!("{cc} is not installed"))?;
-    ensure!(
-        out.status.success(),
-        "{name}: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    ensure!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
     std::fs::rename(&fresh, &program)?;
     std::fs::write(&note, how)?;
     made.push(program.clone());
@@ -193,9 +157,7 @@ fn is_made(program: &Path, sources: &Path, files: &[&str]) -> Result<bool> {
 impl Case {
     /// Generous; `SMCR_TESTS_DEADLINE` (seconds) shortens it for those who look for hangs.
     fn deadline(&self) -> Duration {
-        let wanted = std::env::var("SMCR_TESTS_DEADLINE")
-            .ok()
-            .and_then(|s| s.parse().ok());
+        let wanted = std::env::var("SMCR_TESTS_DEADLINE").ok().and_then(|s| s.parse().ok());
         Duration::from_secs(wanted.unwrap_or(if self.slow { 120 } else { 40 }))
     }
 
@@ -205,11 +167,7 @@ impl Case {
     }
 
     /// The same; `prepare` changes how each end is started.
-    pub fn run_with(
-        &self,
-        ends: Ends,
-        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
-    ) -> Result<Outcome> {
+    pub fn run_with(&self, ends: Ends, prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>) -> Result<Outcome> {
         self.run_fully(ends, &[], prepare)
     }
 
@@ -218,12 +176,7 @@ impl Case {
         self.run_fully(ends, before, &|program| program)
     }
 
-    fn run_fully(
-        &self,
-        ends: Ends,
-        before: &[&OsStr],
-        prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>,
-    ) -> Result<Outcome> {
+    fn run_fully(&self, ends: Ends, before: &[&OsStr], prepare: &dyn for<'a> Fn(Program<'a>) -> Program<'a>) -> Result<Outcome> {
         let net = Net::new()?;
         let (for_a, for_b) = UnixStream::pair()?;
         let lo_before = net.lo()?;
@@ -243,21 +196,11 @@ impl Case {
         };
         let a = start("a", for_a)?;
         let b = start("b", for_b)?;
-        let b = b
-            .wait(self.deadline())
-            .with_context(|| format!("a: {:?}", a.so_far()));
+        let b = b.wait(self.deadline()).with_context(|| format!("a: {:?}", a.so_far()));
         let (b, a) = (b?, a.wait(self.deadline())?);
         let lo = net.lo()? - lo_before;
 
-        let mut outcome = Outcome {
-            transcript: String::new(),
-            warm: Vec::new(),
-            payload: 0,
-            flips: None,
-            memory: None,
-            lo,
-            notes: String::new(),
-        };
+        let mut outcome = Outcome { transcript: String::new(), warm: Vec::new(), payload: 0, flips: None, memory: None, lo, notes: String::new() };
         for (end, side) in [(&a, "a"), (&b, "b")] {
             for line in end.out.lines() {
                 outcome.transcript += &format!("{side}: {line}\n");
@@ -304,19 +247,11 @@ impl Case {
         let mut run = |ends| at_once.pop().unwrap_or_else(|| self.run_with(ends, prepare));
         let native = run(Ends::Neither).context("natively")?;
         self.ensure_sound(&native)?;
-        let combinations: &[Ends] = if flipping() {
-            &[Ends::Both]
-        } else {
-            &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly]
-        };
+        let combinations: &[Ends] = if flipping() { &[Ends::Both] } else { &[Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly] };
         for &ends in combinations {
             let got = run(ends).with_context(|| format!("library: {ends:?}"))?;
             if got.transcript != native.transcript {
-                bail!(
-                    "library: {ends:?}: another transcript\n{}{}",
-                    differences(&native.transcript, &got.transcript),
-                    got.notes
-                );
+                bail!("library: {ends:?}: another transcript\n{}{}", differences(&native.transcript, &got.transcript), got.notes);
             }
             if ends == Ends::Both && (!self.cold || self.whole) && !flipping() {
                 self.ensure_accelerated(&got)?;
@@ -368,10 +303,7 @@ impl Case {
         let native = self.run(Ends::Neither)?;
         self.ensure_sound(&native)?;
         let got = self.run_with(Ends::Both, &|program| program.env("SMCR_FLIP", "0"))?; // on TCP there is none
-        ensure!(
-            got.transcript != native.transcript,
-            "no difference any more"
-        );
+        ensure!(got.transcript != native.transcript, "no difference any more");
         let differences = differences(&native.transcript, &got.transcript);
         println!("{}: known difference:\n{differences}", self.name);
         Ok(())
@@ -380,16 +312,8 @@ impl Case {
     /// The native run itself must have come to its end.
     pub fn ensure_sound(&self, native: &Outcome) -> Result<()> {
         let text = &native.transcript;
-        ensure!(
-            !text.contains(": DIED"),
-            "natively:\n{text}{}",
-            native.notes
-        );
-        ensure!(
-            !text.contains(": exit 9"),
-            "natively:\n{text}{}",
-            native.notes
-        );
+        ensure!(!text.contains(": DIED"), "natively:\n{text}{}", native.notes);
+        ensure!(!text.contains(": exit 9"), "natively:\n{text}{}", native.notes);
         ensure!(self.cold || !native.warm.is_empty(), "no warm-up:\n{text}");
         Ok(())
     }
@@ -397,21 +321,10 @@ impl Case {
     /// The warm-ups left TCP, and all payload where that is asked for.
     pub fn ensure_accelerated(&self, got: &Outcome) -> Result<()> {
         for &(payload, lo) in &got.warm {
-            Share {
-                payload,
-                lo: Lo {
-                    bytes: lo,
-                    packets: 0,
-                },
-            }
-            .ensure_off_tcp("warm-up")?;
+            Share { payload, lo: Lo { bytes: lo, packets: 0 } }.ensure_off_tcp("warm-up")?;
         }
         if self.whole {
-            Share {
-                payload: got.payload,
-                lo: got.lo,
-            }
-            .ensure_off_tcp("whole case")?;
+            Share { payload: got.payload, lo: got.lo }.ensure_off_tcp("whole case")?;
         }
         Ok(())
     }

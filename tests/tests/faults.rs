@@ -416,9 +416,7 @@ fn death_at_each_step() -> Result<()> {
 fn none_in_the_release() -> Result<()> {
     /// In the symbols of its functions.
     const NAME: &[u8] = b"4smcr5fault";
-    let has = |path: &std::path::Path| -> Result<bool> {
-        Ok(std::fs::read(path)?.windows(NAME.len()).any(|w| w == NAME))
-    };
+    let has = |path: &std::path::Path| -> Result<bool> { Ok(std::fs::read(path)?.windows(NAME.len()).any(|w| w == NAME)) };
     ensure!(!has(library::path())?, "the release library has them");
     ensure!(has(library::with_faults()?)?, "the check looks for the wrong thing");
     Ok(())

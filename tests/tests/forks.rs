@@ -25,9 +25,7 @@ fn children_that_end_without_close() -> Result<()> {
          \x20   assert s.recv(100)\n\
          \x20   s.close()\n"
     );
-    Program::new(&net, Load::Native, python()?)
-        .args(["-c", &client])
-        .run_ok()?;
+    Program::new(&net, Load::Native, python()?).args(["-c", &client]).run_ok()?;
     let used = Page::of(server.pid())?.context("the server's table")?.high()?;
     println!("{used} records for {CONNECTIONS} connections");
     ensure!(used < CONNECTIONS / 10, "{used} records are in use");

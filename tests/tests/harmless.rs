@@ -18,17 +18,11 @@ use smcr_tests::twice::{self, Case, Ends, compile_with};
 
 /// A case by its program and name.
 fn case(program: &str, name: &str) -> Result<Case> {
-    twice::cases(program)?
-        .into_iter()
-        .find(|c| c.name == name)
-        .context("no such case")
+    twice::cases(program)?.into_iter().find(|c| c.name == name).context("no such case")
 }
 
 fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: value,
-        rlim_max: value,
-    };
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: a plain system call on a local.
     match unsafe { libc::setrlimit(resource, &limit) } {
         0 => Ok(()),
@@ -82,15 +76,8 @@ fn something_is_missing() -> Result<()> {
             let native = case.run(Ends::Neither)?;
             case.ensure_sound(&native)?;
             for ends in [Ends::Both, Ends::ListenerOnly, Ends::ConnectorOnly] {
-                let got = case
-                    .run_through(ends, &[deny.as_os_str(), what.as_ref()])
-                    .with_context(|| format!("without {what}, {name}, {ends:?}"))?;
-                ensure!(
-                    got.transcript == native.transcript,
-                    "without {what}, {name}, {ends:?}:\n{}\n{}",
-                    got.transcript,
-                    got.notes
-                );
+                let got = case.run_through(ends, &[deny.as_os_str(), what.as_ref()]).with_context(|| format!("without {what}, {name}, {ends:?}"))?;
+                ensure!(got.transcript == native.transcript, "without {what}, {name}, {ends:?}:\n{}\n{}", got.transcript, got.notes);
             }
         }
     }
@@ -106,8 +93,7 @@ fn no_dev_shm() -> Result<()> {
     }
     let case = case("streams", "records")?;
     let native = case.run(Ends::Neither)?;
-    let line =
-        "umount -l /dev/shm 2>/dev/null; mount -t tmpfs -o ro none /dev/shm; exec \"$0\" \"$@\"";
+    let line = "umount -l /dev/shm 2>/dev/null; mount -t tmpfs -o ro none /dev/shm; exec \"$0\" \"$@\"";
     let through = ["unshare", "-m", "sh", "-c", line].map(std::ffi::OsStr::new);
     let got = case.run_through(Ends::Both, &through)?;
     ensure!(got.transcript == native.transcript, "{}", got.transcript);
@@ -121,20 +107,13 @@ fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str])
     let start = |program: &std::path::Path, role: &str| {
         let mut line: Vec<&std::ffi::OsStr> = before.iter().map(|s| s.as_ref()).collect();
         line.push(program.as_os_str());
-        Program::new(&net, Load::Library, line[0])
-            .args(&line[1..])
-            .args([role, port.as_str()])
-            .start()
+        Program::new(&net, Load::Library, line[0]).args(&line[1..]).args([role, port.as_str()]).start()
     };
     let share = measure(&net, || {
         let server = start(server, "server")?;
-        net.wait_listen(PORT)
-            .with_context(|| format!("{:?}", server.so_far()))?;
+        net.wait_listen(PORT).with_context(|| format!("{:?}", server.so_far()))?;
         let client = start(client, "client")?.wait(DEADLINE)?;
-        ensure!(
-            client.status.success() && client.out == "whole\n",
-            "{client}"
-        );
+        ensure!(client.status.success() && client.out == "whole\n", "{client}");
         let server = server.wait(DEADLINE)?;
         ensure!(server.status.success(), "{server}");
         Ok(8_000_000)
@@ -170,12 +149,7 @@ fn setuid_programs() -> Result<()> {
     }
     let plain = compile_with("cc", "plain-setuid", &["plain.c"], &["-O1"])?;
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o4755))?;
-    let as_user = [
-        "setpriv",
-        "--reuid=12345",
-        "--regid=12345",
-        "--clear-groups",
-    ];
+    let as_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
     let percent = transfer(&plain, &plain, &as_user)?;
     ensure!(percent >= 100, "setuid: {percent} % on lo");
     Ok(())
@@ -253,24 +227,12 @@ fn go_programs() -> Result<()> {
     };
     let net = Net::new()?;
     let program = smcr_tests::library::work_dir().join("plain-go");
-    let built = Command::new(go)
-        .current_dir(smcr_tests::library::source_dir().join("go"))
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg("plain.go")
-        .output()?;
-    ensure!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    let built =
+        Command::new(go).current_dir(smcr_tests::library::source_dir().join("go")).args(["build", "-o"]).arg(&program).arg("plain.go").output()?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     drop(net);
     let dynamic = compile_with("cc", "plain-for-go", &["plain.c"], &["-O1"])?;
-    for (server, client) in [
-        (&program, &program),
-        (&program, &dynamic),
-        (&dynamic, &program),
-    ] {
+    for (server, client) in [(&program, &program), (&program, &dynamic), (&dynamic, &program)] {
         transfer(server, client, &[])?;
     }
     Ok(())
@@ -282,21 +244,9 @@ fn no_socket_no_trace() -> Result<()> {
     let net = Net::new()?;
     let mut seen = Vec::new();
     for load in Load::BOTH {
-        seen.push(
-            Program::new(&net, load, "ls")
-                .args(["/proc/self/fd"])
-                .run_ok()?,
-        );
-        seen.push(
-            Program::new(&net, load, "sh")
-                .args(["-c", "grep Threads /proc/self/status"])
-                .run_ok()?,
-        );
-        seen.push(
-            Program::new(&net, load, "sh")
-                .args(["-c", "grep -c memfd /proc/self/maps; true"])
-                .run_ok()?,
-        );
+        seen.push(Program::new(&net, load, "ls").args(["/proc/self/fd"]).run_ok()?);
+        seen.push(Program::new(&net, load, "sh").args(["-c", "grep Threads /proc/self/status"]).run_ok()?);
+        seen.push(Program::new(&net, load, "sh").args(["-c", "grep -c memfd /proc/self/maps; true"]).run_ok()?);
     }
     ensure!(seen[..3] == seen[3..], "{seen:?}");
     Ok(())
@@ -322,12 +272,7 @@ fn nothing_stays_behind() -> Result<()> {
     let (a, b) = std::os::unix::net::UnixStream::pair()?;
     let mut both = Vec::new();
     for (side, ctl) in [("a", a), ("b", b)] {
-        both.push(
-            Program::new(&net, Load::Library, &case.program)
-                .args([case.name.as_str(), side])
-                .fd(ctl.into(), 3)
-                .start()?,
-        );
+        both.push(Program::new(&net, Load::Library, &case.program).args([case.name.as_str(), side]).fd(ctl.into(), 3).start()?);
     }
     for program in &both {
         eventually("idle", || Ok(program.so_far().0.contains("idle")))?;

@@ -96,19 +96,14 @@ fn descriptors_that_are_not_asked_for() -> Result<()> {
     for mode in MODES {
         let net = Net::new()?;
         let server = attacked(&net, mode, &[])?;
-        let count = || -> Result<usize> {
-            Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count())
-        };
+        let count = || -> Result<usize> { Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count()) };
         attack(&net, &["offer", &here(), "descriptors"])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?; // the library has opened what it keeps
         friend.end()?;
         let before = count()?;
         for _ in 0..3 {
-            println!(
-                "{mode}: {}",
-                attack(&net, &["offer", &here(), "descriptors"])?.trim()
-            );
+            println!("{mode}: {}", attack(&net, &["offer", &here(), "descriptors"])?.trim());
         }
         // Ended channels are closed when somebody looks at them.
         eventually("descriptors are closed", || {
@@ -153,8 +148,7 @@ fn channels_held_by_a_stranger() -> Result<()> {
         let net = Net::new()?;
         let _server = attacked(&net, "threads", &[])?;
         let squatter = hostile_as(&net, who, &["squat", &here(), "600"]).start()?;
-        eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
-            .with_context(|| format!("{who:?}: {:?}", squatter.so_far()))?;
+        eventually("channels", || Ok(squatter.so_far().0.contains("holding"))).with_context(|| format!("{who:?}: {:?}", squatter.so_far()))?;
         println!("{who:?}: {}", squatter.so_far().0.trim());
         let port = PORT.to_string();
         let mut t = Talker::start(&net, Load::Library, &["127.0.0.1", &port])?;
@@ -188,8 +182,7 @@ fn few_descriptors_and_strangers() -> Result<()> {
         let open = || -> Result<u64> { Ok(std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?.count() as u64) };
         let before = open()?;
         let squatter = hostile_as(&net, Some(who), &["squat", &here(), "400"]).start()?;
-        eventually("channels", || Ok(squatter.so_far().0.contains("holding")))
-            .with_context(|| format!("{who}: {:?}", squatter.so_far()))?;
+        eventually("channels", || Ok(squatter.so_far().0.contains("holding"))).with_context(|| format!("{who}: {:?}", squatter.so_far()))?;
         // A client may come while the server has still to look at the channels before its own: then it stays on TCP, and the next one doesn't.
         await_room(&net).with_context(|| who)?;
         let now = open()?;

@@ -29,9 +29,7 @@ fn a_relay_that_copies_the_announcement() -> Result<()> {
         let mut client = Talker::start(&net, Load::Library, &[LOCAL, "7100"])?;
         // The socket of another user's relay is not the user's who has the name.
         let reason = if who.is_none() { "peer-silent" } else { "uid" };
-        client
-            .ensure_on_tcp(reason)
-            .with_context(|| format!("{who:?}: {:?}", relay.so_far()))?;
+        client.ensure_on_tcp(reason).with_context(|| format!("{who:?}: {:?}", relay.so_far()))?;
         client.end()?;
     }
     Ok(())
@@ -43,17 +41,13 @@ fn forged(how: &str, reason: &str) -> Result<()> {
     let forger = hostile(&net, &["silent", &here(), how]).start()?;
     net.wait_listen(PORT)?;
     let mut client = Talker::start(&net, Load::Library, &[LOCAL, &port()])?;
-    client
-        .ensure_on_tcp(reason)
-        .with_context(|| format!("{how}: {:?}", forger.so_far()))?;
+    client.ensure_on_tcp(reason).with_context(|| format!("{how}: {:?}", forger.so_far()))?;
     client.end()
 }
 
 #[test]
 fn a_channel_that_is_silent() -> Result<()> {
-    ["mute", "deaf", "hangup", "garbage", "nowhere"]
-        .iter()
-        .try_for_each(|how| forged(how, "peer-silent"))
+    ["mute", "deaf", "hangup", "garbage", "nowhere"].iter().try_for_each(|how| forged(how, "peer-silent"))
 }
 
 /// The region says that the nonce is on the socket; the kernel does not.
@@ -65,11 +59,7 @@ fn a_proof_that_is_claimed() -> Result<()> {
 /// Another uid answers on the name that the socket announces.
 #[test]
 fn a_name_held_by_nobody() -> Result<()> {
-    if is_root() {
-        forged("nobody", "uid")
-    } else {
-        Ok(())
-    }
+    if is_root() { forged("nobody", "uid") } else { Ok(()) }
 }
 
 /// The same for a client in a user namespace, where the server's uid and nobody's look alike: 65534. It asks whoever has the name, and
@@ -87,9 +77,7 @@ fn a_name_held_by_nobody_seen_from_a_user_namespace() -> Result<()> {
             let mut before = vec!["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "unshare"];
             before.extend(map);
             let mut client = Talker::start_through(&net, Load::Library, &before, &[LOCAL, &port()])?;
-            client
-                .ensure_on_tcp(reason)
-                .with_context(|| format!("{map:?}, {how}: {:?}", forger.so_far()))?;
+            client.ensure_on_tcp(reason).with_context(|| format!("{map:?}, {how}: {:?}", forger.so_far()))?;
             client.end()?;
         }
     }
@@ -174,11 +162,7 @@ fn two_namespaces_with_the_same_addresses() -> Result<()> {
     let mut clients = Vec::new();
     for net in &nets {
         servers.push(server(net, Load::Library, "epoll", &[LOCAL])?);
-        clients.push(Talker::start(
-            net,
-            Load::Library,
-            &[LOCAL, &port(), "7300"],
-        )?);
+        clients.push(Talker::start(net, Load::Library, &[LOCAL, &port(), "7300"])?);
     }
     for (client, server) in clients.iter_mut().zip(&servers) {
         let c = client.ensure_accelerated()?;
@@ -319,18 +303,8 @@ fn many_processes_with_one_port() -> Result<()> {
             let c = client.ensure_accelerated().with_context(|| mode)?;
             let pid = c["peer_pid"].as_i64().context("pid")?;
             let theirs = connections(pid as i32)?;
-            let port = c["local"]
-                .as_str()
-                .context("local")?
-                .rsplit(':')
-                .next()
-                .context("port")?;
-            ensure!(
-                theirs
-                    .iter()
-                    .any(|t| t["peer"].as_str().is_some_and(|p| p.ends_with(port))),
-                "{mode}: {c}\n{theirs:?}"
-            );
+            let port = c["local"].as_str().context("local")?.rsplit(':').next().context("port")?;
+            ensure!(theirs.iter().any(|t| t["peer"].as_str().is_some_and(|p| p.ends_with(port))), "{mode}: {c}\n{theirs:?}");
             answered.insert(pid);
         }
         println!("{mode}: {} processes", answered.len());
@@ -361,9 +335,7 @@ c.shutdown(socket.SHUT_WR); t.join(); print('whole')
 ";
     let net = Net::new()?;
     let share = measure(&net, || {
-        let out = Program::new(&net, Load::Library, smcr_tests::twice::python()?)
-            .args(["-c", SCRIPT])
-            .run_ok()?;
+        let out = Program::new(&net, Load::Library, smcr_tests::twice::python()?).args(["-c", SCRIPT]).run_ok()?;
         ensure!(out == "whole\n", "{out}");
         Ok(2 * 2000 * 1024)
     })?;

@@ -33,12 +33,7 @@ const CLAIMS: &[&str] = &[
 /// Clock ticks of a process so far.
 fn ticks(pid: i32) -> Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = stat
-        .rsplit(") ")
-        .next()
-        .context("stat")?
-        .split_whitespace()
-        .collect();
+    let fields: Vec<&str> = stat.rsplit(") ").next().context("stat")?.split_whitespace().collect();
     Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
 }
 
@@ -65,12 +60,9 @@ fn nowhere(mode: &str, who: Option<&str>) -> Result<()> {
     let mut stay = Vec::new();
     for name in CLAIMS {
         let claim = hostile_as(&net, who, &["claim", &here(), name]).start()?;
-        eventually("claim", || Ok(claim.so_far().0.contains("claimed")))
-            .with_context(|| format!("{mode}, {who:?}, {name}: {:?}", claim.so_far()))?;
+        eventually("claim", || Ok(claim.so_far().0.contains("claimed"))).with_context(|| format!("{mode}, {who:?}, {name}: {:?}", claim.so_far()))?;
         ensure_at_rest(server.pid()).with_context(|| format!("{mode}, {name}"))?;
-        friend
-            .exchange(1_000_000)
-            .with_context(|| format!("a friend, {mode}, {name}"))?;
+        friend.exchange(1_000_000).with_context(|| format!("a friend, {mode}, {name}"))?;
         stay.push(claim);
     }
     ensure_at_rest(server.pid()).with_context(|| format!("{mode}, all"))?;
@@ -102,15 +94,12 @@ fn small_buffers() -> Result<()> {
     for mode in ["epoll", "raw", "threads"] {
         let net = Net::new()?;
         let small = "cd /proc/sys/net/ipv4; echo 4096 16384 16384 > tcp_wmem; echo 4096 16384 16384 > tcp_rmem";
-        Program::new(&net, Load::Native, "sh")
-            .args(["-c", small])
-            .run_ok()?;
+        Program::new(&net, Load::Native, "sh").args(["-c", small]).run_ok()?;
         let server = attacked(&net, mode, &[])?;
         let mut friend = Talker::start(&net, Load::Library, &["127.0.0.1", &PORT.to_string()])?;
         friend.ensure_accelerated()?;
         let stalled = hostile(&net, &["stall", &here()]).start()?;
-        eventually("stalled", || Ok(stalled.so_far().0.contains("stalled")))
-            .with_context(|| format!("{mode}: {:?}", stalled.so_far()))?;
+        eventually("stalled", || Ok(stalled.so_far().0.contains("stalled"))).with_context(|| format!("{mode}: {:?}", stalled.so_far()))?;
         friend.exchange(1_000_000).with_context(|| format!("a friend, {mode}"))?;
         ensure_at_rest(server.pid()).with_context(|| mode.to_string())?;
         ensure!(friend.connection()?["state"] == "ACCELERATED");

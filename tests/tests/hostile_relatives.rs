@@ -7,13 +7,13 @@ mod hostile_common;
 
 use anyhow::{Context, Result, ensure};
 use hostile_common::{Talker, is_root, server_with};
-use std::collections::BTreeSet;
 use smcr_tests::apps::PORT;
 use smcr_tests::dice;
 use smcr_tests::net::Net;
 use smcr_tests::process::{DEADLINE, Load, Program};
 use smcr_tests::share;
 use smcr_tests::twice::compile_with;
+use std::collections::BTreeSet;
 
 /// Seconds that an attack takes.
 const SECS: &str = "3";

@@ -25,11 +25,7 @@ fn newer() -> Result<PathBuf> {
         .env("SMCR_TEST_VERSION", (VERSION_HIGH + 1).to_string())
         .env_remove("LD_PRELOAD")
         .output()?;
-    ensure!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let built = target.join("debug/libsmcr.so");
     ensure!(built.is_file(), "{} is not there", built.display());
     Ok(built)
@@ -50,25 +46,15 @@ fn versions_without_an_overlap_stay_on_tcp() -> Result<()> {
     for newer_server in [true, false] {
         let net = Net::new()?;
         let before: &[&str] = if newer_server { &env } else { &["env"] };
-        let server = Program::new(&net, Load::Library, before[0])
-            .args(&before[1..])
-            .args([echo.as_os_str()])
-            .args(["threads", &port])
-            .start()?;
+        let server = Program::new(&net, Load::Library, before[0]).args(&before[1..]).args([echo.as_os_str()]).args(["threads", &port]).start()?;
         net.wait_listen(PORT)?;
         let before: &[&str] = if newer_server { &["env"] } else { &env };
         let line = ["127.0.0.1", port.as_str()];
         let mut client = Talker::start_through(&net, Load::Library, before, &line)?;
         client.ensure_on_tcp("version")?;
         let theirs = connections(server.pid())?;
-        let c = theirs
-            .iter()
-            .find(|c| c["role"] == "server")
-            .context("the server's end")?;
-        println!(
-            "newer server: {newer_server}; the server says {}",
-            c["reason"]["name"]
-        );
+        let c = theirs.iter().find(|c| c["role"] == "server").context("the server's end")?;
+        println!("newer server: {newer_server}; the server says {}", c["reason"]["name"]);
         ensure!(c["tx"]["producer"] == 0, "{c}");
         client.end()?;
     }
@@ -83,11 +69,7 @@ fn two_newer_ones_agree() -> Result<()> {
     let preload = format!("LD_PRELOAD={}", newer.display());
     let port = PORT.to_string();
     let net = Net::new()?;
-    let _server = Program::new(&net, Load::Library, "env")
-        .args([preload.as_str()])
-        .args([echo.as_os_str()])
-        .args(["threads", &port])
-        .start()?;
+    let _server = Program::new(&net, Load::Library, "env").args([preload.as_str()]).args([echo.as_os_str()]).args(["threads", &port]).start()?;
     net.wait_listen(PORT)?;
     let line = ["127.0.0.1", port.as_str()];
     let mut client = Talker::start_through(&net, Load::Library, &["env", &preload], &line)?;

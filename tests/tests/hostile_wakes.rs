@@ -34,8 +34,7 @@ fn spoiled(how: &str) -> Result<()> {
     for mode in ["epoll", "poll", "threads"] {
         beside(mode, |net, friend| {
             let spoiler = hostile(net, &["spoil", &here(), how]).start()?;
-            eventually("spoils", || Ok(spoiler.so_far().0.contains("spoils")))
-                .with_context(|| format!("{:?}", spoiler.so_far()))?;
+            eventually("spoils", || Ok(spoiler.so_far().0.contains("spoils"))).with_context(|| format!("{:?}", spoiler.so_far()))?;
             friend.exchange(2_000_000)?;
             println!("{mode}: {how}, {}", spoiler.so_far().0.trim());
             // Its own connection rests: what it could read would be somebody else's wake.

@@ -17,12 +17,7 @@ fn used(pid: i32) -> Result<(u64, u64)> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let at = thread?.path();
         let stat = fs::read_to_string(at.join("stat"))?;
-        let fields: Vec<&str> = stat
-            .rsplit(") ")
-            .next()
-            .context("stat")?
-            .split_whitespace()
-            .collect();
+        let fields: Vec<&str> = stat.rsplit(") ").next().context("stat")?.split_whitespace().collect();
         ticks += fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         for line in fs::read_to_string(at.join("status"))?.lines() {
             if line.contains("ctxt_switches") {
@@ -41,19 +36,12 @@ fn idle_programs_use_nothing() -> Result<()> {
     for (case, net) in cases.iter().zip(&nets) {
         let (a, b) = UnixStream::pair()?;
         for (side, ctl) in [("a", a), ("b", b)] {
-            let program = Program::new(net, Load::Library, &case.program)
-                .args([case.name.as_str(), side])
-                .fd(ctl.into(), 3)
-                .start()?;
+            let program = Program::new(net, Load::Library, &case.program).args([case.name.as_str(), side]).fd(ctl.into(), 3).start()?;
             all.push((format!("{} {side}", case.name), program));
         }
         for (name, program) in &all[all.len() - 2..] {
             eventually(name, || {
-                ensure!(
-                    !program.so_far().0.contains("DIED"),
-                    "{:?}",
-                    program.so_far()
-                );
+                ensure!(!program.so_far().0.contains("DIED"), "{:?}", program.so_far());
                 Ok(program.so_far().0.contains("idle"))
             })?;
         }
@@ -62,10 +50,7 @@ fn idle_programs_use_nothing() -> Result<()> {
     }
     // Long enough for every spin and every timer of a transition to be over.
     std::thread::sleep(Duration::from_secs(3));
-    let before: Vec<_> = all
-        .iter()
-        .map(|(_, p)| used(p.pid()))
-        .collect::<Result<_>>()?;
+    let before: Vec<_> = all.iter().map(|(_, p)| used(p.pid())).collect::<Result<_>>()?;
     let lo_before: Vec<_> = nets.iter().map(|n| n.lo()).collect::<Result<_>>()?;
     std::thread::sleep(Duration::from_secs(10));
     let mut busy = String::new();
@@ -73,11 +58,7 @@ fn idle_programs_use_nothing() -> Result<()> {
         ensure!(!program.gone()?, "{name} ended: {:?}", program.so_far());
         let after = used(program.pid())?;
         if after != before {
-            busy += &format!(
-                "{name}: {} ticks, {} context switches\n",
-                after.0 - before.0,
-                after.1 - before.1
-            );
+            busy += &format!("{name}: {} ticks, {} context switches\n", after.0 - before.0, after.1 - before.1);
         }
     }
     ensure!(busy.is_empty(), "not idle:\n{busy}");
@@ -109,12 +90,7 @@ fn ensure_accelerated(name: &str, err: &str) -> Result<()> {
 fn a_connection_of_small_messages_or_none_has_one_page() -> Result<()> {
     let net = Net::new()?;
     let script = library::source_dir().join("py/pages.py");
-    let python = |args: &[&str]| {
-        Program::new(&net, Load::Library, twice::python()?)
-            .args([script.as_os_str()])
-            .args(args)
-            .start()
-    };
+    let python = |args: &[&str]| Program::new(&net, Load::Library, twice::python()?).args([script.as_os_str()]).args(args).start();
     let server = python(&["serve"])?;
     eventually("the server's port", || Ok(server.so_far().0.ends_with('\n')))?;
     let port = server.so_far().0.trim().trim_start_matches("port ").to_owned();

@@ -33,13 +33,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
     let system = System::now();
     let others = *dice.pick(&MODES);
     let (client, server) = if victim == Who::Client { (others, mode) } else { (mode, others) };
-    let plan = Plan {
-        client: (load, client.into()),
-        server: (load, server.into()),
-        lines: LINES,
-        seed,
-        env: Vec::new(),
-    };
+    let plan = Plan { client: (load, client.into()), server: (load, server.into()), lines: LINES, seed, env: Vec::new() };
     let mut mill = Mill::new(&net, plan)?;
     let survivor = victim.other();
     // The survivor as it is when nobody is at the other end, once it has had everything that it makes
@@ -82,10 +76,7 @@ fn kill(victim: Who, mode: &str, load: Load, seed: u64) -> Result<()> {
             break;
         }
     }
-    println!(
-        "{victim:?} dies, {client} and {server}: {died} times, {bytes} bytes; resets for an unread proof so far: {}",
-        proofs_unread()
-    );
+    println!("{victim:?} dies, {client} and {server}: {died} times, {bytes} bytes; resets for an unread proof so far: {}", proofs_unread());
     mill.ensure_in_memory(survivor, 4, IN_MEMORY)?;
     ensure!(leaks.is_empty(), "the survivor leaks: {leaks:?}\nbefore {before:?}\nafter {after:?}");
     drop(mill);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use smcr_tests::apps::{LONG, benchmark_ends, Nginx, PORT, Redis, info, noise, signal, workers};
+use smcr_tests::apps::{LONG, Nginx, PORT, Redis, benchmark_ends, info, noise, signal, workers};
 use smcr_tests::census::{Census, System, await_no_names};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::net::Net;
@@ -61,9 +61,7 @@ fn redis_clients_die() -> Result<()> {
         let value = noise(dice.roll(1000), 300_000);
         redis.set("value", &value)?;
         kill(traffic(&redis, dice)?, dice)?;
-        let alone = || eventually("the clients are gone", || {
-            Ok(info(&redis.cli(&["info", "clients"])?, "connected_clients")? == 1)
-        });
+        let alone = || eventually("the clients are gone", || Ok(info(&redis.cli(&["info", "clients"])?, "connected_clients")? == 1));
         alone()?;
         let before = Census::of(redis.pid())?;
         for _ in 0..rounds() {
@@ -97,13 +95,9 @@ fn redis_servers_die() -> Result<()> {
             let load = Load::BOTH[round as usize % 2];
             let net = Net::new()?;
             let redis = Redis::start(&net, load)?;
-            let blocked = Program::new(&net, load, which("redis-cli")?)
-                .args(["-p", &PORT.to_string(), "blpop", "list", "0"])
-                .start()?;
+            let blocked = Program::new(&net, load, which("redis-cli")?).args(["-p", &PORT.to_string(), "blpop", "list", "0"]).start()?;
             let traffic = traffic(&redis, dice)?;
-            eventually("a blocked client", || {
-                Ok(info(&redis.cli(&["info", "clients"])?, "blocked_clients")? == 1)
-            })?;
+            eventually("a blocked client", || Ok(info(&redis.cli(&["info", "clients"])?, "blocked_clients")? == 1))?;
             a_while(dice);
             let page = Page::of(redis.pid())?;
             // Both in each way, if there are rounds for it.
@@ -189,10 +183,8 @@ fn nginx_clients_die() -> Result<()> {
             Ok(Totals::of(worker)?.memory > 1_000_000)
         })?;
         Totals::of(worker)?.ensure_in_memory("clients of nginx", 1, 1_000_000)?;
-        eventually("the worker has let go", || {
-            Ok(Census::of(worker)?.leaked_since(&before, 4, 20_000).is_empty())
-        })
-        .with_context(|| format!("before {before:?}\nafter {:?}", Census::of(worker)))?;
+        eventually("the worker has let go", || Ok(Census::of(worker)?.leaked_since(&before, 4, 20_000).is_empty()))
+            .with_context(|| format!("before {before:?}\nafter {:?}", Census::of(worker)))?;
         nginx.stop()?;
         await_no_names(&net)
     })

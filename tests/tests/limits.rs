@@ -36,9 +36,7 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()>
 
 /// Both ends have a limit; the transcript is that of `native`.
 fn same(case: &Case, native: &str, resource: libc::__rlimit_resource_t, value: u64) -> Result<twice::Outcome> {
-    let got = case
-        .run_with(Ends::Both, &|p| p.before_exec(move || limit(resource, value)))
-        .with_context(|| format!("{} with {value}", case.name))?;
+    let got = case.run_with(Ends::Both, &|p| p.before_exec(move || limit(resource, value))).with_context(|| format!("{} with {value}", case.name))?;
     ensure!(got.transcript == native, "{} with {value}:\n{}\n{}", case.name, got.transcript, got.notes);
     Ok(got)
 }
@@ -215,43 +213,28 @@ fn huge_descriptor_limit() -> Result<()> {
     let (_raised, most) = NrOpen::raise()?;
     let mut huge = HUGE.min(most);
     let net = Net::new()?;
-    let attempt = Program::new(&net, Load::Native, "true")
-        .before_exec(move || limit(libc::RLIMIT_NOFILE, huge))
-        .start();
+    let attempt = Program::new(&net, Load::Native, "true").before_exec(move || limit(libc::RLIMIT_NOFILE, huge)).start();
     if attempt.is_err() {
-        let mut now = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a plain system call on a local.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut now) };
         huge = now.rlim_max;
         println!("no more than {huge} descriptors are permitted here");
     }
-    case("stdio", "lines")?
-        .check_with(&|p| p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge)))?;
+    case("stdio", "lines")?.check_with(&|p| p.before_exec(move || limit(libc::RLIMIT_NOFILE, huge)))?;
     // What a program without sockets has mapped: little more than without the library, and no more than with a small limit.
     let (mut sizes, mut spaces) = (Vec::new(), Vec::new());
     for (load, most) in [(Load::Native, huge), (Load::Library, huge), (Load::Library, 1024)] {
-        let status = Program::new(&net, load, "cat")
-            .args(["/proc/self/status"])
-            .before_exec(move || limit(libc::RLIMIT_NOFILE, most))
-            .run_ok()?;
+        let status = Program::new(&net, load, "cat").args(["/proc/self/status"]).before_exec(move || limit(libc::RLIMIT_NOFILE, most)).run_ok()?;
         let size = |name: &str| -> Result<u64> {
-            let line = status
-                .lines()
-                .find(|l| l.starts_with(name))
-                .context("status")?;
+            let line = status.lines().find(|l| l.starts_with(name)).context("status")?;
             Ok(line.split_whitespace().nth(1).context("status")?.parse()?)
         };
         sizes.push(size("VmRSS:")?);
         spaces.push(size("VmSize:")?);
     }
     println!("a limit of {huge}; KiB without, with, with a limit of 1024: resident {sizes:?}, mapped {spaces:?}");
-    ensure!(
-        sizes[1] < sizes[0] + 4096,
-        "resident KiB without and with: {sizes:?}"
-    );
+    ensure!(sizes[1] < sizes[0] + 4096, "resident KiB without and with: {sizes:?}");
     // Without sockets it maps its own file and what is zero in it. A table of one pointer for each number had 8 GiB.
     ensure!(spaces[1].abs_diff(spaces[2]) < 1024 && spaces[1] < spaces[0] + 64 * 1024, "mapped KiB: {spaces:?}");
     if huge > TABLE { beyond_the_table(&net, huge) } else { Ok(()) }

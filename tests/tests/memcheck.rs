@@ -107,10 +107,7 @@ impl Logs {
     fn ensure_clean(&self, least: usize) -> Result<()> {
         let (text, processes) = self.read()?;
         ensure!(text.is_empty(), "{text}");
-        ensure!(
-            processes >= least,
-            "{processes} processes ran under valgrind"
-        );
+        ensure!(processes >= least, "{processes} processes ran under valgrind");
         Ok(())
     }
 }
@@ -122,14 +119,9 @@ fn main() -> Result<()> {
         let case = case(name)?;
         trials.push(trial(name, move || check(&case)));
     }
-    for (name, reported) in [
-        ("into_freed", "Invalid write"),
-        ("from_beyond", "Invalid read"),
-    ] {
+    for (name, reported) in [("into_freed", "Invalid write"), ("from_beyond", "Invalid read")] {
         let case = case(&format!("mistakes::{name}"))?;
-        trials.push(trial(&format!("mistakes::{name}"), move || {
-            is_found(&case, reported)
-        }));
+        trials.push(trial(&format!("mistakes::{name}"), move || is_found(&case, reported)));
     }
     for (name, runtime) in [("address", "-static-libasan"), ("thread", "-static-libtsan")] {
         trials.push(trial(&format!("sanitizers::{name}"), move || sanitized(name, runtime)));
@@ -140,27 +132,16 @@ fn main() -> Result<()> {
 }
 
 fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
-    Trial::test(name.to_string(), move || {
-        test().map_err(|e| Failed::from(format!("{e:#}")))
-    })
+    Trial::test(name.to_string(), move || test().map_err(|e| Failed::from(format!("{e:#}"))))
 }
 
 fn case(name: &str) -> Result<Case> {
     let (program, _) = name.split_once("::").context("PROGRAM::CASE")?;
-    let all = if program == "echo" {
-        twice::python_cases("echo.py")?
-    } else {
-        twice::cases(program)?
-    };
+    let all = if program == "echo" { twice::python_cases("echo.py")? } else { twice::cases(program)? };
     let found = all.into_iter().find(|case| case.is_called(name));
     let case = found.with_context(|| format!("{name} is no case"))?;
     // Under valgrind everything is slow, and a reader that is too slow for memory goes to TCP: the warm-up is measured.
-    Ok(Case {
-        switches: false,
-        slow: true,
-        whole: false,
-        ..case
-    })
+    Ok(Case { switches: false, slow: true, whole: false, ..case })
 }
 
 fn run(case: &Case, logs: &Logs) -> Result<twice::Outcome> {
@@ -177,12 +158,7 @@ fn check(case: &Case) -> Result<()> {
     case.ensure_sound(&native)?;
     let got = run(case, &logs)?;
     logs.ensure_clean(2)?;
-    ensure!(
-        got.transcript == native.transcript,
-        "{}\n{}",
-        got.transcript,
-        got.notes
-    );
+    ensure!(got.transcript == native.transcript, "{}\n{}", got.transcript, got.notes);
     Ok(())
 }
 
@@ -225,25 +201,10 @@ fn redis() -> Result<()> {
         let ended = Program::new(&net, Load::Library, line[0])
             .args(&line[1..])
             .args([benchmark.as_os_str()])
-            .args([
-                "-p",
-                &PORT.to_string(),
-                "--csv",
-                "-c",
-                "4",
-                "-n",
-                "1500",
-                "-d",
-                "4000",
-                "-t",
-                "set,get",
-            ])
+            .args(["-p", &PORT.to_string(), "--csv", "-c", "4", "-n", "1500", "-d", "4000", "-t", "set,get"])
             .start()?
             .wait(LONG)?;
-        ensure!(
-            ended.status.success() && ended.out.lines().count() >= 2,
-            "{ended}"
-        );
+        ensure!(ended.status.success() && ended.out.lines().count() >= 2, "{ended}");
         Ok(redis.payload()? - counted)
     })?;
     share.ensure_off_tcp("redis under valgrind")?;

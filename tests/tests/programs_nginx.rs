@@ -11,25 +11,19 @@ use smcr_tests::process::{Load, Program, eventually, which};
 use smcr_tests::share::{lo_share, measure};
 
 fn ensure_no_errors(out: &str) -> Result<()> {
-    ensure!(
-        !out.contains("Socket errors") && !out.contains("Non-2xx"),
-        "{out}"
-    );
+    ensure!(!out.contains("Socket errors") && !out.contains("Non-2xx"), "{out}");
     Ok(())
 }
 
 fn keep_alive(workers: u32, sendfile: &'static str) -> Result<()> {
     for path in ["1k", "64k"] {
-        lo_share(
-            &format!("nginx {workers} sendfile {sendfile} {path}"),
-            |net, load| {
-                let nginx = Nginx::start(net, load, workers, sendfile)?;
-                let (payload, out) = wrk(net, load, 16, 2, path)?;
-                ensure_no_errors(&out)?;
-                nginx.stop()?;
-                Ok(payload)
-            },
-        )?;
+        lo_share(&format!("nginx {workers} sendfile {sendfile} {path}"), |net, load| {
+            let nginx = Nginx::start(net, load, workers, sendfile)?;
+            let (payload, out) = wrk(net, load, 16, 2, path)?;
+            ensure_no_errors(&out)?;
+            nginx.stop()?;
+            Ok(payload)
+        })?;
     }
     Ok(())
 }
@@ -117,10 +111,7 @@ fn reload_under_load() -> Result<()> {
             nginx.fetch("20m")?;
         }
         let ended = traffic.wait(LONG)?;
-        ensure!(
-            ended.status.success() && !ended.out.contains("Non-2xx"),
-            "{ended}"
-        );
+        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
         let payload = wrk_bytes(&ended.out)? + 3 * (20 << 20);
         nginx.stop()?;
         Ok(payload)
@@ -142,26 +133,18 @@ fn upgrade_under_load() -> Result<()> {
         let old = nginx.master()?;
         signal(old, Signal::SIGUSR2)?;
         let pid_file = nginx.dir.path().join("nginx.pid");
-        eventually("a new master", || {
-            Ok(std::fs::read_to_string(&pid_file)
-                .is_ok_and(|t| t.trim().parse::<i32>().is_ok_and(|new| new != old)))
-        })?;
+        eventually("a new master", || Ok(std::fs::read_to_string(&pid_file).is_ok_and(|t| t.trim().parse::<i32>().is_ok_and(|new| new != old))))?;
         for _ in 0..10 {
             nginx.fetch("64k")?;
         }
         signal(old, Signal::SIGQUIT)?;
-        eventually("the old master ends", || {
-            Ok(!Path::new(&format!("/proc/{old}")).exists())
-        })?;
+        eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))?;
         for _ in 0..10 {
             nginx.fetch("64k")?;
         }
         nginx.fetch("20m")?;
         let ended = traffic.wait(LONG)?;
-        ensure!(
-            ended.status.success() && !ended.out.contains("Non-2xx"),
-            "{ended}"
-        );
+        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
         ensure!(wrk_bytes(&ended.out)? > 0, "{ended}");
         nginx.stop()?;
     }

@@ -13,10 +13,7 @@ use smcr_tests::twice::compile_with;
 fn benchmark(redis: &Redis, args: &[&str]) -> Result<u64> {
     let before = redis.payload()?;
     let ended = redis.benchmark(args)?.wait(LONG)?;
-    ensure!(
-        ended.status.success() && !ended.out.contains("rror"),
-        "{ended}"
-    );
+    ensure!(ended.status.success() && !ended.out.contains("rror"), "{ended}");
     ensure!(ended.out.lines().count() >= 2, "no results: {ended}");
     Ok(redis.payload()? - before)
 }
@@ -37,32 +34,12 @@ fn one_client() -> Result<()> {
 
 #[test]
 fn fifty_clients() -> Result<()> {
-    benchmark_share(&[
-        "-c",
-        "50",
-        "-n",
-        "60000",
-        "-d",
-        "200",
-        "-t",
-        "set,get,incr,lpush,rpop,sadd",
-    ])
+    benchmark_share(&["-c", "50", "-n", "60000", "-d", "200", "-t", "set,get,incr,lpush,rpop,sadd"])
 }
 
 #[test]
 fn pipelines() -> Result<()> {
-    benchmark_share(&[
-        "-c",
-        "20",
-        "-P",
-        "16",
-        "-n",
-        "200000",
-        "-d",
-        "100",
-        "-t",
-        "set,get,mset",
-    ])
+    benchmark_share(&["-c", "20", "-P", "16", "-n", "200000", "-d", "100", "-t", "set,get,mset"])
 }
 
 #[test]
@@ -72,18 +49,7 @@ fn large_values() -> Result<()> {
 
 #[test]
 fn client_threads() -> Result<()> {
-    benchmark_share(&[
-        "-c",
-        "20",
-        "--threads",
-        "2",
-        "-n",
-        "60000",
-        "-d",
-        "200",
-        "-t",
-        "set,get",
-    ])
+    benchmark_share(&["-c", "20", "--threads", "2", "-n", "60000", "-d", "200", "-t", "set,get"])
 }
 
 /// 125 MB of keys through one connection; the server's own digest of them must be the same.
@@ -92,8 +58,7 @@ fn keys_are_whole() -> Result<()> {
     let mut commands = Vec::new();
     for i in 0..100_000u64 {
         let value = noise(i, 200 + (i as usize * 37) % 2000);
-        commands
-            .extend(format!("*3\r\n$3\r\nSET\r\n$6\r\nk{i:05}\r\n${}\r\n", value.len()).bytes());
+        commands.extend(format!("*3\r\n$3\r\nSET\r\n$6\r\nk{i:05}\r\n${}\r\n", value.len()).bytes());
         commands.extend(value);
         commands.extend(b"\r\n");
     }
@@ -104,18 +69,12 @@ fn keys_are_whole() -> Result<()> {
         redis.pipe(&commands)?;
         let payload = redis.payload()? - before;
         ensure!(redis.cli(&["dbsize"])?.trim() == "100000");
-        digests
-            .lock()
-            .expect("digests")
-            .push(redis.cli(&["debug", "digest"])?);
+        digests.lock().expect("digests").push(redis.cli(&["debug", "digest"])?);
         redis.stop()?;
         Ok(payload)
     })?;
     let digests = digests.into_inner().expect("digests");
-    ensure!(
-        digests.len() >= 2 && digests.iter().all(|d| *d == digests[0]),
-        "{digests:?}"
-    );
+    ensure!(digests.len() >= 2 && digests.iter().all(|d| *d == digests[0]), "{digests:?}");
     Ok(())
 }
 
@@ -128,10 +87,7 @@ fn large_values_are_whole() -> Result<()> {
         for size in [0usize, 1, 100, 65_535, 65_536, 65_537, 1_000_000, 20 << 20] {
             let value = noise(size as u64, size);
             redis.set("value", &value)?;
-            ensure!(
-                redis.get("value")? == value,
-                "another value of {size} bytes came back"
-            );
+            ensure!(redis.get("value")? == value, "another value of {size} bytes came back");
         }
         redis.stop()?;
     }
@@ -145,28 +101,20 @@ fn through_bgsave() -> Result<()> {
         let redis = Redis::start(net, load)?;
         redis.cli(&["debug", "populate", "100000", "filler", "300"])?;
         let before = redis.payload()?;
-        let mut traffic =
-            redis.benchmark(&["-c", "20", "-n", "400000", "-d", "400", "-t", "set,get"])?;
+        let mut traffic = redis.benchmark(&["-c", "20", "-n", "400000", "-d", "400", "-t", "set,get"])?;
         let mut saves = 0;
         while !traffic.gone()? {
             let out = redis.cli(&["bgsave"])?;
             ensure!(out.contains("Background"), "{out}");
             saves += 1;
-            while info(
-                &redis.cli(&["info", "persistence"])?,
-                "rdb_bgsave_in_progress",
-            )? == 1
-            {
+            while info(&redis.cli(&["info", "persistence"])?, "rdb_bgsave_in_progress")? == 1 {
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
         }
         let ended = traffic.wait(LONG)?;
         ensure!(ended.status.success(), "{ended}");
         let state = redis.cli(&["info", "persistence"])?;
-        ensure!(
-            saves > 0 && state.contains("rdb_last_bgsave_status:ok"),
-            "{saves}: {state}"
-        );
+        ensure!(saves > 0 && state.contains("rdb_last_bgsave_status:ok"), "{saves}: {state}");
         ensure!(redis.dir.path().join("dump.rdb").metadata()?.len() > 1_000_000);
         let payload = redis.payload()? - before;
         redis.stop()?;
@@ -181,10 +129,7 @@ fn under_the_units_restrictions() -> Result<()> {
     let confine = confine.to_str().expect("path");
     lo_share("redis, confined", |net, load| {
         let redis = Redis::start_with(net, load, &[confine, "12345"])?;
-        let payload = benchmark(
-            &redis,
-            &["-c", "10", "-n", "40000", "-d", "200", "-t", "set,get"],
-        )?;
+        let payload = benchmark(&redis, &["-c", "10", "-n", "40000", "-d", "200", "-t", "set,get"])?;
         let value = noise(5, 50_000);
         redis.set("v", &value)?;
         ensure!(redis.get("v")? == value);
@@ -229,9 +174,7 @@ fn one_end_only() -> Result<()> {
         let net = Net::new()?;
         let mut redis = Redis::start(&net, server)?;
         redis.load = client;
-        let share = measure(&net, || {
-            benchmark(&redis, &["-c", "10", "-n", "20000", "-d", "200"])
-        })?;
+        let share = measure(&net, || benchmark(&redis, &["-c", "10", "-n", "20000", "-d", "200"]))?;
         share.ensure_on_tcp("one end only")?;
         let value = noise(7, 5 << 20);
         redis.set("v", &value)?;
@@ -248,31 +191,14 @@ fn waiting_clients() -> Result<()> {
     for load in Load::BOTH {
         let net = Net::new()?;
         let redis = Redis::start(&net, load)?;
-        let cli = |args: &[&str]| {
-            Program::new(&net, load, which("redis-cli")?)
-                .args(["-p", &PORT.to_string()])
-                .args(args)
-                .start()
-        };
+        let cli = |args: &[&str]| Program::new(&net, load, which("redis-cli")?).args(["-p", &PORT.to_string()]).args(args).start();
         let popped = cli(&["blpop", "list", "30"])?;
         let subscribed = cli(&["subscribe", "news"])?;
-        smcr_tests::process::eventually("a subscriber", || {
-            Ok(redis
-                .cli(&["pubsub", "numsub", "news"])?
-                .trim()
-                .ends_with('1'))
-        })?;
+        smcr_tests::process::eventually("a subscriber", || Ok(redis.cli(&["pubsub", "numsub", "news"])?.trim().ends_with('1')))?;
         for i in 0..50 {
-            ensure!(
-                redis
-                    .cli(&["publish", "news", &format!("issue {i}")])?
-                    .trim()
-                    == "1"
-            );
+            ensure!(redis.cli(&["publish", "news", &format!("issue {i}")])?.trim() == "1");
         }
-        smcr_tests::process::eventually("the last message", || {
-            Ok(subscribed.so_far().0.contains("issue 49"))
-        })?;
+        smcr_tests::process::eventually("the last message", || Ok(subscribed.so_far().0.contains("issue 49")))?;
         redis.cli(&["rpush", "list", "element"])?;
         let ended = popped.wait(LONG)?;
         ensure!(ended.out.contains("element"), "{ended}");

@@ -15,14 +15,9 @@ use tempfile::TempDir;
 /// Runs iperf3 against a server for one test; the bytes that were received.
 fn iperf3(net: &Net, load: Load, args: &[&str]) -> Result<u64> {
     let port = PORT.to_string();
-    let server = Program::new(net, load, which("iperf3")?)
-        .args(["-s", "-1", "-p", &port])
-        .start()?;
+    let server = Program::new(net, load, which("iperf3")?).args(["-s", "-1", "-p", &port]).start()?;
     net.wait_listen(PORT)?;
-    let out = Program::new(net, load, which("iperf3")?)
-        .args(["-c", "127.0.0.1", "-J", "-p", &port])
-        .args(args)
-        .run_ok()?;
+    let out = Program::new(net, load, which("iperf3")?).args(["-c", "127.0.0.1", "-J", "-p", &port]).args(args).run_ok()?;
     let ended = server.wait(LONG)?;
     ensure!(ended.status.success(), "{ended}");
     let report: serde_json::Value = serde_json::from_str(&out)?;
@@ -38,32 +33,20 @@ fn iperf3_forward() -> Result<()> {
 
 #[test]
 fn iperf3_reverse() -> Result<()> {
-    lo_share("iperf3 -R", |net, load| {
-        iperf3(net, load, &["-n", "1G", "-R"])
-    })
+    lo_share("iperf3 -R", |net, load| iperf3(net, load, &["-n", "1G", "-R"]))
 }
 
 #[test]
 fn iperf3_parallel() -> Result<()> {
-    lo_share("iperf3 -P 4", |net, load| {
-        iperf3(net, load, &["-n", "1G", "-P", "4"])
-    })?;
-    lo_share("iperf3 -P 4 -R", |net, load| {
-        iperf3(net, load, &["-n", "1G", "-P", "4", "-R"])
-    })
+    lo_share("iperf3 -P 4", |net, load| iperf3(net, load, &["-n", "1G", "-P", "4"]))?;
+    lo_share("iperf3 -P 4 -R", |net, load| iperf3(net, load, &["-n", "1G", "-P", "4", "-R"]))
 }
 
 #[test]
 fn iperf3_both_ways_and_small_blocks() -> Result<()> {
-    lo_share("iperf3 --bidir", |net, load| {
-        iperf3(net, load, &["-t", "1", "--bidir"])
-    })?;
-    lo_share("iperf3 -l 200", |net, load| {
-        iperf3(net, load, &["-n", "40M", "-l", "200"])
-    })?;
-    lo_share("iperf3 -Z", |net, load| {
-        iperf3(net, load, &["-n", "500M", "-Z"])
-    })
+    lo_share("iperf3 --bidir", |net, load| iperf3(net, load, &["-t", "1", "--bidir"]))?;
+    lo_share("iperf3 -l 200", |net, load| iperf3(net, load, &["-n", "40M", "-l", "200"]))?;
+    lo_share("iperf3 -Z", |net, load| iperf3(net, load, &["-n", "500M", "-Z"]))
 }
 
 const SIZE: usize = 128 << 20;
@@ -131,20 +114,14 @@ fn socat_echo() -> Result<()> {
     lo_share("socat", |net, load| {
         let dir = TempDir::new()?;
         fs::write(dir.path().join("there"), &there)?;
-        let server = Program::new(net, load, which("socat")?)
-            .args(["-t", "60", &format!("TCP4-LISTEN:{PORT},reuseaddr"), "EXEC:cat"])
-            .start()?;
+        let server = Program::new(net, load, which("socat")?).args(["-t", "60", &format!("TCP4-LISTEN:{PORT},reuseaddr"), "EXEC:cat"]).start()?;
         net.wait_listen(PORT)?;
         let mut client = Program::new(net, load, which("socat")?)
             .args(["-t", "60", "-", &format!("TCP4:127.0.0.1:{PORT}")])
             .stdin(File::open(dir.path().join("there"))?)
             .start()?;
         client.await_end(LONG)?;
-        ensure!(
-            fs::read(client.out_file())? == there,
-            "{:?}",
-            client.so_far().1
-        );
+        ensure!(fs::read(client.out_file())? == there, "{:?}", client.so_far().1);
         let ended = server.wait(LONG)?;
         ensure!(ended.status.success(), "{ended}");
         Ok(2 * SIZE as u64)
@@ -156,28 +133,17 @@ fn socat_echo() -> Result<()> {
 fn socat_forks_and_executes() -> Result<()> {
     for load in Load::BOTH {
         let net = Net::new()?;
-        let _server = Program::new(&net, load, which("socat")?)
-            .args([
-                &format!("TCP6-LISTEN:{PORT},reuseaddr,fork,ipv6only=0"),
-                "EXEC:sha256sum",
-            ])
-            .start()?;
+        let _server =
+            Program::new(&net, load, which("socat")?).args([&format!("TCP6-LISTEN:{PORT},reuseaddr,fork,ipv6only=0"), "EXEC:sha256sum"]).start()?;
         net.wait_listen(PORT)?;
         let dir = TempDir::new()?;
         let mut sums = Vec::new();
-        for (i, to) in ["TCP4:127.0.0.1", "TCP6:[::1]", "TCP4:127.0.0.2"]
-            .iter()
-            .enumerate()
-        {
+        for (i, to) in ["TCP4:127.0.0.1", "TCP6:[::1]", "TCP4:127.0.0.2"].iter().enumerate() {
             let file = dir.path().join("data");
             fs::write(&file, noise(i as u64, 5 << 20))?;
-            let wanted = Program::new(&net, Load::Native, "sha256sum")
-                .stdin(File::open(&file)?)
-                .run_ok()?;
-            let got = Program::new(&net, load, which("socat")?)
-                .args(["-t", "60", "-", &format!("{to}:{PORT}")])
-                .stdin(File::open(&file)?)
-                .run_ok()?;
+            let wanted = Program::new(&net, Load::Native, "sha256sum").stdin(File::open(&file)?).run_ok()?;
+            let got =
+                Program::new(&net, load, which("socat")?).args(["-t", "60", "-", &format!("{to}:{PORT}")]).stdin(File::open(&file)?).run_ok()?;
             ensure!(got == wanted, "{to}: {got}, not {wanted}");
             sums.push(got);
         }
@@ -191,31 +157,13 @@ fn socat_forks_and_executes() -> Result<()> {
 fn memcached() -> Result<()> {
     lo_share("memcached", |net, load| {
         let port = PORT.to_string();
-        let user = if nix::unistd::geteuid().is_root() {
-            &["-u", "nobody"][..]
-        } else {
-            &[]
-        };
+        let user = if nix::unistd::geteuid().is_root() { &["-u", "nobody"][..] } else { &[] };
         let server = Program::new(net, load, which("memcached")?)
-            .args([
-                "-l",
-                "127.0.0.1",
-                "-p",
-                &port,
-                "-t",
-                "2",
-                "-U",
-                "0",
-                "-m",
-                "200",
-            ])
+            .args(["-l", "127.0.0.1", "-p", &port, "-t", "2", "-U", "0", "-m", "200"])
             .args(user)
             .start()?;
         net.wait_listen(PORT)?;
-        let out = Program::new(net, load, python()?)
-            .args([source_dir().join("py/memcached_client.py")])
-            .args([&port])
-            .run_ok()?;
+        let out = Program::new(net, load, python()?).args([source_dir().join("py/memcached_client.py")]).args([&port]).run_ok()?;
         let payload = out.trim().parse().with_context(|| out.clone())?;
         server.stop()?;
         Ok(payload)

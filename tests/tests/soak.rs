@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use smcr_tests::apps::{FILES, benchmark_ends, LONG, Nginx, PORT, Redis, info, noise, signal, workers};
+use smcr_tests::apps::{FILES, LONG, Nginx, PORT, Redis, benchmark_ends, info, noise, signal, workers};
 use smcr_tests::census::{self, Census, System};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::fired::{Event, Fired};
@@ -58,11 +58,7 @@ impl Control {
 
     fn env(&self) -> [(String, String); 3] {
         let at = |name: &str| self.dir.path().join(name).display().to_string();
-        [
-            ("XDG_RUNTIME_DIR".into(), at("run")),
-            ("HOME".into(), at("home")),
-            ("XDG_CONFIG_HOME".into(), at("home")),
-        ]
+        [("XDG_RUNTIME_DIR".into(), at("run")), ("HOME".into(), at("home")), ("XDG_CONFIG_HOME".into(), at("home"))]
     }
 
     fn run(&self, net: &Net, args: &[&str]) -> Result<()> {
@@ -115,9 +111,7 @@ fn redis(redis: &Redis, value: &[u8], control: &Control, dice: &mut Dice, figure
 fn redis_server(dice: &mut Dice, figures: &mut Figures) -> Result<()> {
     let net = Net::new()?;
     let server = Redis::start(&net, Load::Library)?;
-    let blocked = Program::new(&net, Load::Library, which("redis-cli")?)
-        .args(["-p", &PORT.to_string(), "blpop", "list", "0"])
-        .start()?;
+    let blocked = Program::new(&net, Load::Library, which("redis-cli")?).args(["-p", &PORT.to_string(), "blpop", "list", "0"]).start()?;
     let clients = (1 + dice.roll(50)).to_string();
     let traffic = server.benchmark(&["-c", &clients, "-n", "100000000", "-t", "set,get"])?;
     std::thread::sleep(Duration::from_millis(dice.roll(300)));

@@ -139,12 +139,7 @@ fn main() -> Result<()> {
         add(&mut trials, program, twice::cases(program)?, native_only);
     }
     for script in SCRIPTS {
-        add(
-            &mut trials,
-            script.trim_end_matches(".py"),
-            twice::python_cases(script)?,
-            native_only,
-        );
+        add(&mut trials, script.trim_end_matches(".py"), twice::python_cases(script)?, native_only);
     }
     libtest_mimic::run(&arguments, trials).exit()
 }
@@ -154,13 +149,9 @@ fn add(trials: &mut Vec<Trial>, program: &str, cases: Vec<Case>, native_only: bo
         let name = format!("{program}::{}", case.name);
         if let Some((_, flip)) = FLIPPING.iter().find(|(flipping, _)| !native_only && *flipping == name) {
             let case = case.clone();
-            trials.push(Trial::test(format!("{name}::flipping"), move || {
-                case.check_flipping(flip).map_err(|e| Failed::from(format!("{e:#}")))
-            }));
+            trials.push(Trial::test(format!("{name}::flipping"), move || case.check_flipping(flip).map_err(|e| Failed::from(format!("{e:#}")))));
         }
-        trials.push(Trial::test(name, move || {
-            attempts(&case, native_only).map_err(|e| Failed::from(format!("{e:#}")))
-        }));
+        trials.push(Trial::test(name, move || attempts(&case, native_only).map_err(|e| Failed::from(format!("{e:#}")))));
     }
 }
 
@@ -211,11 +202,6 @@ fn check(case: &Case, native_only: bool) -> Result<()> {
     let (first, second) = (case.run(Ends::Neither)?, case.run(Ends::Neither)?);
     println!("{}: {:?}", case.name, start.elapsed() / 2);
     case.ensure_sound(&first)?;
-    anyhow::ensure!(
-        first.transcript == second.transcript,
-        "two native runs differ:\n{}\n---\n{}",
-        first.transcript,
-        second.transcript
-    );
+    anyhow::ensure!(first.transcript == second.transcript, "two native runs differ:\n{}\n---\n{}", first.transcript, second.transcript);
     Ok(())
 }

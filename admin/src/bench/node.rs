@@ -34,12 +34,7 @@ const HANDSHAKE: Duration = Duration::from_secs(8);
 pub fn run(node: &Node) -> anyhow::Result<()> {
     match node {
         Node::Server { at } => serve(*at),
-        Node::Client {
-            to,
-            kind,
-            size,
-            seconds,
-        } => {
+        Node::Client { to, kind, size, seconds } => {
             let measured = measure(*to, kind, *size, *seconds)?;
             out::print(&(serde_json::to_string(&measured)? + "\n"))
         }
@@ -110,8 +105,7 @@ fn measure(to: SocketAddr, kind: &str, size: u32, seconds: f64) -> anyhow::Resul
         _ => bail!("no measurement `{kind}`; there are ping and stream"),
     };
     let time = Duration::try_from_secs_f64(seconds).context("seconds must be a time")?;
-    let mut stream = TcpStream::connect(to)
-        .map_err(|e| anyhow!("no connection to {to}: {e}; start smcrctl bench --listen there"))?;
+    let mut stream = TcpStream::connect(to).map_err(|e| anyhow!("no connection to {to}: {e}; start smcrctl bench --listen there"))?;
     stream.set_nodelay(true)?;
     let mut hello = HELLO.to_vec();
     hello.extend(code.to_le_bytes());
@@ -158,9 +152,7 @@ fn ping(stream: &mut TcpStream, size: u32, time: Duration) -> io::Result<Measure
     times.sort_unstable();
     let at = |part: f64| {
         let index = (times.len() as f64 * part) as usize;
-        times
-            .get(index.min(times.len().saturating_sub(1)))
-            .map(|ns| *ns as f64 / 1000.0)
+        times.get(index.min(times.len().saturating_sub(1))).map(|ns| *ns as f64 / 1000.0)
     };
     Ok(Measured {
         kind: "ping".into(),
@@ -188,9 +180,7 @@ fn send_stream(stream: &mut TcpStream, size: u32, time: Duration) -> io::Result<
     // Until the last byte was taken at the other end.
     let elapsed = start.elapsed().as_secs_f64();
     if u64::from_le_bytes(count) != sent {
-        return Err(io::Error::other(
-            "the peer counted other bytes than were sent",
-        ));
+        return Err(io::Error::other("the peer counted other bytes than were sent"));
     }
     Ok(Measured {
         kind: "stream".into(),
@@ -219,12 +209,7 @@ fn probe(to: SocketAddr) -> anyhow::Result<()> {
 /// What the library in this process shows of a connection of ours.
 fn own_connection(stream: &TcpStream) -> Option<Connection> {
     use std::os::fd::AsRawFd;
-    let who = Who {
-        pid: Some(std::process::id()),
-        ..Who::default()
-    };
+    let who = Who { pid: Some(std::process::id()), ..Who::default() };
     let found = Host::scan(&who).ok()?.connections(&who);
-    found
-        .into_iter()
-        .find(|c| c.socket.fd == stream.as_raw_fd())
+    found.into_iter().find(|c| c.socket.fd == stream.as_raw_fd())
 }

@@ -4,10 +4,7 @@
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, bail};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
-    setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -19,13 +16,8 @@ const LENGTH: usize = HEADER + 56;
 const LISTENING: u32 = 1 << 10;
 
 pub fn answers() -> anyhow::Result<()> {
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkSockDiag,
-    )
-    .context("cannot open a netlink socket")?;
+    let socket = socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)
+        .context("cannot open a netlink socket")?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(2))?;
     let kernel = NetlinkAddr::new(0, 0);
     sendto(socket.as_raw_fd(), &request(), &kernel, MsgFlags::empty()).context("cannot ask")?;
@@ -45,10 +37,7 @@ fn request() -> [u8; LENGTH] {
     put(0, &(LENGTH as u32).to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(6, &REQUEST_AND_DUMP.to_ne_bytes());
-    put(
-        HEADER,
-        &[nix::libc::AF_INET as u8, nix::libc::IPPROTO_TCP as u8],
-    );
+    put(HEADER, &[nix::libc::AF_INET as u8, nix::libc::IPPROTO_TCP as u8]);
     put(HEADER + 4, &LISTENING.to_ne_bytes());
     bytes
 }

@@ -53,10 +53,7 @@ impl Limits {
 
     /// Takes what a group and those above it say. In a container the group may be shown as the root.
     fn take(&mut self, root: &Path, group: &str, read: fn(&Path) -> Limits) {
-        let mut dirs: Vec<PathBuf> = Path::new(group)
-            .ancestors()
-            .map(|above| root.join(above.strip_prefix("/").unwrap_or(above)))
-            .collect();
+        let mut dirs: Vec<PathBuf> = Path::new(group).ancestors().map(|above| root.join(above.strip_prefix("/").unwrap_or(above))).collect();
         dirs.push(root.to_path_buf());
         for dir in dirs {
             let found = read(&dir);
@@ -77,10 +74,7 @@ fn version_2(dir: &Path) -> Limits {
         let (quota, period) = text.split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     };
-    Limits {
-        memory: text(dir, "memory.max").and_then(|t| t.parse().ok()),
-        processors: text(dir, "cpu.max").and_then(quota),
-    }
+    Limits { memory: text(dir, "memory.max").and_then(|t| t.parse().ok()), processors: text(dir, "cpu.max").and_then(quota) }
 }
 
 fn version_1(dir: &Path) -> Limits {

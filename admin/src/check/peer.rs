@@ -27,20 +27,12 @@ pub fn check(places: &Places, peer: &str) -> anyhow::Result<Vec<Finding>> {
         }
     };
     let names: Vec<_> = found.iter().map(|a| a.ip().to_string()).collect();
-    findings.push(Finding::new(
-        Grade::Good,
-        "name",
-        format!("{host} is {}", names.join(", ")),
-    ));
+    findings.push(Finding::new(Grade::Good, "name", format!("{host} is {}", names.join(", "))));
     if port.is_none() {
         for address in &found {
             findings.push(place(places, address.ip()));
         }
-        findings.push(Finding::new(
-            Grade::Info,
-            "connection",
-            format!("not tried; write {host}:PORT to try one"),
-        ));
+        findings.push(Finding::new(Grade::Info, "connection", format!("not tried; write {host}:PORT to try one")));
         return Ok(findings);
     }
     let mut error = None;
@@ -54,18 +46,11 @@ pub fn check(places: &Places, peer: &str) -> anyhow::Result<Vec<Finding>> {
         }
     }
     let text = error.unwrap_or_else(|| "no address to try".into());
-    findings.push(
-        Finding::new(Grade::Bad, "connection", text).mend("start the service, or open the port"),
-    );
+    findings.push(Finding::new(Grade::Bad, "connection", text).mend("start the service, or open the port"));
     Ok(findings)
 }
 
-fn connected(
-    places: &Places,
-    stream: &TcpStream,
-    peer: SocketAddr,
-    findings: &mut Vec<Finding>,
-) -> anyhow::Result<()> {
+fn connected(places: &Places, stream: &TcpStream, peer: SocketAddr, findings: &mut Vec<Finding>) -> anyhow::Result<()> {
     let local = stream.local_addr()?;
     let text = format!("{local} to {peer} works");
     findings.push(Finding::new(Grade::Good, "connection", text));
@@ -113,28 +98,18 @@ fn is_own(ip: IpAddr) -> bool {
         let v6 = address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
         v4.or(v6)
     };
-    ip.is_loopback()
-        || nix::ifaddrs::getifaddrs().is_ok_and(|mut all| all.any(|e| is(e) == Some(ip)))
+    ip.is_loopback() || nix::ifaddrs::getifaddrs().is_ok_and(|mut all| all.any(|e| is(e) == Some(ip)))
 }
 
 fn place(places: &Places, ip: IpAddr) -> Finding {
     if is_own(ip) {
-        return Finding::new(
-            Grade::Good,
-            "way",
-            format!("{ip} is this host: shared memory"),
-        );
+        return Finding::new(Grade::Good, "way", format!("{ip} is this host: shared memory"));
     }
-    match device::of_machine(places)
-        .iter()
-        .any(|p| p.state == "ACTIVE")
-    {
+    match device::of_machine(places).iter().any(|p| p.state == "ACTIVE") {
         true => Finding::new(
             Grade::Info,
             "way",
-            format!(
-                "{ip} is another host; this machine has an RDMA device, whether the peer has one shows only once both speak SMC-R"
-            ),
+            format!("{ip} is another host; this machine has an RDMA device, whether the peer has one shows only once both speak SMC-R"),
         ),
         false => {
             let text = format!("{ip} is another host, and this machine has no active RDMA device");
@@ -145,14 +120,7 @@ fn place(places: &Places, ip: IpAddr) -> Finding {
 
 fn settings(places: &Places, local: SocketAddr, peer: SocketAddr) -> Finding {
     let policy = Effective::read(places).policy;
-    let flow = Flow {
-        program: b"",
-        role: Role::Client,
-        uid: nix::unistd::geteuid().as_raw(),
-        local: local.ip(),
-        peer: peer.ip(),
-        port: peer.port(),
-    };
+    let flow = Flow { program: b"", role: Role::Client, uid: nix::unistd::geteuid().as_raw(), local: local.ip(), peer: peer.ip(), port: peer.port() };
     // The mode leaves out what there is towards this peer: the sentences are those of the reasons.
     let of_mode = match (policy.mode, is_own(peer.ip())) {
         (Mode::Rdma, true) => Err(Reason::Mode),
@@ -160,11 +128,7 @@ fn settings(places: &Places, local: SocketAddr, peer: SocketAddr) -> Finding {
         _ => Ok(()),
     };
     match control::decide(&policy, &flow).and(of_mode) {
-        Ok(()) => Finding::new(
-            Grade::Good,
-            "settings",
-            "allow it (rules for programs apart)",
-        ),
+        Ok(()) => Finding::new(Grade::Good, "settings", "allow it (rules for programs apart)"),
         Err(reason) => Finding::new(Grade::Bad, "settings", reason.text()).mend(reason.mend()),
     }
 }
@@ -173,16 +137,10 @@ fn settings(places: &Places, local: SocketAddr, peer: SocketAddr) -> Finding {
 fn peer_library(peer: SocketAddr) -> Finding {
     let listens = |l: &procfs::TcpLine| {
         let ip = l.local.ip();
-        l.listening
-            && l.local.port() == peer.port()
-            && (ip.is_unspecified() || ip.to_canonical() == peer.ip().to_canonical())
+        l.listening && l.local.port() == peer.port() && (ip.is_unspecified() || ip.to_canonical() == peer.ip().to_canonical())
     };
     let lines = procfs::tcp("self");
-    let inodes: Vec<u64> = lines
-        .iter()
-        .filter(|l| listens(l))
-        .map(|l| l.inode)
-        .collect();
+    let inodes: Vec<u64> = lines.iter().filter(|l| listens(l)).map(|l| l.inode).collect();
     for pid in procfs::pids().unwrap_or_default() {
         let Ok(fds) = procfs::descriptors(pid) else {
             continue;
@@ -192,27 +150,15 @@ fn peer_library(peer: SocketAddr) -> Finding {
         }
         let name = out::clean(&procfs::name(pid).unwrap_or_default());
         return match procfs::has_library(pid) {
-            Some(true) => Finding::new(
-                Grade::Good,
-                "peer",
-                format!("{name} ({pid}) has the library"),
-            ),
+            Some(true) => Finding::new(Grade::Good, "peer", format!("{name} ({pid}) has the library")),
             Some(false) => {
                 let text = format!("{name} ({pid}) does not have the library");
                 Finding::new(Grade::Bad, "peer", text).mend(Reason::PeerPlain.mend())
             }
-            None => Finding::new(
-                Grade::Info,
-                "peer",
-                format!("{name} ({pid}) cannot be looked into"),
-            ),
+            None => Finding::new(Grade::Info, "peer", format!("{name} ({pid}) cannot be looked into")),
         };
     }
-    Finding::new(
-        Grade::Info,
-        "peer",
-        "the listening process is not to be seen from here",
-    )
+    Finding::new(Grade::Info, "peer", "the listening process is not to be seen from here")
 }
 
 /// What the library says of a connection that carries nothing.

@@ -33,8 +33,9 @@ fn devices(ports: &[Port]) -> Finding {
     let gids: usize = ports.iter().map(|p| p.gids.len()).sum();
     match ports.len() {
         0 => Finding::new(Grade::Info, "rdma", "no RDMA devices: connections to other hosts stay on TCP"),
-        n if active == 0 => Finding::new(Grade::Bad, "rdma", format!("{n} ports, none active"))
-            .mend("ip link set the network device up; see smcrctl device"),
+        n if active == 0 => {
+            Finding::new(Grade::Bad, "rdma", format!("{n} ports, none active")).mend("ip link set the network device up; see smcrctl device")
+        }
         n => Finding::new(Grade::Good, "rdma", format!("{n} ports, {active} active, {gids} GIDs; see smcrctl device")),
     }
 }
@@ -51,8 +52,7 @@ fn addresses(ports: &[Port]) -> Finding {
 fn verbs() -> Finding {
     match bench::loads(VERBS.as_ref()) {
         Ok(true) => Finding::new(Grade::Good, "verbs", format!("{VERBS} loads")),
-        _ => Finding::new(Grade::Bad, "verbs", format!("{VERBS} does not load"))
-            .mend("install libibverbs1 and ibverbs-providers"),
+        _ => Finding::new(Grade::Bad, "verbs", format!("{VERBS} does not load")).mend("install libibverbs1 and ibverbs-providers"),
     }
 }
 
@@ -60,14 +60,12 @@ fn verbs() -> Finding {
 fn device_files(places: &Places, ports: &[Port]) -> Finding {
     let mut files: Vec<PathBuf> = ports.iter().filter_map(|p| device::uverbs(places, &p.device)).collect();
     files.dedup();
-    let closed: Vec<_> = files
-        .iter()
-        .filter(|f| access(f.as_path(), AccessFlags::R_OK | AccessFlags::W_OK).is_err())
-        .map(|f| f.display().to_string())
-        .collect();
+    let closed: Vec<_> =
+        files.iter().filter(|f| access(f.as_path(), AccessFlags::R_OK | AccessFlags::W_OK).is_err()).map(|f| f.display().to_string()).collect();
     match (files.is_empty(), closed.is_empty()) {
-        (true, _) => Finding::new(Grade::Bad, "uverbs", "the kernel shows no uverbs device")
-            .mend("modprobe ib_uverbs; in a container give it /dev/infiniband"),
+        (true, _) => {
+            Finding::new(Grade::Bad, "uverbs", "the kernel shows no uverbs device").mend("modprobe ib_uverbs; in a container give it /dev/infiniband")
+        }
         (_, true) => Finding::new(Grade::Good, "uverbs", "this user may open the devices"),
         _ => Finding::new(Grade::Bad, "uverbs", format!("this user may not open {}", closed.join(", ")))
             .mend("let the user read and write it (group rdma, or a udev rule)"),
@@ -78,10 +76,8 @@ fn memlock() -> Finding {
     let finding = |grade, text: String| Finding::new(grade, "memlock", text);
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((RLIM_INFINITY, _)) => finding(Grade::Good, "any amount of memory may be locked".into()),
-        Ok((soft, _)) if soft < LITTLE_MEMLOCK => {
-            finding(Grade::Info, format!("{} may be locked, which is little for RDMA", out::bytes(soft)))
-                .mend("ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit (for RDMA only)")
-        }
+        Ok((soft, _)) if soft < LITTLE_MEMLOCK => finding(Grade::Info, format!("{} may be locked, which is little for RDMA", out::bytes(soft)))
+            .mend("ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit (for RDMA only)"),
         Ok((soft, _)) => finding(Grade::Good, format!("{} may be locked", out::bytes(soft))),
         Err(error) => finding(Grade::Info, format!("limit unknown: {error}")),
     }

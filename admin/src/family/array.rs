@@ -24,23 +24,14 @@ pub struct Array {
 }
 
 impl Array {
-    pub fn each(
-        &self,
-        file: &File,
-        len: u64,
-        mut visit: impl FnMut(u32, Bytes<'_>),
-    ) -> Result<(), FamilyError> {
+    pub fn each(&self, file: &File, len: u64, mut visit: impl FnMut(u32, Bytes<'_>)) -> Result<(), FamilyError> {
         if self.count == 0 {
             return Ok(());
         }
         let wrong = FamilyError::Layout(self.name);
         // 2^32 records of 2^32 bytes from 2^32 on: no overflow in 64 bits but by the last few.
-        let end = self
-            .size
-            .checked_mul(self.count)
-            .and_then(|n| n.checked_add(self.first));
-        if self.size < self.least as u64 || self.count > self.most || end.is_none_or(|e| e > len)
-        {
+        let end = self.size.checked_mul(self.count).and_then(|n| n.checked_add(self.first));
+        if self.size < self.least as u64 || self.count > self.most || end.is_none_or(|e| e > len) {
             return Err(wrong);
         }
         let size = self.size as usize;
@@ -56,10 +47,7 @@ impl Array {
             let got = read_some(file, &mut buffer[..bytes], self.first + index * self.size)?;
             for (i, record) in buffer[..got].chunks(size).enumerate() {
                 if record.len() >= self.least {
-                    visit(
-                        (index + i as u64) as u32,
-                        Bytes(&record[..want.min(record.len())]),
-                    );
+                    visit((index + i as u64) as u32, Bytes(&record[..want.min(record.len())]));
                 }
             }
             index += n;

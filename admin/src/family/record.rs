@@ -139,8 +139,7 @@ impl Socket {
             peer_uid: b.u32(socket::PEER_UID),
             bells_tx: b.u32(socket::BELLS_TX),
             bells_rx: b.u32(socket::BELLS_RX),
-            sizes: [socket::TX_SIZES, socket::RX_SIZES]
-                .map(|at| std::array::from_fn(|i| b.u64(at + 8 * i))),
+            sizes: [socket::TX_SIZES, socket::RX_SIZES].map(|at| std::array::from_fn(|i| b.u64(at + 8 * i))),
             addresses: addresses(b),
         })
     }
@@ -175,16 +174,12 @@ impl Socket {
 
     /// Bytes sent that the peer has not yet taken, as far as the peer's cursor is known.
     pub fn in_flight(&self) -> u64 {
-        self.mem_tx
-            .saturating_sub(self.mem_tx_seen)
-            .min(self.tx_ring.into())
+        self.mem_tx.saturating_sub(self.mem_tx_seen).min(self.tx_ring.into())
     }
 
     /// Bytes that the program has not yet read.
     pub fn unread(&self) -> u64 {
-        self.mem_rx_seen
-            .saturating_sub(self.mem_rx)
-            .min(self.rx_ring.into())
+        self.mem_rx_seen.saturating_sub(self.mem_rx).min(self.rx_ring.into())
     }
 }
 

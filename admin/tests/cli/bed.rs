@@ -60,12 +60,7 @@ impl Bed {
 
     /// The line of a call that fails with this status; there must be one line, and no output.
     pub fn fails(&self, args: &[&str], status: i32) -> String {
-        let output = self
-            .smcrctl(args)
-            .assert()
-            .code(status)
-            .get_output()
-            .clone();
+        let output = self.smcrctl(args).assert().code(status).get_output().clone();
         // Other tests show pages of other versions meanwhile, of which a note is made.
         let all = String::from_utf8(output.stderr).unwrap();
         let line: String = all.lines().filter(|line| !line.starts_with("note: ")).collect::<Vec<_>>().join("\n");
@@ -78,9 +73,7 @@ impl Bed {
 
 /// The words of each line.
 pub fn words(text: &str) -> Vec<Vec<&str>> {
-    text.lines()
-        .map(|l| l.split_whitespace().collect())
-        .collect()
+    text.lines().map(|l| l.split_whitespace().collect()).collect()
 }
 
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) {

@@ -19,10 +19,7 @@ fn a_drain_is_asked_for_and_awaited() {
     fake.connection(State::Accelerated, 0, [1, 1]);
     let target = format!("pid:{}", fake.pid());
     let line = bed.fails(&["drain", "--user", "--timeout", "0", &target], 1);
-    assert!(
-        line.contains("1 of 1 connections are still in memory"),
-        "{line}"
-    );
+    assert!(line.contains("1 of 1 connections are still in memory"), "{line}");
     let seen = drains(&bed).newest;
     assert_eq!(seen, 1);
     std::thread::scope(|scope| {
@@ -37,10 +34,7 @@ fn a_drain_is_asked_for_and_awaited() {
         fake.connection(State::Tcp, 27, [0, 0]);
         assert_eq!(call.join().unwrap(), "moved 1 connections to TCP\n");
     });
-    assert!(
-        bed.ok(&["drain", "--user", &target])
-            .contains("nothing to move")
-    );
+    assert!(bed.ok(&["drain", "--user", &target]).contains("nothing to move"));
     bed.fails(&["drain", "--user", "x"], 2);
 }
 
@@ -126,10 +120,9 @@ fn what_cannot_be_looked_into_is_asked_and_said() {
         command.env("HOME", dir("home")).env("XDG_RUNTIME_DIR", dir("run")).env_remove("XDG_CONFIG_HOME");
         command.args(args).output().unwrap()
     };
-    for (target, asked) in [
-        (format!("port:{port}"), Target::Port(port)),
-        (format!("pid:{pid}"), Target::Process { pid, start: crate::page::start_of(pid) }),
-    ] {
+    for (target, asked) in
+        [(format!("port:{port}"), Target::Port(port)), (format!("pid:{pid}"), Target::Process { pid, start: crate::page::start_of(pid) })]
+    {
         let before = if bed.page().exists() { drains(&bed).newest } else { 0 };
         let output = run(&["drain", "--user", &target]);
         let told = String::from_utf8_lossy(&output.stderr);

@@ -6,11 +6,7 @@ const SECTION: usize = 64;
 
 /// A program with this loader (none = static) and, if asked, the section that Go leaves.
 pub fn program(loader: Option<&str>, go: bool) -> Vec<u8> {
-    let machine: u16 = if cfg!(target_arch = "x86_64") {
-        62
-    } else {
-        183
-    };
+    let machine: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     let names = b"\0.go.buildinfo\0.shstrtab\0";
     let loader = loader.map(|l| format!("{l}\0")).unwrap_or_default();
     let loader_at = HEADER + SEGMENT;

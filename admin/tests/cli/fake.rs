@@ -87,14 +87,7 @@ impl Fake {
     }
 
     /// Any record.
-    pub fn record(
-        &self,
-        index: usize,
-        state: State,
-        reason: u32,
-        media: [u8; 2],
-        ends: Option<(SocketAddr, SocketAddr)>,
-    ) {
+    pub fn record(&self, index: usize, state: State, reason: u32, media: [u8; 2], ends: Option<(SocketAddr, SocketAddr)>) {
         let at = self.page.socket(index, FD, state, reason, media, ends);
         self.page.word(at + socket::TX_RING, 65536);
         self.page.word(at + socket::RX_RING, 65536);

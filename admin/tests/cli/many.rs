@@ -57,11 +57,7 @@ fn one(port: u16, ends: &mut Vec<TcpStream>, listener: &TcpListener) -> Child {
     page.word(header::SOCK_HIGH, CONNECTIONS as u32);
     page.word(header::PROC_HIGH, 1);
     let mut command = Command::new("sleep");
-    command
-        .arg("600")
-        .stdin(OwnedFd::from(page.file.try_clone().unwrap()))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.arg("600").stdin(OwnedFd::from(page.file.try_clone().unwrap())).stdout(Stdio::null()).stderr(Stdio::null());
     let fds: Vec<i32> = streams.iter().map(|s| s.as_raw_fd()).collect();
     // SAFETY: between fork and exec: dup2 only, on numbers that were read before.
     unsafe {
@@ -95,14 +91,8 @@ fn crowd() -> Crowd {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut ends = Vec::new();
-    let children = (0..PROCESSES)
-        .map(|_| one(port, &mut ends, &listener))
-        .collect();
-    Crowd {
-        children,
-        _ends: ends,
-        _listener: listener,
-    }
+    let children = (0..PROCESSES).map(|_| one(port, &mut ends, &listener)).collect();
+    Crowd { children, _ends: ends, _listener: listener }
 }
 
 /// Needs some 11,000 descriptors; says so and ends where they cannot be had.
@@ -110,10 +100,7 @@ fn crowd() -> Crowd {
 fn ten_thousand_connections() {
     use nix::sys::resource::{Resource, getrlimit};
     let most = getrlimit(Resource::RLIMIT_NOFILE).unwrap().1;
-    assert!(
-        most > 12_000,
-        "this test needs 12,000 descriptors; ulimit -n allows {most}"
-    );
+    assert!(most > 12_000, "this test needs 12,000 descriptors; ulimit -n allows {most}");
     let (bed, crowd) = (Bed::new(), crowd());
     let ours = |pid: &Value| {
         let pid = pid.as_u64().unwrap_or_default();
@@ -133,10 +120,7 @@ fn ten_thousand_connections() {
     assert_eq!(fast.count(), PROCESSES * CONNECTIONS / 2);
     let stats = json(&["stats", "-a", "--json"]);
     let processes = stats["processes"].as_array().unwrap();
-    assert_eq!(
-        processes.iter().filter(|p| ours(&p["pid"])).count(),
-        PROCESSES
-    );
+    assert_eq!(processes.iter().filter(|p| ours(&p["pid"])).count(), PROCESSES);
     let start = Instant::now();
     bed.ok(&["top", "-c", "1"]);
     println!("top: {} ms", start.elapsed().as_millis());

@@ -135,10 +135,6 @@ fn root_leaves_a_users_control_page_alone() {
     for of_user in [bed.path("run/smcr"), bed.page()] {
         chown(of_user, Some(NOBODY), None).unwrap();
     }
-    bed.smcrctl(&["get", "-n", "spin_us"])
-        .assert()
-        .success()
-        .stdout("50\n")
-        .stderr(contains("unset XDG_RUNTIME_DIR").and(contains("remove").not()));
+    bed.smcrctl(&["get", "-n", "spin_us"]).assert().success().stdout("50\n").stderr(contains("unset XDG_RUNTIME_DIR").and(contains("remove").not()));
     bed.ok(&["disable"]);
 }

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use smcr_proto::reason::Reason;
 use smcr_proto::page::{State, header, process, socket};
+use smcr_proto::reason::Reason;
 
 use crate::bed::{Bed, words};
 use crate::fake::{FD, Fake};
@@ -24,10 +24,7 @@ fn a_connection_as_ss_would_show_it() {
     let lines = words(&text);
     assert_eq!(lines.len(), 2, "{text}");
     let (local, peer) = (fake.local.to_string(), fake.peer.to_string());
-    assert_eq!(
-        lines[1],
-        ["ACCELERATED", "shm", "-", &local, &peer, &pid, "sleep", "1"]
-    );
+    assert_eq!(lines[1], ["ACCELERATED", "shm", "-", &local, &peer, &pid, "sleep", "1"]);
     let all = json(&bed, &["sock", "-p", &pid, "--json"]);
     let c = &all[0];
     assert_eq!(c["tx"]["in_flight"], 100);
@@ -53,21 +50,12 @@ fn records_of_what_is_gone_are_not_shown() {
     let pid = fake.pid().to_string();
     // The descriptor is another socket than the record tells of.
     let elsewhere = "127.0.0.1:1".parse().unwrap();
-    fake.record(
-        0,
-        State::Accelerated,
-        0,
-        [1, 1],
-        Some((elsewhere, fake.peer)),
-    );
+    fake.record(0, State::Accelerated, 0, [1, 1], Some((elsewhere, fake.peer)));
     assert_eq!(bed.ok(&["sock", "-p", &pid]).lines().count(), 1);
     // The process of the record is gone, but this one has the connection.
     fake.connection(State::Accelerated, 0, [1, 1]);
     fake.write_process(0, 0x7fff_fff0);
-    assert_eq!(
-        json(&bed, &["sock", "-p", &pid, "--json"])[0]["pid"],
-        fake.pid()
-    );
+    assert_eq!(json(&bed, &["sock", "-p", &pid, "--json"])[0]["pid"], fake.pid());
 }
 
 /// Two processes with one page: what one of them has is not shown of the other.
@@ -161,11 +149,9 @@ fn filters() {
     ] {
         assert_eq!(count(no), 0, "{no:?}");
     }
-    for (args, told) in [
-        (["sock", "--state", "x"], "no state `x`"),
-        (["sock", "--reason", "x"], "no reason `x`"),
-        (["sock", "--mode", "x"], "invalid value 'x'"),
-    ] {
+    for (args, told) in
+        [(["sock", "--state", "x"], "no state `x`"), (["sock", "--reason", "x"], "no reason `x`"), (["sock", "--mode", "x"], "invalid value 'x'")]
+    {
         assert!(bed.fails(&args, 2).contains(told));
     }
 }
@@ -184,11 +170,7 @@ fn hostile_and_newer_pages() {
     // One that cannot be understood is left out, and that is said.
     fake.put(header::SOCK_SIZE, &u32::MAX.to_le_bytes());
     let told = format!("note: process {pid} is left out: the family page has an impossible socket array");
-    bed.smcrctl(&["sock", "-p", &pid])
-        .assert()
-        .success()
-        .stdout(predicates::str::contains("\n").count(1))
-        .stderr(predicates::str::contains(told));
+    bed.smcrctl(&["sock", "-p", &pid]).assert().success().stdout(predicates::str::contains("\n").count(1)).stderr(predicates::str::contains(told));
 }
 
 /// Both directions are back on TCP, and the record's state has not followed yet.
@@ -250,23 +232,14 @@ fn reasons_are_explained() {
     let pid = fake.pid().to_string();
     for what in [pid.clone(), format!("{pid}/{FD}"), format!("pid:{pid}")] {
         let text = bed.ok(&["explain", &what]);
-        assert!(
-            text.contains("max-memory (13): max_memory is used up"),
-            "{text}"
-        );
-        assert!(
-            text.contains("what to change: smcrctl set max_memory="),
-            "{text}"
-        );
+        assert!(text.contains("max-memory (13): max_memory is used up"), "{text}");
+        assert!(text.contains("what to change: smcrctl set max_memory="), "{text}");
         assert!(text.contains("max_memory = 4096 (default)"), "{text}");
     }
     for what in ["13", "code:13", "max-memory"] {
         assert!(bed.ok(&["explain", what]).starts_with("max-memory (13): "));
     }
-    assert!(
-        bed.ok(&["explain", "03010000"])
-            .starts_with("SMC 03010000: the peer did not offer")
-    );
+    assert!(bed.ok(&["explain", "03010000"]).starts_with("SMC 03010000: the peer did not offer"));
     let all = bed.ok(&["explain"]);
     assert_eq!(all.lines().count(), Reason::ALL.len());
     for reason in Reason::ALL.iter().skip(1) {
@@ -277,21 +250,13 @@ fn reasons_are_explained() {
             assert!(text.contains(&format!("what to change: {}\n", reason.mend())), "{text}");
         }
     }
-    let mut plain = std::process::Command::new("sleep")
-        .arg("600")
-        .spawn()
-        .unwrap();
+    let mut plain = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let text = bed.ok(&["explain", &format!("pid:{}", plain.id())]);
     plain.kill().unwrap();
     plain.wait().unwrap();
     assert!(text.contains("does not have the library"), "{text}");
     assert!(text.contains("start it with smcrctl run"), "{text}");
-    for (what, status) in [
-        ("nonsense", 2),
-        ("1/x", 2),
-        ("pid:4194304", 1),
-        (&format!("{pid}/99"), 1),
-    ] {
+    for (what, status) in [("nonsense", 2), ("1/x", 2), ("pid:4194304", 1), (&format!("{pid}/99"), 1)] {
         bed.fails(&["explain", what], status);
     }
 }
@@ -365,13 +330,6 @@ fn what_is_not_there_is_not_made_up() {
 #[test]
 fn a_closed_pipe_is_no_failure() {
     let bed = Bed::new();
-    let script = format!(
-        "set -o pipefail; '{}' stats -d | true",
-        assert_cmd::cargo::cargo_bin!("smcrctl").display()
-    );
-    assert_cmd::Command::new("bash")
-        .args(["-c", &script])
-        .env("HOME", bed.path("home"))
-        .assert()
-        .success();
+    let script = format!("set -o pipefail; '{}' stats -d | true", assert_cmd::cargo::cargo_bin!("smcrctl").display());
+    assert_cmd::Command::new("bash").args(["-c", &script]).env("HOME", bed.path("home")).assert().success();
 }

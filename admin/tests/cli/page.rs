@@ -79,28 +79,15 @@ impl Page {
     }
 
     /// A record of a connection, and its place, where more can be put.
-    pub fn socket(
-        &self,
-        index: usize,
-        fd: i32,
-        state: State,
-        reason: u32,
-        media: [u8; 2],
-        ends: Option<(SocketAddr, SocketAddr)>,
-    ) -> usize {
+    pub fn socket(&self, index: usize, fd: i32, state: State, reason: u32, media: [u8; 2], ends: Option<(SocketAddr, SocketAddr)>) -> usize {
         let at = self.socket_offset() + index * self.sizes.socket;
-        for (field, n) in
-            [(socket::STATE, state as u32), (socket::REASON, reason), (socket::FD, fd as u32), (socket::ROLE, 1)]
-        {
+        for (field, n) in [(socket::STATE, state as u32), (socket::REASON, reason), (socket::FD, fd as u32), (socket::ROLE, 1)] {
             self.word(at + field, n);
         }
         self.put(at + socket::TX_MEDIUM, &media);
         if let Some((local, peer)) = ends {
             self.put(at + socket::FAMILY, &2u16.to_le_bytes());
-            for (addr, ip, port) in [
-                (local, socket::LOCAL_ADDR, socket::LOCAL_PORT),
-                (peer, socket::PEER_ADDR, socket::PEER_PORT),
-            ] {
+            for (addr, ip, port) in [(local, socket::LOCAL_ADDR, socket::LOCAL_PORT), (peer, socket::PEER_ADDR, socket::PEER_PORT)] {
                 let IpAddr::V4(v4) = addr.ip() else { panic!("IPv4") };
                 self.put(at + ip, &v4.octets());
                 self.put(at + port, &addr.port().to_le_bytes());

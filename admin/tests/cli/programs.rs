@@ -32,21 +32,10 @@ fn run_puts_the_library_in_front() {
         .env("LD_PRELOAD", "libm.so.6")
         .assert()
         .success()
-        .stdout(
-            contains(format!("LD_PRELOAD={lib}:libm.so.6\n"))
-                .and(contains("SMCR_SPIN_US=0\n"))
-                .and(contains("SMCR_STRICT=1\n")),
-        );
+        .stdout(contains(format!("LD_PRELOAD={lib}:libm.so.6\n")).and(contains("SMCR_SPIN_US=0\n")).and(contains("SMCR_STRICT=1\n")));
     // What the user said is stronger than a profile.
-    bed.smcrctl(&["run", "--profile", "cpu", "env"])
-        .env("SMCR_LIB", &lib)
-        .env("SMCR_SPIN_US", "9")
-        .assert()
-        .stdout(contains("SMCR_SPIN_US=9\n"));
-    bed.smcrctl(&["run", "--", "sh", "-c", "exit 7"])
-        .env("SMCR_LIB", &lib)
-        .assert()
-        .code(7);
+    bed.smcrctl(&["run", "--profile", "cpu", "env"]).env("SMCR_LIB", &lib).env("SMCR_SPIN_US", "9").assert().stdout(contains("SMCR_SPIN_US=9\n"));
+    bed.smcrctl(&["run", "--", "sh", "-c", "exit 7"]).env("SMCR_LIB", &lib).assert().code(7);
 }
 
 /// Rust's runtime ignores SIGPIPE in smcrctl, and its Command gives the default; the program gets what was there before.
@@ -90,55 +79,32 @@ fn run_refuses_what_cannot_have_it() {
         ("static", &static_[..], "statically linked"),
         ("go", &go, "Go program"),
         ("musl", &musl, "musl program"),
-        (
-            "script",
-            format!("#!{}\n", bed.path("static").display()).as_bytes(),
-            "statically linked",
-        ),
+        ("script", format!("#!{}\n", bed.path("static").display()).as_bytes(), "statically linked"),
         ("text", b"hello", "not an ELF program or script"),
         ("cut", &static_[..50], "is damaged"),
     ] {
         let path = program(&bed, name, bytes);
         let mut command = bed.smcrctl(&["run", "--", &path]);
-        let output = command
-            .env("SMCR_LIB", harmless())
-            .assert()
-            .code(1)
-            .get_output()
-            .clone();
+        let output = command.env("SMCR_LIB", harmless()).assert().code(1).get_output().clone();
         let line = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            line.contains(word) && line.lines().count() == 1,
-            "{name}: {line}"
-        );
+        assert!(line.contains(word) && line.lines().count() == 1, "{name}: {line}");
     }
     let good = program(&bed, "good", &elf::program(of_glibc, false));
-    assert!(
-        bed.ok(&["check", "--program", &good])
-            .contains("can have the library")
-    );
+    assert!(bed.ok(&["check", "--program", &good]).contains("can have the library"));
     let musl = bed.path("musl");
     bed.smcrctl(&["check", "--program", musl.to_str().unwrap()])
         .assert()
         .code(1)
         .stdout(contains("musl").and(contains("what to change: use a build for glibc")));
-    assert!(
-        bed.fails(&["run", "--", "/nonexistent"], 1)
-            .contains("check the path")
-    );
-    assert!(
-        bed.fails(&["run", "--", "no-such-program"], 1)
-            .contains("in PATH")
-    );
+    assert!(bed.fails(&["run", "--", "/nonexistent"], 1).contains("check the path"));
+    assert!(bed.fails(&["run", "--", "no-such-program"], 1).contains("in PATH"));
     bed.fails(&["run", "--profile", "x", "--", "true"], 2);
     bed.fails(&["run"], 2);
     bed.smcrctl(&["run", "--", "true"])
         .env("SMCR_LIB", "/nonexistent.so")
         .assert()
         .code(1)
-        .stderr(contains(
-            "SMCR_LIB names /nonexistent.so, which is not a file",
-        ));
+        .stderr(contains("SMCR_LIB names /nonexistent.so, which is not a file"));
 }
 
 /// One bench listens, another measures against it, with progress apart from the result.
@@ -189,17 +155,11 @@ fn units_get_and_lose_a_drop_in() {
     enable("redis").assert().success();
     let path = bed.path("root/etc/systemd/system/redis.service.d/50-smcr.conf");
     let text = fs::read_to_string(&path).unwrap();
-    assert!(
-        text.contains(&format!("[Service]\nEnvironment=LD_PRELOAD={lib}\n")),
-        "{text}"
-    );
+    assert!(text.contains(&format!("[Service]\nEnvironment=LD_PRELOAD={lib}\n")), "{text}");
     assert!(text.contains("Environment=SMCR_SPIN_US=0\n"), "{text}");
     bed.ok(&["disable-unit", "--no-reload", "redis.service"]);
     assert!(!path.parent().unwrap().exists());
-    assert!(
-        bed.fails(&["disable-unit", "--no-reload", "redis"], 1)
-            .contains("is not enabled")
-    );
+    assert!(bed.fails(&["disable-unit", "--no-reload", "redis"], 1).contains("is not enabled"));
     enable("../evil").assert().code(2);
     enable("ssh.socket").assert().code(2);
 }
@@ -213,10 +173,7 @@ fn man_pages_and_completions_come_from_the_code() {
     assert!(page("smcrctl.1").contains("port\\-range"));
     assert!(page("smcrctl-sock.1").contains("Rings, cursors and bytes as well"));
     for shell in ["bash", "zsh", "fish"] {
-        assert!(
-            bed.ok(&["completions", shell]).contains("enable-unit"),
-            "{shell}"
-        );
+        assert!(bed.ok(&["completions", shell]).contains("enable-unit"), "{shell}");
     }
     bed.fails(&["completions", "nosuch"], 2);
 }

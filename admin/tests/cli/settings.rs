@@ -16,16 +16,10 @@ fn a_change_reaches_file_and_page() {
     let bed = Bed::new();
     bed.ok(&["disable", "--user"]);
     assert!(!page(&bed).layer.values().enabled);
-    assert_eq!(
-        fs::read_to_string(bed.config()).unwrap(),
-        "enabled = false\n"
-    );
+    assert_eq!(fs::read_to_string(bed.config()).unwrap(), "enabled = false\n");
     bed.ok(&["set", "--user", "spin_us=7", "port_range_list=1-20,23"]);
     assert_eq!(bed.ok(&["get", "-n", "spin_us"]), "7\n");
-    assert_eq!(
-        bed.ok(&["get", "port_range_list"]),
-        "port_range_list = 1-20,23\n"
-    );
+    assert_eq!(bed.ok(&["get", "port_range_list"]), "port_range_list = 1-20,23\n");
     bed.ok(&["set", "--user", "spin_us", "8"]);
     assert_eq!(bed.ok(&["get", "-n", "spin_us"]), "8\n");
     bed.ok(&["set", "--user", "rules", "use=tcp port=9"]);
@@ -33,10 +27,7 @@ fn a_change_reaches_file_and_page() {
     bed.ok(&["unset", "--user", "rules"]);
     bed.ok(&["unset", "--user", "spin_us"]);
     assert!(!page(&bed).layer.sets(Attribute::SpinUs));
-    assert_eq!(
-        fs::read_to_string(bed.config()).unwrap(),
-        "enabled = false\nport_range_list = \"1-20,23\"\n"
-    );
+    assert_eq!(fs::read_to_string(bed.config()).unwrap(), "enabled = false\nport_range_list = \"1-20,23\"\n");
 }
 
 #[test]
@@ -73,52 +64,19 @@ fn mistakes_are_one_line_and_change_nothing() {
     let file = fs::read(bed.config()).unwrap();
     let image = fs::read(bed.page()).unwrap();
     for (args, told) in [
-        (
-            &["set", "--user", "spin_us=1", "nonsense=1"][..],
-            "no attribute `nonsense`; there are enabled,",
-        ),
-        (
-            &["set", "--user", "port_range_list=9-2"],
-            "`9-2`: the range runs backwards; write 2-9",
-        ),
-        (
-            &["set", "--user", "port_range_list=70000"],
-            "`70000`: ports go from 1 to 65535",
-        ),
-        (
-            &["set", "--user", "port_range_list=1-5,3"],
-            "`3`: overlaps 1-5",
-        ),
-        (
-            &["set", "--user", "enabled"],
-            "`enabled`: write ATTRIBUTE=VALUE",
-        ),
-        (
-            &["set", "--user", "profile=fast"],
-            "no profile `fast`; there are safe,",
-        ),
-        (
-            &["set", "--user", "ip_addr_list=nosuchif0"],
-            "`nosuchif0` is neither an address",
-        ),
+        (&["set", "--user", "spin_us=1", "nonsense=1"][..], "no attribute `nonsense`; there are enabled,"),
+        (&["set", "--user", "port_range_list=9-2"], "`9-2`: the range runs backwards; write 2-9"),
+        (&["set", "--user", "port_range_list=70000"], "`70000`: ports go from 1 to 65535"),
+        (&["set", "--user", "port_range_list=1-5,3"], "`3`: overlaps 1-5"),
+        (&["set", "--user", "enabled"], "`enabled`: write ATTRIBUTE=VALUE"),
+        (&["set", "--user", "profile=fast"], "no profile `fast`; there are safe,"),
+        (&["set", "--user", "ip_addr_list=nosuchif0"], "`nosuchif0` is neither an address"),
         (&["set", "--user", "user_eids=a b"], "a user EID has"),
-        (
-            &["port-range", "add", "--user", "20-30"],
-            "1-20 is in the list already",
-        ),
+        (&["port-range", "add", "--user", "20-30"], "1-20 is in the list already"),
         (&["port-range", "add", "--user", ""], "write ports"),
-        (
-            &["port-range", "del", "--user", "99"],
-            "`99` is not in the list",
-        ),
-        (
-            &["port-range", "del", "--user", "1-20,23"],
-            "would be empty",
-        ),
-        (
-            &["rule", "add", "--user", "port=80"],
-            "a rule needs use=smcr or use=tcp",
-        ),
+        (&["port-range", "del", "--user", "99"], "`99` is not in the list"),
+        (&["port-range", "del", "--user", "1-20,23"], "would be empty"),
+        (&["rule", "add", "--user", "port=80"], "a rule needs use=smcr or use=tcp"),
         (&["rule", "del", "--user", "1"], "no rule 1"),
         (&["ueid", "del", "--user", "X"], "no user EID `X`"),
         (&["get", "nonsense"], "no attribute `nonsense`"),
@@ -141,22 +99,13 @@ fn broken_files_are_named() {
     let bed = Bed::new();
     write(&bed.config(), "enabled = true\nport_range_list = \"1-\"\n");
     let line = bed.fails(&["set", "--user", "spin_us=1"], 1);
-    assert!(
-        line.contains("smcr.toml: line 2: port_range_list: `1-`"),
-        "{line}"
-    );
+    assert!(line.contains("smcr.toml: line 2: port_range_list: `1-`"), "{line}");
     assert!(!bed.page().exists());
-    bed.smcrctl(&["config", "check"])
-        .assert()
-        .code(1)
-        .stderr(predicates::str::contains("line 2: port_range_list"));
+    bed.smcrctl(&["config", "check"]).assert().code(1).stderr(predicates::str::contains("line 2: port_range_list"));
     let other = bed.path("other.toml");
     write(&other, "mode = \"fast\"");
     let line = bed.fails(&["config", "check", other.to_str().unwrap()], 1);
-    assert!(
-        line.ends_with("line 1: mode: `fast`: write auto, shm, rdma or off"),
-        "{line}"
-    );
+    assert!(line.ends_with("line 1: mode: `fast`: write auto, shm, rdma or off"), "{line}");
     assert!(bed.fails(&["config", "check", "/nonexistent"], 1).ends_with("; check the path"));
 }
 
@@ -169,10 +118,7 @@ fn pages_that_cannot_be_used_are_told_and_kept() {
     fs::remove_file(bed.page()).unwrap();
     write(&bed.page(), &newer);
     let line = bed.fails(&["disable", "--user"], 1);
-    assert!(
-        line.contains("layout version 9, newer than 1; upgrade"),
-        "{line}"
-    );
+    assert!(line.contains("layout version 9, newer than 1; upgrade"), "{line}");
     assert_eq!(fs::read(bed.page()).unwrap(), newer);
     // What can be shown is shown: the other layers.
     bed.smcrctl(&["config", "show"])
@@ -197,9 +143,7 @@ fn a_writer_that_died_is_repaired() {
     image[offset::SPIN_US] = 99;
     fs::remove_file(bed.page()).unwrap();
     write(&bed.page(), &image);
-    bed.smcrctl(&["get"])
-        .assert()
-        .stderr(predicates::str::contains("config apply repairs it"));
+    bed.smcrctl(&["get"]).assert().stderr(predicates::str::contains("config apply repairs it"));
     bed.ok(&["set", "--user", "mode=shm"]);
     assert_eq!(bed.ok(&["get", "-n", "spin_us", "mode"]), "3\nshm\n");
     assert_eq!(fs::read(bed.page()).unwrap()[offset::GENERATION], 8);
@@ -209,13 +153,7 @@ fn a_writer_that_died_is_repaired() {
 fn the_origin_of_each_value() {
     let bed = Bed::new();
     bed.ok(&["set", "--user", "mode=shm", "spin_us=1"]);
-    let output = bed
-        .smcrctl(&["config", "show", "--origin"])
-        .env("SMCR_SPIN_US", "2")
-        .assert()
-        .success()
-        .get_output()
-        .clone();
+    let output = bed.smcrctl(&["config", "show", "--origin"]).env("SMCR_SPIN_US", "2").assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = words(&text);
     let of = |name: &str| lines.iter().find(|l| l[0] == name).unwrap()[1..].to_vec();
@@ -226,32 +164,17 @@ fn the_origin_of_each_value() {
         .env("SMCR_SPIN_US", "2")
         .assert()
         .success()
-        .stderr(predicates::str::contains(
-            "spin_us is set by SMCR_SPIN_US, which is stronger",
-        ));
+        .stderr(predicates::str::contains("spin_us is set by SMCR_SPIN_US, which is stronger"));
 }
 
 #[test]
 fn rules_and_eids_in_order() {
     let bed = Bed::new();
     bed.ok(&["rule", "add", "--user", "use=tcp", "program=redis*"]);
-    bed.ok(&[
-        "rule",
-        "add",
-        "--user",
-        "--at",
-        "1",
-        "use=smcr uid=7 port=80-90",
-    ]);
-    assert_eq!(
-        bed.ok(&["rule", "list"]),
-        "1\tuse=smcr uid=7 port=80-90\n2\tuse=tcp program=redis*\n"
-    );
+    bed.ok(&["rule", "add", "--user", "--at", "1", "use=smcr uid=7 port=80-90"]);
+    assert_eq!(bed.ok(&["rule", "list"]), "1\tuse=smcr uid=7 port=80-90\n2\tuse=tcp program=redis*\n");
     bed.ok(&["rule", "del", "--user", "1"]);
-    assert_eq!(
-        bed.ok(&["rule", "list", "--user"]),
-        "1\tuse=tcp program=redis*\n"
-    );
+    assert_eq!(bed.ok(&["rule", "list", "--user"]), "1\tuse=tcp program=redis*\n");
     bed.ok(&["ueid", "add", "--user", "A.B"]);
     bed.ok(&["ueid", "add", "--user", "C"]);
     bed.ok(&["ueid", "del", "--user", "A.B"]);
@@ -269,10 +192,7 @@ fn many_writers_lose_nothing() {
             scope.spawn(move || bed.ok(&["port-range", "add", "--user", &(port * 10).to_string()]));
         }
     });
-    assert_eq!(
-        bed.ok(&["get", "-n", "port_range_list"]),
-        "10,20,30,40,50,60,70,80\n"
-    );
+    assert_eq!(bed.ok(&["get", "-n", "port_range_list"]), "10,20,30,40,50,60,70,80\n");
 }
 
 #[test]

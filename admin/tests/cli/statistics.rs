@@ -38,10 +38,7 @@ fn counters_can_be_reset_for_one_reader() {
     let line = format!("smcr_sockets_total{{pid=\"{pid}\",uid=\"{uid}\",program=\"sleep\"}} 7\n");
     assert!(text.contains(&line), "{text}");
     let detail = bed.ok(&["stats", "-p", &pid, "-d"]);
-    assert!(
-        detail.contains(&format!("pid {pid} sleep, library 1.2.3, enabled")),
-        "{detail}"
-    );
+    assert!(detail.contains(&format!("pid {pid} sleep, library 1.2.3, enabled")), "{detail}");
 }
 
 #[test]
@@ -53,10 +50,7 @@ fn rates_and_top() {
     let value: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(value["rates"]["sockets"], 0.0);
     let text = bed.ok(&["top", "-c", "1", "-p", &pid]);
-    assert!(
-        text.contains("1 processes, 1 connections, 1 accelerated"),
-        "{text}"
-    );
+    assert!(text.contains("1 processes, 1 connections, 1 accelerated"), "{text}");
     assert!(text.contains("sleep"), "{text}");
 }
 
@@ -65,13 +59,7 @@ fn rates_and_top() {
 fn transports_link_groups_and_devices() {
     let (bed, fake) = (Bed::new(), Fake::start());
     fake.connection(State::Accelerated, 0, [2, 2]);
-    for (counter, n) in [
-        (Counter::Accelerated, 3),
-        (Counter::Rdma, 1),
-        (Counter::MemTxBytes, 500),
-        (Counter::TcpOps, 11),
-        (Counter::Tx256, 4),
-    ] {
+    for (counter, n) in [(Counter::Accelerated, 3), (Counter::Rdma, 1), (Counter::MemTxBytes, 500), (Counter::TcpOps, 11), (Counter::Tx256, 4)] {
         fake.count(counter, n);
     }
     let pid = fake.pid().to_string();
@@ -96,9 +84,7 @@ fn transports_link_groups_and_devices() {
     assert_eq!(all["linkgroups"][1]["connections"], 3, "{all}");
     assert_eq!(all["devices"][0]["linkgroups"], 2, "{all}");
     let text = bed.ok(&["stats", "-p", &pid, "--prometheus"]);
-    let line = format!(
-        "smcr_linkgroup_bytes_total{{pid=\"{pid}\",linkgroup=\"00000101\",device=\"rxe0\",port=\"1\",way=\"sent\"}} 1000\n"
-    );
+    let line = format!("smcr_linkgroup_bytes_total{{pid=\"{pid}\",linkgroup=\"00000101\",device=\"rxe0\",port=\"1\",way=\"sent\"}} 1000\n");
     assert!(text.contains(&line), "{text}");
     // An ended connection that RDMA carried is not shared memory's either.
     let at = fake.page.socket(0, 1, State::Accelerated, 0, [0, 0], Some((fake.local, fake.peer)));

@@ -65,9 +65,7 @@ fn systemd_is_asked_and_told() {
     assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
     write(&bed.path("bin/broken"), "");
     // What systemd was not told is not done.
-    run(&["disable-unit", "redis"])
-        .code(1)
-        .stderr(contains("daemon-reload failed, so nothing is changed: no bus"));
+    run(&["disable-unit", "redis"]).code(1).stderr(contains("daemon-reload failed, so nothing is changed: no bus"));
     assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
     run(&["enable-unit", "--profile", "cpu", "redis"]).code(1);
     assert_eq!(fs::read_to_string(drop_in(&bed)).unwrap(), text);
@@ -102,11 +100,7 @@ fn a_unit_that_cannot_see_the_library() {
     let dir = tempfile::Builder::new().tempdir_in("/var/tmp").unwrap();
     let library = dir.path().join("libsmcr.so");
     fs::copy(harmless(), &library).unwrap();
-    for (property, answer, is_told) in [
-        ("PrivateTmp", "yes", true),
-        ("PrivateTmp", "no", false),
-        ("ProtectHome", "yes", false),
-    ] {
+    for (property, answer, is_told) in [("PrivateTmp", "yes", true), ("PrivateTmp", "no", false), ("ProtectHome", "yes", false)] {
         let bed = Bed::new();
         let path = systemctl(&bed, &[("ExecStart", "{ path=/bin/sleep ; }"), (property, answer)]);
         let mut command = bed.smcrctl(&["enable-unit", "redis"]);
@@ -141,10 +135,7 @@ fn a_unit_whose_program_cannot_have_it_is_refused() {
     let path = systemctl(&bed, &[("ExecStart", &start)]);
     let mut command = bed.smcrctl(&["enable-unit", "redis"]);
     command.env("PATH", &path).env("SMCR_LIB", harmless());
-    command
-        .assert()
-        .code(1)
-        .stderr(contains("statically linked"));
+    command.assert().code(1).stderr(contains("statically linked"));
     assert!(!drop_in(&bed).parent().unwrap().exists());
 }
 
@@ -157,18 +148,11 @@ fn systemd_understands_the_files() {
     }
     let bed = Bed::new();
     let units = bed.path("root/etc/systemd/system");
-    write(
-        &units.join("redis.service"),
-        "[Unit]\nDescription=x\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 1\n",
-    );
+    write(&units.join("redis.service"), "[Unit]\nDescription=x\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 1\n");
     let mut command = bed.smcrctl(&["enable-unit", "--no-reload", "--profile", "latency", "redis"]);
     command.env("SMCR_LIB", harmless()).assert().success();
     let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
-    let own = [
-        ("smcr.service", "smcr.service"),
-        ("smcr-network.service", "smcr-network.service"),
-        ("user/smcr.service", "smcr-user.service"),
-    ];
+    let own = [("smcr.service", "smcr.service"), ("smcr-network.service", "smcr-network.service"), ("user/smcr.service", "smcr-user.service")];
     for (from, to) in own {
         let text = fs::read_to_string(format!("{packaging}/{from}")).unwrap();
         // The package is not installed here.

@@ -29,11 +29,8 @@ pub fn family_page(data: &[u8]) {
             return;
         }
     };
-    for (records, least) in [
-        (family.processes.len(), process::COUNTERS),
-        (family.sockets.len(), socket::PUBLIC_LEN),
-        (family.links.len(), link::LEN),
-    ] {
+    for (records, least) in [(family.processes.len(), process::COUNTERS), (family.sockets.len(), socket::PUBLIC_LEN), (family.links.len(), link::LEN)]
+    {
         assert!(records * least <= bytes.len(), "{records} records of {least} bytes in {}", bytes.len());
     }
     for process in &family.processes {

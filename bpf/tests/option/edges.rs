@@ -14,10 +14,7 @@ use crate::net::*;
 pub fn enabling(world: &World) {
     let (cgroup, pins) = &world.ours;
     assert_eq!(pins.enable(cgroup).expect("enable again"), Enabled::Already);
-    assert!(matches!(
-        pins.enable(Path::new("/proc")),
-        Err(Error::NotCgroup2(_))
-    ));
+    assert!(matches!(pins.enable(Path::new("/proc")), Err(Error::NotCgroup2(_))));
     let elsewhere = Pins::at(world.home.join("pins"));
     assert!(matches!(elsewhere.enable(cgroup), Err(Error::NoBpfFs(_))));
     let mine = Pins::at(world.pins.join("mine"));
@@ -37,10 +34,7 @@ pub fn enabling(world: &World) {
 pub fn cookies(_: &World) {
     sysctl("net/ipv4/tcp_syncookies", "2");
     let (client, accepted, wire) = pair(true, true);
-    assert_eq!(
-        (client.verdict(), accepted.verdict()),
-        (ACTIVE_ALONE, PASSIVE_ALONE)
-    );
+    assert_eq!((client.verdict(), accepted.verdict()), (ACTIVE_ALONE, PASSIVE_ALONE));
     assert_eq!(wire, [SYN.to_vec(), NO.to_vec()]);
 }
 
@@ -51,16 +45,10 @@ pub fn unmarked(_: &World) {
     match listener.mark(false) {
         Ok(()) => {
             let client = client(true, v4(listener.port()));
-            assert_eq!(
-                (client.verdict(), listener.accept().verdict()),
-                (ACTIVE_ALONE, 0)
-            );
+            assert_eq!((client.verdict(), listener.accept().verdict()), (ACTIVE_ALONE, 0));
             assert_eq!(listener.marked() & 1, 0);
             // Whose SYN was answered before, or was not, is not known any more.
-            assert_eq!(
-                listener.mark(true).unwrap_err().kind(),
-                ErrorKind::PermissionDenied
-            );
+            assert_eq!(listener.mark(true).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         // Before 6.12 it cannot be done, and the caller is told.
         Err(error) => {
@@ -72,15 +60,9 @@ pub fn unmarked(_: &World) {
 
 pub fn refusals(_: &World) {
     let plain = listener(false, v4(0));
-    assert_eq!(
-        plain.mark(true).unwrap_err().kind(),
-        ErrorKind::PermissionDenied
-    );
+    assert_eq!(plain.mark(true).unwrap_err().kind(), ErrorKind::PermissionDenied);
     let connected = client(false, v4(plain.port()));
-    assert_eq!(
-        connected.mark(true).unwrap_err().kind(),
-        ErrorKind::PermissionDenied
-    );
+    assert_eq!(connected.mark(true).unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(plain.accept().verdict(), 0);
     // Unmarked in time: as if it had never been marked.
     let sock = Sock::tcp(v4(0));
@@ -96,9 +78,7 @@ pub fn child(_: &World) {
     let (client, accepted, _) = pair(true, true);
     assert_eq!(client.marked(), u32::from(ABI) << 16 | 1);
     assert_eq!(accepted.marked(), u32::from(ABI) << 16);
-    accepted
-        .mark(false)
-        .expect("unmarking what is not marked does nothing");
+    accepted.mark(false).expect("unmarking what is not marked does nothing");
     assert_eq!(accepted.verdict(), OURS_PASSIVE);
 }
 
@@ -111,8 +91,7 @@ pub fn twice(_: &World) {
     assert_eq!(sock.verdict(), ACTIVE_ALONE);
     sock.disconnect();
     sock.mark(false).expect("unmark");
-    sock.connect(v4(marked.port()))
-        .expect("connect a third time");
+    sock.connect(v4(marked.port())).expect("connect a third time");
     assert_eq!(sock.verdict(), 0);
 }
 
@@ -121,22 +100,14 @@ pub fn fast_open(world: &World) {
     let tap = Tap::new();
     let before = world.ours.1.status().counters.expect("counters").refused;
     let listener = listener(true, v4(0));
-    listener
-        .set(libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 5)
-        .expect("TCP_FASTOPEN");
+    listener.set(libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 5).expect("TCP_FASTOPEN");
     let client = Sock::tcp(v4(0));
     client.mark(true).expect("mark");
     client.send_fast_open(v4(listener.port()));
     let accepted = listener.accept();
-    assert_eq!(
-        (client.verdict(), accepted.verdict()),
-        (ACTIVE_ALONE, PASSIVE_ALONE)
-    );
+    assert_eq!((client.verdict(), accepted.verdict()), (ACTIVE_ALONE, PASSIVE_ALONE));
     assert_eq!(options(&tap), [SYN.to_vec(), NO.to_vec()]);
-    assert_eq!(
-        world.ours.1.status().counters.expect("counters").refused,
-        before + 1
-    );
+    assert_eq!(world.ours.1.status().counters.expect("counters").refused, before + 1);
 }
 
 /// A full backlog drops SYNs, as a path would that does not like the option.
@@ -160,36 +131,22 @@ pub fn third_syn(_: &World) {
 }
 
 pub fn not_ours(_: &World) {
-    for (domain, kind) in [
-        (libc::AF_INET, libc::SOCK_DGRAM),
-        (libc::AF_UNIX, libc::SOCK_STREAM),
-    ] {
+    for (domain, kind) in [(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_UNIX, libc::SOCK_STREAM)] {
         let sock = Sock::new(domain, kind);
         assert!(sock.set(LEVEL, MARK, 1).is_err());
         assert!(sock.get(LEVEL, VERDICT).is_err());
     }
     let sock = Sock::tcp(v4(0));
     assert!(sock.get(LEVEL, 3).is_err() && sock.set(LEVEL, VERDICT, 1).is_err());
-    sock.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
-        .expect("other options work");
-    assert_eq!(
-        sock.get(libc::SOL_SOCKET, libc::SO_KEEPALIVE)
-            .expect("other options work"),
-        1
-    );
+    sock.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1).expect("other options work");
+    assert_eq!(sock.get(libc::SOL_SOCKET, libc::SO_KEEPALIVE).expect("other options work"), 1);
 }
 
 pub fn disabling(world: &World) {
     let (cgroup, pins) = &world.ours;
     let counters = pins.status().counters.expect("counters");
-    assert!(
-        counters.connects >= 12 && counters.synacks >= 5,
-        "{counters:?}"
-    );
-    assert!(
-        counters.cookies > 0 && counters.retries > 0 && counters.space == 0,
-        "{counters:?}"
-    );
+    assert!(counters.connects >= 12 && counters.synacks >= 5, "{counters:?}");
+    assert!(counters.cookies > 0 && counters.retries > 0 && counters.space == 0, "{counters:?}");
     println!("     {counters:?}");
     let listener = listener(true, v4(0));
     assert!(pins.disable().expect("disable"));

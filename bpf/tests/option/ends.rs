@@ -26,8 +26,7 @@ pub const PASSIVE_ALONE: u32 = 0x01;
 
 pub fn listener(marked: bool, address: SocketAddr) -> Sock {
     let sock = Sock::tcp(address);
-    sock.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
-        .expect("SO_REUSEPORT");
+    sock.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).expect("SO_REUSEPORT");
     if marked {
         sock.mark(true).expect("mark the listener");
     }
@@ -63,15 +62,9 @@ pub fn options(tap: &Tap) -> [Vec<u8>; 2] {
 
 pub fn both(_: &World) {
     let (client, accepted, wire) = pair(true, true);
-    assert_eq!(
-        (client.verdict(), accepted.verdict()),
-        (OURS_ACTIVE, OURS_PASSIVE)
-    );
+    assert_eq!((client.verdict(), accepted.verdict()), (OURS_ACTIVE, OURS_PASSIVE));
     assert_eq!(wire, [SYN.to_vec(), SYN_ACK.to_vec()]);
-    assert_eq!(
-        Verdict(client.verdict()).peer(),
-        Some(Peer::Ours { version: 1 })
-    );
+    assert_eq!(Verdict(client.verdict()).peer(), Some(Peer::Ours { version: 1 }));
 }
 
 pub fn plain_server(_: &World) {
@@ -98,11 +91,7 @@ pub fn ipv6(_: &World) {
     for address in [v6(dual.port()), v4(dual.port())] {
         let client = client(true, address);
         let accepted = dual.accept();
-        assert_eq!(
-            (client.verdict(), accepted.verdict()),
-            (OURS_ACTIVE, OURS_PASSIVE),
-            "{address}"
-        );
+        assert_eq!((client.verdict(), accepted.verdict()), (OURS_ACTIVE, OURS_PASSIVE), "{address}");
         assert_eq!(options(&tap), [SYN.to_vec(), SYN_ACK.to_vec()], "{address}");
     }
     let plain = client(true, v6(listener(false, v6(0)).port()));
@@ -114,15 +103,9 @@ pub fn non_blocking(_: &World) {
     let client = Sock::new(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     client.mark(true).expect("mark");
     let begun = client.connect(v4(listener.port()));
-    assert_eq!(
-        begun.map_err(|e| e.raw_os_error()),
-        Err(Some(libc::EINPROGRESS))
-    );
+    assert_eq!(begun.map_err(|e| e.raw_os_error()), Err(Some(libc::EINPROGRESS)));
     assert!(client.wait(libc::POLLOUT, 5_000));
-    assert_eq!(
-        (client.verdict(), listener.accept().verdict()),
-        (OURS_ACTIVE, OURS_PASSIVE)
-    );
+    assert_eq!((client.verdict(), listener.accept().verdict()), (OURS_ACTIVE, OURS_PASSIVE));
 }
 
 pub fn veth(_: &World) {
@@ -135,14 +118,7 @@ pub fn veth(_: &World) {
     let alias = Path::new("/run/netns").join(&name);
     fs::create_dir_all("/run/netns").expect("create /run/netns");
     fs::write(&alias, "").expect("name the namespace");
-    mount(
-        Some(path.as_str()),
-        &alias,
-        None::<&str>,
-        MsFlags::MS_BIND,
-        None::<&str>,
-    )
-    .expect("bind");
+    mount(Some(path.as_str()), &alias, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bind");
     ip(&format!("link add v0 type veth peer name v1 netns {name}"));
     umount(&alias).expect("umount");
     fs::remove_file(&alias).expect("remove the name");
@@ -152,10 +128,7 @@ pub fn veth(_: &World) {
     ip("addr add 192.0.2.2/24 dev v1");
     ip("link set v1 up");
     let address = |port| SocketAddr::from((Ipv4Addr::new(192, 0, 2, 2), port));
-    for (server, verdicts) in [
-        (true, (OURS_ACTIVE, OURS_PASSIVE)),
-        (false, (ACTIVE_ALONE, 0)),
-    ] {
+    for (server, verdicts) in [(true, (OURS_ACTIVE, OURS_PASSIVE)), (false, (ACTIVE_ALONE, 0))] {
         let listener = listener(server, address(0));
         switch_to(&here);
         let client = client(true, address(listener.port()));
@@ -170,16 +143,8 @@ pub fn reuseport(_: &World) {
     let mut hits = [0; 2];
     for _ in 0..24 {
         let client = client(true, v4(marked.port()));
-        let (accepted, both) = if marked.wait(libc::POLLIN, 0) {
-            (marked.accept(), true)
-        } else {
-            (plain.accept(), false)
-        };
-        let expected = if both {
-            (OURS_ACTIVE, OURS_PASSIVE)
-        } else {
-            (ACTIVE_ALONE, 0)
-        };
+        let (accepted, both) = if marked.wait(libc::POLLIN, 0) { (marked.accept(), true) } else { (plain.accept(), false) };
+        let expected = if both { (OURS_ACTIVE, OURS_PASSIVE) } else { (ACTIVE_ALONE, 0) };
         assert_eq!((client.verdict(), accepted.verdict()), expected);
         hits[usize::from(both)] += 1;
     }
@@ -203,10 +168,7 @@ pub fn other_client(world: &World) {
     enter(&world.kernel.0);
     let client = client(true, v4(listener.port()));
     let accepted = listener.accept();
-    assert_eq!(
-        (client.verdict(), accepted.verdict()),
-        (SMC_ACTIVE, SMC_PASSIVE)
-    );
+    assert_eq!((client.verdict(), accepted.verdict()), (SMC_ACTIVE, SMC_PASSIVE));
     assert_eq!(options(&tap), [SHORT.to_vec(), SHORT.to_vec()]);
 }
 
@@ -232,10 +194,7 @@ pub fn kernel_smc(_: &World) {
     // As the verdict says, it speaks first: a CLC message, which begins with the magic.
     assert!(accepted.wait(libc::POLLIN, 10_000));
     let first = accepted.peek4();
-    assert!(
-        first == [0xe2, 0xd4, 0xc3, 0xd9] || first == [0xe2, 0xd4, 0xc3, 0xc4],
-        "{first:02x?}"
-    );
+    assert!(first == [0xe2, 0xd4, 0xc3, 0xd9] || first == [0xe2, 0xd4, 0xc3, 0xc4], "{first:02x?}");
 }
 
 pub fn echo(world: &World) {
@@ -247,8 +206,5 @@ pub fn echo(world: &World) {
     let client = client(true, v4(listener.port()));
     assert_eq!(options(&tap), [SYN.to_vec(), SYN.to_vec()]);
     assert_eq!(client.verdict(), ACTIVE_ALONE);
-    assert_eq!(
-        world.ours.1.status().counters.expect("counters").echoes,
-        before + 1
-    );
+    assert_eq!(world.ours.1.status().counters.expect("counters").echoes, before + 1);
 }

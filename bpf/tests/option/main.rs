@@ -40,10 +40,7 @@ fn main() {
     let before = fs::read_to_string("/proc/self/cgroup").expect("own cgroup");
     // A failing case must not leave programs and cgroups behind.
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&world)));
-    let own = before
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .unwrap_or("");
+    let own = before.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
     enter(&root.join(own));
     world.remove();
     if let Err(panic) = result {
@@ -98,16 +95,8 @@ impl World {
         fs::create_dir(&pins).expect("create a mount point");
         unshare(CloneFlags::CLONE_NEWNS).expect("unshare");
         let none = None::<&str>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-            .expect("private mounts");
-        mount(
-            Some("bpf"),
-            &pins,
-            Some("bpf"),
-            MsFlags::empty(),
-            Some("mode=0755"),
-        )
-        .expect("bpffs");
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private mounts");
+        mount(Some("bpf"), &pins, Some("bpf"), MsFlags::empty(), Some("mode=0755")).expect("bpffs");
         let home = root.join(&unique);
         fs::create_dir(&home).expect("create a cgroup");
         let place = |name: &str| {
@@ -115,13 +104,7 @@ impl World {
             fs::create_dir(&cgroup).expect("create a cgroup");
             (cgroup, Pins::at(pins.join(name)))
         };
-        let world = World {
-            ours: place("ours"),
-            kernel: place("kernel"),
-            echo: place("echo"),
-            home: home.clone(),
-            pins: pins.clone(),
-        };
+        let world = World { ours: place("ours"), kernel: place("kernel"), echo: place("echo"), home: home.clone(), pins: pins.clone() };
         let enabled = world.enable();
         if enabled.is_err() {
             world.remove();
@@ -131,15 +114,9 @@ impl World {
 
     fn enable(&self) -> Result<(), Error> {
         assert_eq!(self.ours.1.enable(&self.ours.0)?, Enabled::Now);
-        let short = Shape {
-            option_length: 6,
-            ..Shape::default()
-        };
+        let short = Shape { option_length: 6, ..Shape::default() };
         self.kernel.1.enable_shaped(&self.kernel.0, short)?;
-        let same = Shape {
-            role_synack: Shape::default().role_syn,
-            ..Shape::default()
-        };
+        let same = Shape { role_synack: Shape::default().role_syn, ..Shape::default() };
         self.echo.1.enable_shaped(&self.echo.0, same)?;
         Ok(())
     }

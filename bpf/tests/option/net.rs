@@ -23,9 +23,7 @@ impl Address {
                 let raw = libc::sockaddr_in {
                     sin_family: libc::AF_INET as u16,
                     sin_port: v4.port().to_be(),
-                    sin_addr: libc::in_addr {
-                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                    },
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                     sin_zero: [0; 8],
                 };
                 // SAFETY: sockaddr_storage is larger and as strictly aligned as each of its forms.
@@ -37,9 +35,7 @@ impl Address {
                     sin6_family: libc::AF_INET6 as u16,
                     sin6_port: v6.port().to_be(),
                     sin6_flowinfo: 0,
-                    sin6_addr: libc::in6_addr {
-                        s6_addr: v6.ip().octets(),
-                    },
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                     sin6_scope_id: 0,
                 };
                 // SAFETY: sockaddr_storage is larger and as strictly aligned as each of its forms.
@@ -59,11 +55,7 @@ impl Address {
 pub struct Sock(OwnedFd);
 
 fn check(result: isize) -> io::Result<isize> {
-    if result < 0 {
-        Err(Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
 impl Sock {
@@ -79,11 +71,7 @@ impl Sock {
     }
 
     pub fn tcp(address: SocketAddr) -> Sock {
-        let domain = if address.is_ipv4() {
-            libc::AF_INET
-        } else {
-            libc::AF_INET6
-        };
+        let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         Sock::new(domain, libc::SOCK_STREAM)
     }
 
@@ -120,8 +108,7 @@ impl Sock {
     pub fn bind(&self, address: SocketAddr) {
         let address = Address::new(address);
         // SAFETY: pointer and length are of one address.
-        check(unsafe { libc::bind(self.0.as_raw_fd(), address.pointer(), address.1) } as isize)
-            .expect("bind");
+        check(unsafe { libc::bind(self.0.as_raw_fd(), address.pointer(), address.1) } as isize).expect("bind");
     }
 
     pub fn listen(&self, backlog: i32) {
@@ -143,16 +130,14 @@ impl Sock {
     pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
         let address = Address::new(address);
         // SAFETY: pointer and length are of one address.
-        check(unsafe { libc::connect(self.0.as_raw_fd(), address.pointer(), address.1) } as isize)
-            .map(drop)
+        check(unsafe { libc::connect(self.0.as_raw_fd(), address.pointer(), address.1) } as isize).map(drop)
     }
 
     /// connect(AF_UNSPEC): the socket is as new, but for its options.
     pub fn disconnect(&self) {
         let none = [0u8; 16];
         // SAFETY: 16 zero bytes are an address of family AF_UNSPEC.
-        check(unsafe { libc::connect(self.0.as_raw_fd(), none.as_ptr().cast(), 16) } as isize)
-            .expect("disconnect");
+        check(unsafe { libc::connect(self.0.as_raw_fd(), none.as_ptr().cast(), 16) } as isize).expect("disconnect");
     }
 
     pub fn send_fast_open(&self, address: SocketAddr) {
@@ -160,28 +145,14 @@ impl Sock {
         // SAFETY: one byte of data; pointer and length are of one address.
         let result = unsafe {
             let (fd, data) = (self.0.as_raw_fd(), b"x".as_ptr().cast());
-            libc::sendto(
-                fd,
-                data,
-                1,
-                libc::MSG_FASTOPEN,
-                address.pointer(),
-                address.1,
-            )
+            libc::sendto(fd, data, 1, libc::MSG_FASTOPEN, address.pointer(), address.1)
         };
         check(result).expect("sendto with MSG_FASTOPEN");
     }
 
     pub fn accept(&self) -> Sock {
         // SAFETY: the peer's address is not asked for; the descriptor is new.
-        let fd = check(unsafe {
-            libc::accept(
-                self.0.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        } as isize)
-        .expect("accept");
+        let fd = check(unsafe { libc::accept(self.0.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) } as isize).expect("accept");
         // SAFETY: accept made the descriptor, and nobody else has it.
         Sock(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
@@ -196,11 +167,7 @@ impl Sock {
     }
 
     pub fn wait(&self, events: i16, milliseconds: i32) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.0.as_raw_fd(),
-            events,
-            revents: 0,
-        };
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
         // SAFETY: one pollfd.
         unsafe { libc::poll(&mut poll, 1, milliseconds) == 1 }
     }
@@ -221,13 +188,7 @@ impl Tap {
     pub fn new() -> Tap {
         let every = (libc::ETH_P_ALL as u16).to_be() as i32;
         // SAFETY: no pointers; the descriptor is new.
-        let fd = unsafe {
-            libc::socket(
-                libc::AF_PACKET,
-                libc::SOCK_DGRAM | libc::SOCK_NONBLOCK,
-                every,
-            )
-        };
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, every) };
         check(fd as isize).expect("packet socket");
         // SAFETY: `check` has seen that it is a descriptor; it was made above, and nobody else has it.
         Tap(Sock(unsafe { OwnedFd::from_raw_fd(fd) }))
@@ -281,10 +242,7 @@ fn handshake(packet: &[u8]) -> Option<Seen> {
             (_, [length, ..]) => &options[usize::from(*length)..],
         };
     }
-    Some(Seen {
-        answer: flags & 0x10 != 0,
-        option,
-    })
+    Some(Seen { answer: flags & 0x10 != 0, option })
 }
 
 pub fn as_nobody<R>(what: impl FnOnce() -> R) -> R {
@@ -300,10 +258,7 @@ pub fn enter(cgroup: &Path) {
 }
 
 pub fn ip(arguments: &str) {
-    let done = Command::new("ip")
-        .args(arguments.split(' '))
-        .status()
-        .expect("ip");
+    let done = Command::new("ip").args(arguments.split(' ')).status().expect("ip");
     assert!(done.success(), "ip {arguments}");
 }
 

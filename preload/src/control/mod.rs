@@ -19,13 +19,13 @@ use crate::family::process;
 use crate::family::sock::{Sock, role};
 use crate::sys::{caught, clock, net, proc};
 use crate::{config, log};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use page::{Mapped, Who};
 use smcr_proto::control::{self as proto, Flow, LEN, Mode, Page, Policy, Role, Target};
 use smcr_proto::reason::Reason;
 use smcr_proto::smc;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// 1 once the program restricts its own system calls.
@@ -207,14 +207,7 @@ pub fn user_eids() -> smc::list::List<smc::id::Eid, { smc::clc::proposal::MAX_EN
 
 type Decide = fn(&Policy, &Flow<'_>) -> Result<(), Reason>;
 
-fn decide_flow(
-    policy: &Policy,
-    decide: Decide,
-    role: Role,
-    local: IpAddr,
-    peer: IpAddr,
-    port: u16,
-) -> Result<(), Reason> {
+fn decide_flow(policy: &Policy, decide: Decide, role: Role, local: IpAddr, peer: IpAddr, port: u16) -> Result<(), Reason> {
     let mut program = [0; 256];
     // Rules alone ask for the program.
     let len = if policy.rules.is_empty() { 0 } else { proc::program(&mut program) };

@@ -20,10 +20,7 @@ pub fn remember_environment(layer: Layer) {
 /// paths count, as for smcrctl.
 pub fn remember_paths(runtime_dir: Option<&CStr>, home: Option<&CStr>) {
     let absolute = |dir: &&CStr| dir.to_bytes().starts_with(b"/");
-    let below = runtime_dir
-        .filter(absolute)
-        .map(|dir| (dir, USER_RUNTIME_PATH))
-        .or_else(|| home.filter(absolute).map(|dir| (dir, USER_HOME_PATH)));
+    let below = runtime_dir.filter(absolute).map(|dir| (dir, USER_RUNTIME_PATH)).or_else(|| home.filter(absolute).map(|dir| (dir, USER_HOME_PATH)));
     if let Some((dir, file)) = below
         && let Some(path) = join(dir.to_bytes(), file.as_bytes())
     {

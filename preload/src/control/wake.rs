@@ -91,8 +91,7 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
-    let Some(at) = ENDS.iter().position(|end| end.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
-    else {
+    let Some(at) = ENDS.iter().position(|end| end.compare_exchange(old, new, AcqRel, Relaxed).is_ok()) else {
         return false;
     };
     if at == 0

@@ -28,8 +28,8 @@ use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
-use smcr_proto::page::Counter;
 use smcr_proto::cursor;
+use smcr_proto::page::Counter;
 use std::sync::atomic::{Ordering::*, fence};
 
 use crate::layout::word::MORE;
@@ -62,9 +62,7 @@ fn is_taken(s: &Sock, dir: &Dir, word: u32) -> bool {
 /// Whether the word names a waiter that is known to be awake.
 #[inline]
 fn is_awake(s: &Sock, word: u32) -> bool {
-    Waiter::of_word(word)
-        .and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w))
-        .is_some_and(|sleep| sleep & 1 == 0)
+    Waiter::of_word(word).and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w)).is_some_and(|sleep| sleep & 1 == 0)
 }
 
 #[cold]

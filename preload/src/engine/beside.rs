@@ -60,11 +60,7 @@ const COURTESY: u32 = 100;
 /// nothing moves to memory. What has come woke it too: it may have that, so that it comes out.
 #[cold]
 pub fn give_way(s: &Sock, sock: i32) {
-    if s.has(flag::CAREFUL)
-        && s.rx.hold.load(Relaxed) < COURTESY
-        && s.rx.in_kernel.load(Relaxed) != 0
-        && fd::unread(sock).is_ok_and(|n| n > 0)
-    {
+    if s.has(flag::CAREFUL) && s.rx.hold.load(Relaxed) < COURTESY && s.rx.in_kernel.load(Relaxed) != 0 && fd::unread(sock).is_ok_and(|n| n > 0) {
         s.rx.hold.fetch_add(1, Relaxed);
         let _ = fd::poll(&mut [], 1);
     }

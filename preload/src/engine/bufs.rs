@@ -135,12 +135,7 @@ impl<'a> Bufs<'a> {
     /// Runs `f` with an iovec array for the `n` bytes from `from` on, in parts of 16 entries;
     /// stops at the first part that is not moved whole. `f` is told how many were moved before. Returns the bytes moved, or the error of the
     /// first part.
-    pub fn with_parts<E>(
-        &self,
-        from: usize,
-        n: usize,
-        mut f: impl FnMut(&mut [libc::iovec], usize) -> Result<usize, E>,
-    ) -> Result<usize, E> {
+    pub fn with_parts<E>(&self, from: usize, n: usize, mut f: impl FnMut(&mut [libc::iovec], usize) -> Result<usize, E>) -> Result<usize, E> {
         const PART: usize = 16;
         let mut done = 0;
         while done < n {

@@ -77,8 +77,7 @@ pub fn begin(s: &Sock, sock: i32) -> bool {
     let syn = u64::from(s.role.load(Relaxed) == role::CLIENT);
     let info = || net::get_opt::<InfoHead>(sock, libc::IPPROTO_TCP, libc::TCP_INFO);
     for _ in 0..ATTEMPTS {
-        let (Ok(before), Ok(unread), Ok(unacked), Ok(after)) = (info(), fd::unread(sock), fd::unacked(sock), info())
-        else {
+        let (Ok(before), Ok(unread), Ok(unacked), Ok(after)) = (info(), fd::unread(sock), fd::unacked(sock), info()) else {
             return false;
         };
         if after[0].to_ne_bytes()[0] != tcp_state::ESTABLISHED {

@@ -7,11 +7,11 @@
 
 use super::patience::Patience;
 use super::{bulk, end, resets, signals, take_up};
-use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::log;
 use crate::sys::{fd, net};
+use crate::transport::changes;
 use std::sync::atomic::Ordering::*;
 
 /// How long a shutdown or close waits for a peer that does not read.

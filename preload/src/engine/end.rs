@@ -7,8 +7,8 @@
 //! tells an orderly end from death.
 
 use super::{bell, debt, follow, kernel, rx::Step};
-use crate::family::sock::{Sock, flag};
 use crate::control;
+use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, Res, fd, net, proc};
 use crate::transport::region::{Dir, fin};
 use std::sync::atomic::Ordering::*;
@@ -213,10 +213,7 @@ pub fn is_death(s: &Sock, sock: i32, dir: &Dir, kernel: u32) -> bool {
     const RDHUP: u32 = libc::POLLRDHUP as u32;
     const HUP: u32 = libc::POLLHUP as u32;
     // Behind a link, and of a reset, the kernel alone knows.
-    kernel & (RDHUP | HUP) == RDHUP
-        && s.region_of_peers().is_some()
-        && !s.has(flag::SHUT_RD)
-        && is_killed_by(s, sock, dir, true)
+    kernel & (RDHUP | HUP) == RDHUP && s.region_of_peers().is_some() && !s.has(flag::SHUT_RD) && is_killed_by(s, sock, dir, true)
 }
 
 /// As [`is_death`], and asks the kernel.

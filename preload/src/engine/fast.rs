@@ -252,10 +252,7 @@ fn data<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Dat
     // Each bit says that something is unusual: what a peer claims only leads to the general code. A
     // waiter that we do not see may have to find a doorbell after this read, or none.
     let flags = s.flags.load(Relaxed);
-    let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed)
-        | flags & UNUSUAL
-        | s.rx.gate.load(Relaxed)
-        | s.low_water.load(Relaxed) >> 1;
+    let unusual = dir.switch.load(Acquire) ^ s.rx.switches.load(Relaxed) | flags & UNUSUAL | s.rx.gate.load(Relaxed) | s.low_water.load(Relaxed) >> 1;
     if unusual != 0 || !s.rx_in_memory() {
         return None;
     }

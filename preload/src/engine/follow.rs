@@ -5,12 +5,12 @@
 
 use super::proof::{self, Proof, stands_in_stream};
 use super::{bell, end, here, kernel, known, resets, shadow, signals, switch, urgent};
-use crate::transport::changes;
 use crate::family::lock::Marker;
-use crate::family::{holders, process};
 use crate::family::sock::{Sock, flag, medium};
+use crate::family::{holders, process};
 use crate::fault::{self, Step as Fault};
 use crate::log;
+use crate::transport::changes;
 use crate::transport::region::{self, Dir, ctl};
 use smcr_proto::cursor;
 use smcr_proto::page::{Counter, State};
@@ -166,12 +166,7 @@ pub fn pending(s: &Sock, dir: &Dir) -> bool {
 /// Whether the next switch can be followed without taking more from the kernel.
 fn is_reached(s: &Sock, dir: &Dir) -> bool {
     let next = s.rx.switches.load(Relaxed).wrapping_add(1);
-    can_follow(s, dir)
-        && if s.rx_in_memory() {
-            dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed)
-        } else {
-            !stands_in_stream(s)
-        }
+    can_follow(s, dir) && if s.rx_in_memory() { dir.at_kernel(next).load(Relaxed) == s.rx.kernel.load(Relaxed) } else { !stands_in_stream(s) }
 }
 
 /// Whether the stream has been taken up to a switch that is made: what is behind it an attempt can tell, after it took what stands
@@ -366,10 +361,7 @@ fn to_tcp(s: &Sock, dir: &Dir, passed: u32) -> bool {
 /// The peer did not answer a request to return: reading goes on in the ring. False: it has just
 /// taken the request.
 pub fn take_back_request(s: &Sock, dir: &Dir) -> bool {
-    let back = dir
-        .ctl
-        .fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN))
-        .is_ok();
+    let back = dir.ctl.fetch_update(AcqRel, Acquire, |c| (c & ctl::TAKEN == 0).then_some(c & !ctl::RETURN)).is_ok();
     if back {
         s.clear(flag::FROZEN);
     }

@@ -13,15 +13,7 @@ use std::sync::atomic::Ordering::*;
 
 /// A careful read from the kernel: looks how much is there, then whether the stream switched, and
 /// takes no more than both allow. Moved(0): the stream goes on elsewhere.
-pub fn read(
-    s: &Sock,
-    sock: i32,
-    dir: Option<&Dir>,
-    bufs: &Bufs,
-    from: usize,
-    flags: i32,
-    limit: u64,
-) -> Step {
+pub fn read(s: &Sock, sock: i32, dir: Option<&Dir>, bufs: &Bufs, from: usize, flags: i32, limit: u64) -> Step {
     let there = match fd::unread(sock) {
         // A call that has something leaves the error to the next one, which may be another process's (tcp_recvmsg).
         Ok(0) if from > 0 && fd::is_broken(sock) => return Step::End,
@@ -47,12 +39,10 @@ pub fn read(
     // The switch was stored before the first byte that is not payload was sent, so it is visible
     // once that byte is counted above. Pairs with the Release in `switch::to_memory`.
     let limit = match dir {
-        Some(d) if follow::is_marked(s, d) => {
-            match follow::payload_left(s, d) {
-                Some(n) => limit.min(n),
-                None => return Step::Moved(0),
-            }
-        }
+        Some(d) if follow::is_marked(s, d) => match follow::payload_left(s, d) {
+            Some(n) => limit.min(n),
+            None => return Step::Moved(0),
+        },
         _ => limit,
     };
     let n = (there as u64).min(limit).min((bufs.len() - from) as u64) as usize;

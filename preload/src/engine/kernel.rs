@@ -3,8 +3,8 @@
 //!
 //! Called by readers, by waits before they sleep and when the kernel woke them.
 
-use super::follow::{self, pending};
 use super::bell::{self, Kind};
+use super::follow::{self, pending};
 use super::{end, resets};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -86,10 +86,7 @@ fn take_stale(s: &Sock, dir: &Dir, sock: i32) {
     };
     // What was seen above is no payload if no switch is marked now: a mark is stored before the first
     // byte that follows it is sent. And it rang for nothing that is still to be read.
-    if n == 0
-        || follow::is_marked(s, dir)
-        || dir.head.load(Acquire) != s.rx.cursor.load(Relaxed)
-    {
+    if n == 0 || follow::is_marked(s, dir) || dir.head.load(Acquire) != s.rx.cursor.load(Relaxed) {
         return;
     }
     if buf[..n].iter().any(|b| *b != bell::BYTE[0]) {
@@ -245,15 +242,10 @@ pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
 #[inline]
 pub fn before_payload(s: &Sock, sock: i32) {
     let Some(dir) = s.rx.dir() else { return };
-    if !s.rx_in_memory()
-        && follow::is_at_switch(s, dir)
-    {
+    if !s.rx_in_memory() && follow::is_at_switch(s, dir) {
         follow::progress(s, sock);
     }
-    if s.rx_in_memory()
-        && bell::unread(s, dir) > 0
-        && Waiter::of_word(s.rx.waiter.load(Relaxed)).is_none()
-    {
+    if s.rx_in_memory() && bell::unread(s, dir) > 0 && Waiter::of_word(s.rx.waiter.load(Relaxed)).is_none() {
         take_before_payload(s, dir, sock);
     }
 }

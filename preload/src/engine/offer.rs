@@ -2,8 +2,8 @@
 //!
 //! Called by the rendezvous, and by whoever needs the kernel's stream as it is for a while. [`super::follow`] goes where the peer went.
 
-use super::{count, follow};
 use super::patience::Patience;
+use super::{count, follow};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, step};
 use crate::sys::{clock, proc};

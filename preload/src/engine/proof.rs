@@ -3,8 +3,8 @@
 //! They are the accepting side's nonce, which only the process at the other end of this very
 //! connection can put there. `switch` sends them, `follow` takes them.
 
-use super::{count, end, kernel, offer, peek, resets, signals, window};
 use super::follow::payload_left;
+use super::{count, end, kernel, offer, peek, resets, signals, window};
 use crate::family::process;
 use crate::family::sock::{Sock, flag, role, step};
 use crate::fault::{self, Step as Fault};

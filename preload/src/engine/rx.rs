@@ -4,9 +4,9 @@
 //! takes a byte beyond the switch offset; PEEK ([`peek`]), WAITALL and the low-water mark work across it.
 
 use super::bufs::Bufs;
+use super::follow::{self, Source};
 use super::handlers::Since;
 use super::rounds::Rounds;
-use super::follow::{self, Source};
 use super::{asleep, bell, beside, bulk, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, resets, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -275,15 +275,7 @@ fn is_given_away(s: &Sock) -> bool {
     s.rx.leaving.is_taken() && !s.rx.leaving.is_own()
 }
 
-fn from_ring(
-    s: &Sock,
-    sock: i32,
-    dir: &Dir,
-    bufs: &Bufs,
-    from: usize,
-    flags: i32,
-    avail: usize,
-) -> Step {
+fn from_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i32, avail: usize) -> Step {
     if bufs.len() == 0 {
         // Where nothing is wanted, that something is there is all there is to know.
         return if peek::offset_in_ring(s, dir, flags) < avail { Step::End } else { at_end(s, sock, dir, flags, avail as u64) };

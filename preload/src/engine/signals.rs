@@ -67,15 +67,16 @@ pub unsafe fn let_in(mask: *const libc::sigset_t) -> bool {
 /// `mask` must be null or valid.
 #[inline]
 pub unsafe fn let_in_now_and_then(mask: *const libc::sigset_t) -> bool {
-    !mask.is_null() && thread::with(|t| {
-        let now = clock::ticks();
-        let is_due = now.wrapping_sub(t.let_in.get()) > clock::ticks_of_us(1000);
-        if is_due {
-            t.let_in.set(now);
-        }
-        // SAFETY: by the contract.
-        is_due && unsafe { let_in(mask) }
-    })
+    !mask.is_null()
+        && thread::with(|t| {
+            let now = clock::ticks();
+            let is_due = now.wrapping_sub(t.let_in.get()) > clock::ticks_of_us(1000);
+            if is_due {
+                t.let_in.set(now);
+            }
+            // SAFETY: by the contract.
+            is_due && unsafe { let_in(mask) }
+        })
 }
 
 /// Whether the handler of a signal, which runs now, ends the call that it came into.
@@ -100,9 +101,8 @@ fn look(signal: i32) {
     // nothing.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     let interrupts = !faults.contains(&signal)
-        && proc::signal_action(signal).is_some_and(|(handler, flags)| {
-            handler != libc::SIG_DFL && handler != libc::SIG_IGN && flags & libc::SA_RESTART as u64 == 0
-        });
+        && proc::signal_action(signal)
+            .is_some_and(|(handler, flags)| handler != libc::SIG_DFL && handler != libc::SIG_IGN && flags & libc::SA_RESTART as u64 == 0);
     let bit = 1 << (signal - 1);
     if interrupts {
         INTERRUPTING.fetch_or(bit, Relaxed);

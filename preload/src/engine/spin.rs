@@ -74,11 +74,7 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     }
     t.hits.set(t.hits.get() + 1);
     let same_cpu = cpu() == peer_cpu || is_single_cpu();
-    let hit = if same_cpu {
-        yielding(t, start, budget, &mut ready)
-    } else {
-        pausing(t, start, budget, limit, &mut ready)
-    };
+    let hit = if same_cpu { yielding(t, start, budget, &mut ready) } else { pausing(t, start, budget, limit, &mut ready) };
     if !hit {
         missed(t, start);
         return false;

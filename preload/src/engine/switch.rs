@@ -8,12 +8,12 @@
 
 use super::stuck::{self, Look};
 use super::{bell, called, count, debt, end, follow, kernel, linked, proof, resets, shadow, signals, take_up};
-use crate::transport::changes;
 use crate::family::lock::Marker;
 use crate::family::process;
-use crate::fault::{self, Step as Fault};
 use crate::family::sock::{Sock, flag, medium, role, step};
+use crate::fault::{self, Step as Fault};
 use crate::sys::{clock, net, proc};
+use crate::transport::changes;
 use crate::transport::region::{Dir, ctl, fin, setup};
 use crate::{config, log};
 use smcr_proto::page::{Counter, State};
@@ -170,11 +170,7 @@ fn mark(s: &Sock, sock: i32, dir: &Dir, made: u32) -> bool {
         return false;
     }
     // From here on the accepting side can't give up: it waits for the proof.
-    if proof
-        && s.region().is_none_or(|r| {
-            r.server.compare_exchange(setup::NONCE, setup::COMMITTED, AcqRel, Relaxed).is_err()
-        })
-    {
+    if proof && s.region().is_none_or(|r| r.server.compare_exchange(setup::NONCE, setup::COMMITTED, AcqRel, Relaxed).is_err()) {
         return false;
     }
     dir.at_kernel(made + 1).store(at, Relaxed);
@@ -235,7 +231,9 @@ pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> 
 pub fn spill(s: &Sock, sock: i32, why: Spill) {
     if s.is_linked() {
         // The peer has to be asked; a kernel has no way back.
-        return if why == Spill::UnseenWriter { linked::no_room(s) };
+        return if why == Spill::UnseenWriter {
+            linked::no_room(s)
+        };
     }
     // First: who calls no more has asked by then (`follow::freeze`).
     let is_kept = why == Spill::HalfClosed && called::is_kept(s);
@@ -401,7 +399,9 @@ pub fn pin(s: &Sock, sock: i32, why: Reason) {
     s.set(flag::PINNED);
     if s.is_linked() {
         // A handshake that is on its way will be declined.
-        return if s.can_return() { s.note(why) };
+        return if s.can_return() {
+            s.note(why)
+        };
     }
     s.note(why);
     if let Some(dir) = s.rx.dir() {

@@ -107,13 +107,7 @@ impl Source for FromBufs<'_> {
 /// Sends from a source until it is empty, the ring is full and the call may not wait, or the
 /// direction moves to TCP. Returns what was sent and how it stopped.
 #[inline]
-pub fn send(
-    s: &Sock,
-    mut sock: i32,
-    source: &mut impl Source,
-    mut nonblock: bool,
-    timer: &mut wait::Timer,
-) -> (usize, Step) {
+pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: bool, timer: &mut wait::Timer) -> (usize, Step) {
     let mut done = 0;
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if nonblock { None } else { inside::visit(s, &timer) };
@@ -263,15 +257,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
 /// Copies and publishes; large amounts in quarters of the ring, so that the consumer starts early, or in halves over a link, where
 /// each part is a message.
 #[inline]
-fn fill(
-    s: &Sock,
-    sock: i32,
-    dir: &Dir,
-    source: &mut impl Source,
-    head: u64,
-    n: usize,
-    size: usize,
-) -> Res {
+fn fill(s: &Sock, sock: i32, dir: &Dir, source: &mut impl Source, head: u64, n: usize, size: usize) -> Res {
     let ring = bulk::tx_ring(s, size).ok_or(Errno(libc::ENOMEM))?;
     let most = if s.is_linked() { size / 2 } else { size / 4 };
     let mut done = 0;

@@ -56,7 +56,9 @@ pub fn pass_over(s: &Sock, dir: &Dir) {
 
 /// As [`pass_over`], for whoever does not read.
 pub fn look(s: &Sock) {
-    if is_near(s) && let Some(dir) = s.rx.dir() {
+    if is_near(s)
+        && let Some(dir) = s.rx.dir()
+    {
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
             pass_over(s, dir);
@@ -69,9 +71,7 @@ pub fn after_read(s: &Sock, dir: &Dir) {
     if !is_near(s) {
         return;
     }
-    if s.rx.cursor.load(Relaxed) > dir.urgent.load(Relaxed)
-        || s.has(flag::OOB_INLINE) && s.rx.cursor.load(Relaxed) == dir.urgent.load(Relaxed)
-    {
+    if s.rx.cursor.load(Relaxed) > dir.urgent.load(Relaxed) || s.has(flag::OOB_INLINE) && s.rx.cursor.load(Relaxed) == dir.urgent.load(Relaxed) {
         dir.oob.store(0, Relaxed);
         s.clear(flag::URGENT);
     } else {

@@ -6,9 +6,9 @@ use super::asleep::{Woke, a_millisecond, a_moment, plain, plain_for, sleep};
 use super::bell::{self, Kind};
 use super::room::Named;
 use super::{budget, called, counted, debt, end, follow, here, inside, kernel, known, linked, room, rouse, rx, spin, switch, waiter};
+use crate::family::sock::{Sock, flag};
 use crate::family::{self, lock::Marker};
 use crate::fault::{self, Step as Fault};
-use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, Res, clock, fd, mem};
 use crate::transport::region::{Dir, fin};
 use std::sync::atomic::{Ordering::*, fence};
@@ -204,11 +204,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         if linked {
             linked::poll();
         }
-        room::has_room(s, dir)
-            || back.fin.load(Relaxed) & ends != 0
-            || !s.tx_in_memory()
-            || s.has(flag::SHUT_WR)
-            || follow::is_asked(s)
+        room::has_room(s, dir) || back.fin.load(Relaxed) & ends != 0 || !s.tx_in_memory() || s.has(flag::SHUT_WR) || follow::is_asked(s)
     };
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
         return Ok(());

@@ -8,8 +8,8 @@
 //! in the kernel, and the record may be another's by then, in which nothing of this call is counted.
 
 use crate::family::half::Half;
-use crate::family::{self, lock};
 use crate::family::sock::Sock;
+use crate::family::{self, lock};
 use crate::sys::thread::{self, Note};
 use std::sync::atomic::{Ordering::*, compiler_fence};
 

@@ -109,9 +109,7 @@ impl Sock {
     /// Notes that the process with this record holds it no more; false if that was not noted.
     pub fn let_go_in(&self, process: u32) -> bool {
         let bit = 1 << (process % 64);
-        self.held_by.get(process as usize / 64).is_some_and(|w| {
-            w.load(Relaxed) & bit != 0 && w.fetch_and(!bit, AcqRel) & bit != 0
-        })
+        self.held_by.get(process as usize / 64).is_some_and(|w| w.load(Relaxed) & bit != 0 && w.fetch_and(!bit, AcqRel) & bit != 0)
     }
 }
 

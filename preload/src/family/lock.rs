@@ -111,10 +111,7 @@ impl Lock {
                 }
                 continue;
             }
-            if pause.turn()
-                && proc::is_gone(owner)
-                && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
-            {
+            if pause.turn() && proc::is_gone(owner) && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok() {
                 return Ok(());
             }
         }

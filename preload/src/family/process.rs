@@ -190,9 +190,7 @@ pub(super) fn record(base: *mut u8, number: usize) -> &'static Record {
 
 fn version() -> u32 {
     let part = |s: &str| s.parse::<u32>().unwrap_or(0);
-    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
-        | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
-        | part(env!("CARGO_PKG_VERSION_PATCH"))
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16 | part(env!("CARGO_PKG_VERSION_MINOR")) << 8 | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
 fn remember_pid(pid: u32) {

@@ -10,9 +10,7 @@ use crate::sys::thread;
 use smcr_proto::page::{self, State, socket as field};
 use smcr_proto::reason::Reason;
 use std::mem::offset_of;
-use std::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
-};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
 
 pub use super::half::Half;
 pub use super::values::{aside, flag, medium, role, step};

@@ -2,9 +2,9 @@
 //! hook: a connection that is named there returns to TCP first, and stays.
 
 use super::hooks;
+use crate::real;
 use crate::sys::probe::is_there;
 use crate::sys::{self, Sysno};
-use crate::real;
 use crate::table::{self, life};
 use libc::{aiocb, c_int, c_long, c_ulong, c_void, sigevent};
 use smcr_proto::reason::Reason;

@@ -196,15 +196,7 @@ unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, 
 
 /// recvfrom on a tracked socket.
 #[inline(never)]
-unsafe fn recvfrom_from(
-    s: &'static Sock,
-    fd: c_int,
-    buf: *mut c_void,
-    n: size_t,
-    flags: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> ssize_t {
+unsafe fn recvfrom_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
     cancel::point();
     let mut more = 0;
     if addr.is_null() {
@@ -234,7 +226,9 @@ unsafe fn recvfrom_slowly(
     direct(|| {
         // SAFETY: the program's arguments.
         let r = unsafe {
-            table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags & !OWN_FLAGS | more, None, || real::recvfrom(fd, buf, n, flags, addr, len))
+            table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags & !OWN_FLAGS | more, None, || {
+                real::recvfrom(fd, buf, n, flags, addr, len)
+            })
         };
         if r < 0 || addr.is_null() {
             return r;

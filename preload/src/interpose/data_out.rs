@@ -168,15 +168,7 @@ unsafe fn send_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t
 
 /// sendto on a tracked socket.
 #[inline(never)]
-unsafe fn sendto_to(
-    s: &'static Sock,
-    fd: c_int,
-    buf: *const c_void,
-    n: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> ssize_t {
+unsafe fn sendto_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
     cancel::point();
     if addr.is_null()
         // SAFETY: the program's arguments.
@@ -190,15 +182,7 @@ unsafe fn sendto_to(
 
 #[cold]
 #[inline(never)]
-unsafe fn sendto_slowly(
-    s: &'static Sock,
-    fd: c_int,
-    buf: *const c_void,
-    n: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> ssize_t {
+unsafe fn sendto_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
     // TCP has no use for the address, but the kernel reads it first.
     if let Some(e) = wrong_address(addr, len) {
         set_errno(Errno(e));

@@ -3,16 +3,13 @@
 //! A descriptor that is not tracked costs a load and a call of the real function. What a hook does
 //! with a tracked one is in `table` and `ready`. docs/interpose.md lists every symbol.
 
-#![cfg_attr(
-    test,
-    allow(dead_code, non_snake_case, reason = "unit tests export no symbols, so nobody calls the hooks")
-)]
+#![cfg_attr(test, allow(dead_code, non_snake_case, reason = "unit tests export no symbols, so nobody calls the hooks"))]
 
 mod aio;
 mod cancel;
+mod credentials;
 mod data_in;
 mod data_out;
-mod credentials;
 mod execl;
 mod fds;
 mod files;

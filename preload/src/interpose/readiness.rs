@@ -2,11 +2,11 @@
 //! fortified entries.
 
 use super::{cancel, direct, guard, hooks};
-use crate::sys::probe::{can_be_written, is_null_or_there, is_there};
-use crate::ready::{ctl, poll as polls, select as selects, wait};
-use crate::engine::bufs::is_nowhere;
-use crate::sys::clock;
 use crate::config;
+use crate::engine::bufs::is_nowhere;
+use crate::ready::{ctl, poll as polls, select as selects, wait};
+use crate::sys::clock;
+use crate::sys::probe::{can_be_written, is_null_or_there, is_there};
 use crate::table::set::{self, Set};
 use crate::table::{life, own};
 use crate::{real, table};

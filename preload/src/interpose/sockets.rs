@@ -233,7 +233,9 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) {
     match table::sock(listener) {
         Some(l) if config::enabled() => guarded(|| {
             life::on_accept(new, flags & libc::SOCK_NONBLOCK != 0, Some(l));
-            if l.has(flag::PINNED) && let Some(s) = table::sock(new) {
+            if l.has(flag::PINNED)
+                && let Some(s) = table::sock(new)
+            {
                 // What pins a listener (a protocol above TCP, zero-copy) holds for its children.
                 let why = Reason::from_code(l.reason.load(std::sync::atomic::Ordering::Relaxed));
                 switch::pin(s, new, why.unwrap_or(Reason::TcpSpecial));

@@ -171,8 +171,7 @@ fn take_to(sock: i32, s: &'static Sock, pipe: i32, most: usize, flags: c_int) ->
     // SAFETY: the buffer is our own.
     let got = unsafe {
         table::receiving::recv(sock, s, &iov, rx::ANY | flags, None, || {
-            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), flags)
-                .map_or(-1, |n| n as isize)
+            net::recv_slice(sock, std::slice::from_raw_parts_mut(iov[0].iov_base.cast(), want), flags).map_or(-1, |n| n as isize)
         })
     };
     if got <= 0 {

@@ -2,8 +2,8 @@
 //! socket that becomes a FILE stays on TCP.
 
 use super::{guarded, hooks};
+use crate::real;
 use crate::table::{self, life};
-use crate::{real};
 use libc::{FILE, c_char, c_int, c_void};
 use smcr_proto::reason::Reason;
 

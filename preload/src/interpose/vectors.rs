@@ -7,14 +7,14 @@ use super::sockets;
 use super::{data_in, data_out};
 use crate::engine::bufs::MOST;
 use crate::engine::{end, switch};
+use crate::family::sock::Sock;
+use crate::sys::net::TCP_INQ;
+use crate::sys::probe::{is_null_or_there, is_there};
+use crate::sys::{Errno, clock, errno, set_errno};
 use crate::table;
 use crate::table::life;
-use smcr_proto::reason::Reason;
-use crate::sys::probe::{is_null_or_there, is_there};
-use crate::sys::net::TCP_INQ;
-use crate::sys::{Errno, clock, errno, set_errno};
-use crate::family::sock::Sock;
 use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
+use smcr_proto::reason::Reason;
 
 /// Most buffers of a call, and most messages of sendmmsg.
 const UIO_MAXIOV: usize = 1024;
@@ -153,14 +153,7 @@ pub unsafe fn answer(m: &mut msghdr, flags: c_int, inq: Option<i32>, came: Optio
 ///
 /// # Safety
 /// As for recvmmsg(2).
-pub unsafe fn receive(
-    fd: c_int,
-    s: &Sock,
-    msgs: *mut mmsghdr,
-    n: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
+pub unsafe fn receive(fd: c_int, s: &Sock, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
     let fail = |e| {
         set_errno(Errno(e));
         -1 as c_int

@@ -9,8 +9,8 @@ use smcr_proto::smc::clc::accept::AcceptConfirm;
 use smcr_proto::smc::clc::proposal::Proposal;
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::id::{Gid, PeerId};
-use smcr_proto::smc::link::key::{self, GroupKey};
 use smcr_proto::smc::link as machine;
+use smcr_proto::smc::link::key::{self, GroupKey};
 use smcr_proto::smc::llc::Family;
 
 /// The addresses of a TCP connection. Who shows a group's alone may join it: what else a CLC message says of its sender anybody

@@ -299,7 +299,9 @@ impl State {
         let mut next = [self.look_at_unseen(), self.nudge(now)].into_iter().flatten().min();
         let count_from = self.awake.look(now);
         for place in 0..self.groups.len() {
-            if count_from <= now && let Some(group) = &mut self.groups[place] {
+            if count_from <= now
+                && let Some(group) = &mut self.groups[place]
+            {
                 group.tick(&self.devices, now);
                 self.look_at_group(place);
                 self.give_up_answers(place, now);
@@ -360,15 +362,19 @@ impl State {
         if withdrawn.is_empty() && !over {
             return;
         }
-        let its: Vec<u32> =
-            self.slots.iter().flatten().filter(|s| s.group == Some(place)).map(|s| s.index).collect();
+        let its: Vec<u32> = self.slots.iter().flatten().filter(|s| s.group == Some(place)).map(|s| s.index).collect();
         for index in its {
-            if !withdrawn.is_empty() && let Some(slot) = self.slot(index) {
+            if !withdrawn.is_empty()
+                && let Some(slot) = self.slot(index)
+            {
                 let keys: Vec<Rkey> = withdrawn.iter().filter(|(link, _)| *link == slot.link).map(|(_, key)| *key).collect();
                 slot.withdrawn(&keys);
                 mark(index);
             }
-            if over && !self.want_back(index) && let Some(slot) = self.slot(index) {
+            if over
+                && !self.want_back(index)
+                && let Some(slot) = self.slot(index)
+            {
                 slot.link_down();
                 mark(index);
                 if slot.is_finished(true) {

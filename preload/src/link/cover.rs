@@ -27,8 +27,8 @@ use crate::family::process;
 use crate::sys::{Errno, fd};
 use crate::transport::waiters::{self, Waiter};
 use crate::verbs::device::Device;
-pub(super) use armed::{disarmed, wants_all};
 pub use armed::arm;
+pub(super) use armed::{disarmed, wants_all};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*, fence};
 

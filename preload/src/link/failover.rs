@@ -156,7 +156,9 @@ impl State {
                     if let Some(slot) = self.slot(index) {
                         slot.stranded = true;
                     }
-                    if !self.want_back(index) && let Some(slot) = self.slot(index) {
+                    if !self.want_back(index)
+                        && let Some(slot) = self.slot(index)
+                    {
                         slot.link_down();
                     }
                 }
@@ -167,8 +169,7 @@ impl State {
 
     /// False: it can't go.
     fn move_connection(&mut self, place: usize, index: u32, from: usize) -> bool {
-        let (Some(Some(slot)), Some(Some(group))) = (self.slots.get_mut(index as usize), self.groups.get_mut(place))
-        else {
+        let (Some(Some(slot)), Some(Some(group))) = (self.slots.get_mut(index as usize), self.groups.get_mut(place)) else {
             return true;
         };
         let Some(to) = group.other_than(from) else { return false };

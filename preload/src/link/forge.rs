@@ -95,9 +95,7 @@ fn one(all: &mut State, index: u32, peer: &Endpoint, words: &[&str]) -> bool {
     let (size, own_size) = (peer.size.bytes(), group.size.bytes());
     let own = group.links[link].domain().and_then(|d| group.rings.keys(rx, d)).map_or(0, |k| k.rkey.0);
     let sequence = |text: &str| number(text, u64::from(last)) as u16;
-    let flags = |p: &str, c: &str| {
-        (ProducerFlags::from_bits_retain(number(p, 0) as u8), ConnFlags::from_bits_retain(number(c, 0) as u8))
-    };
+    let flags = |p: &str, c: &str| (ProducerFlags::from_bits_retain(number(p, 0) as u8), ConnFlags::from_bits_retain(number(c, 0) as u8));
     let token = |text: &str| Token::new(number(text, u64::from(peer.token.value())) as u32).ok();
     let write = |from: Vec<u8>| Forged { opcode: 2, bytes: from, len: 0, to: 0, rkey: 0, imm: 0 };
     let forged = match words {
@@ -124,7 +122,8 @@ fn one(all: &mut State, index: u32, peer: &Endpoint, words: &[&str]) -> bool {
         }
         ["imm", len, name, read, rest @ ..] => {
             let name = number(name, u64::from(immediate::name(peer.token))) as u16;
-            let imm = Immediate { name, sequence: rest.first().map_or(last, |at| sequence(at)) as u8, consumed: number(read, consumed) as u16 }.emit();
+            let imm =
+                Immediate { name, sequence: rest.first().map_or(last, |at| sequence(at)) as u8, consumed: number(read, consumed) as u16 }.emit();
             let at = ring(peer) + sent % u64::from(size);
             Forged { opcode: 1, bytes: Vec::new(), len: number(len, 0) as u32, to: at, rkey: peer.rkey.0, imm }
         }

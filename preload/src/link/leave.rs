@@ -78,9 +78,7 @@ impl Slot {
 
     /// Whether the peer has been told of the end, and has everything.
     pub fn has_said_all(&self) -> bool {
-        let said = self.conn.as_ref().is_none_or(|c| {
-            !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
-        });
+        let said = self.conn.as_ref().is_none_or(|c| !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1));
         let again = self.conn.as_ref().is_some_and(Conn::is_repeating);
         self.closing >= Closing::Close && said && self.in_flight == 0 && !again
     }
@@ -156,9 +154,7 @@ impl State {
             return None;
         }
         let back = slot.rx_dir();
-        let asked = back.ctl.fetch_update(AcqRel, Acquire, |c| {
-            (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN)
-        });
+        let asked = back.ctl.fetch_update(AcqRel, Acquire, |c| (c & ctl::RETURN != 0).then_some(c & !ctl::RETURN | ctl::TAKEN));
         let at = if asked.is_ok() { back.frozen.load(Relaxed) } else { back.head.load(Relaxed) };
         slot.leaving = Leaving::Stated(at);
         Some(at)

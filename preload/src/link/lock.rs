@@ -22,10 +22,7 @@ struct Links {
 // SAFETY: the state is touched only by the holder of `owner`.
 unsafe impl Sync for Links {}
 
-static LINKS: Links = Links {
-    owner: AtomicU32::new(0),
-    state: UnsafeCell::new(State::EMPTY),
-};
+static LINKS: Links = Links { owner: AtomicU32::new(0), state: UnsafeCell::new(State::EMPTY) };
 
 /// Connections with a mark, one bit each.
 pub(super) static MARKS: [AtomicU64; SLOTS / 64] = [const { AtomicU64::new(0) }; SLOTS / 64];

@@ -69,7 +69,8 @@ impl State {
             let out = s.tx_dir();
             // Those that others hold go on without this process, unless there is a ring.
             let alone = s.sock().is_none_or(|s| s.holders.load(Relaxed) <= 1);
-            s.is_shared_in_handshake() || alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
+            s.is_shared_in_handshake()
+                || alone && !s.active && !s.on_tcp && s.leaving != Leaving::Gone && out.head.load(Acquire) != out.tail.load(Relaxed)
         };
         self.slots.iter().flatten().any(|s| owes(s))
     }
@@ -88,9 +89,7 @@ impl State {
             }
             let head = slot.tx_dir().head.load(Relaxed);
             let unsendable = slot.conn.as_mut().is_none_or(|c| c.write(0, false).is_err());
-            let said = slot.conn.as_ref().is_none_or(|c| {
-                !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1)
-            });
+            let said = slot.conn.as_ref().is_none_or(|c| !matches!(c.state(), conn::State::Init | conn::State::Active | conn::State::AppCloseWait1));
             let over = is_over(&self.groups, slot.group);
             let answered = slot.ours || over || slot.conn.as_ref().is_none_or(conn::Conn::is_finished);
             let owed = slot.in_flight > 0 || slot.pumped != head && !unsendable;

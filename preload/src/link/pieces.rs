@@ -8,14 +8,7 @@ use smcr_proto::smc::conn::Conn;
 
 /// Takes as much of the stream as the peer has room for, as writes: cut where its ring ends and where
 /// ours does.
-pub(super) fn take_bytes(
-    conn: &mut Conn,
-    from: u64,
-    left: u64,
-    urgent: Option<u64>,
-    ring: (Element, u32, u32),
-    out: &mut [Write; WRITES],
-) -> usize {
+pub(super) fn take_bytes(conn: &mut Conn, from: u64, left: u64, urgent: Option<u64>, ring: (Element, u32, u32), out: &mut [Write; WRITES]) -> usize {
     // No more than one round of the smaller ring, so that at most four pieces come out.
     let most = left.min(u64::from(ring.1)) as u32;
     let up_to = urgent.filter(|at| *at > from).map_or(most, |at| most.min((at - from) as u32));
@@ -27,13 +20,7 @@ pub(super) fn take_bytes(
         while done < segment.len && n < WRITES {
             let offset = (at % u64::from(ring.1)) as u32;
             let len = (segment.len - done).min(ring.1 - offset);
-            out[n] = Write {
-                from: ring.0.start as u64 + u64::from(offset),
-                len,
-                lkey: ring.2,
-                to: to + u64::from(done),
-                rkey: rkey.0,
-            };
+            out[n] = Write { from: ring.0.start as u64 + u64::from(offset), len, lkey: ring.2, to: to + u64::from(done), rkey: rkey.0 };
             n += 1;
             done += len;
             at += u64::from(len);

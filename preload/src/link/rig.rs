@@ -21,13 +21,7 @@ pub(super) const HOSTS: Hosts = Hosts { peer: [2; 16], own: [1; 16] };
 pub(super) const SIZE: RmbeSize = RmbeSize::MIN;
 
 pub(super) fn port(host: u8) -> Port {
-    Port {
-        device: String::from("none"),
-        port: 1,
-        index: 0,
-        gid: Gid::from_ipv4([192, 0, 2, host]),
-        mac: Mac([2, 0, 0, 0, 0, host]),
-    }
+    Port { device: String::from("none"), port: 1, index: 0, gid: Gid::from_ipv4([192, 0, 2, host]), mac: Mac([2, 0, 0, 0, 0, host]) }
 }
 
 /// The end of another host, with a token of its own.

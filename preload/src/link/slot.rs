@@ -277,10 +277,7 @@ impl Slot {
                 self.stalled = true;
                 return true;
             }
-            let hold_back = self.closing == Closing::Open
-                && !is_free
-                && left < u64::from(self.tx.1 / 2)
-                && self.urgent.is_none();
+            let hold_back = self.closing == Closing::Open && !is_free && left < u64::from(self.tx.1 / 2) && self.urgent.is_none();
             // Nothing presses: small pieces wait for what is on its way, and for room that is worth a message.
             let presses = self.closing != Closing::Open || self.urgent.is_some();
             let waits = !presses && !conn.is_worth_it(left.min(u64::from(u32::MAX)) as u32);

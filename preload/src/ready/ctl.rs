@@ -6,15 +6,15 @@
 //! which a hooked wait was seen.
 
 use super::{level, sleep, stand_in};
-use crate::table::member::{ET, Member, ONESHOT};
-use crate::table::members::Inner;
-use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::config;
 use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::thread::full_fence;
 use crate::sys::{Errno, fd as desc};
+use crate::table::member::{ET, Member, ONESHOT};
+use crate::table::members::Inner;
+use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::table::{self, Entry, homes};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
@@ -27,13 +27,7 @@ const STALE: u32 = EXCLUSIVE | ET | ONESHOT;
 const BELLS: u32 = level::IN | level::RDHUP | level::PRI | ET;
 
 /// epoll_ctl(2); `real` makes the program's own call.
-pub fn ctl(
-    epfd: i32,
-    op: i32,
-    fd: i32,
-    event: Option<epoll_event>,
-    real: impl Fn() -> i32,
-) -> i32 {
+pub fn ctl(epfd: i32, op: i32, fd: i32, event: Option<epoll_event>, real: impl Fn() -> i32) -> i32 {
     let set = match table::epoll_set(epfd) {
         Some(s) => s,
         None if op == EPOLL_CTL_ADD && config::enabled() && fd != epfd => match begin(epfd, &real) {
@@ -99,14 +93,7 @@ fn begin(epfd: i32, real: &impl Fn() -> i32) -> Result<(&'static Set, i32), i32>
     make_for(epfd).map(|s| (s, r)).ok_or(r)
 }
 
-fn add(
-    set: &'static Set,
-    inner: &mut Inner,
-    epfd: i32,
-    fd: i32,
-    e: epoll_event,
-    real: &impl Fn() -> i32,
-) -> i32 {
+fn add(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event, real: &impl Fn() -> i32) -> i32 {
     if let Some(m) = inner.by_fd.one(fd as u64) {
         let mb = *inner.member(m);
         // A listener is noted without (`added`); whether it is this one the kernel says.
@@ -246,14 +233,7 @@ fn is_kernels(nested: bool, mb: &Member) -> bool {
     nested || table::sock(mb.fd).is_some_and(|s| s.has(flag::SHARED))
 }
 
-fn modify(
-    set: &'static Set,
-    inner: &mut Inner,
-    epfd: i32,
-    fd: i32,
-    e: epoll_event,
-    real: &impl Fn() -> i32,
-) -> i32 {
+fn modify(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event, real: &impl Fn() -> i32) -> i32 {
     let Some(m) = inner.by_fd.one(fd as u64) else { return real() };
     let mb = *inner.member(m);
     if mb.ghost {
@@ -317,7 +297,9 @@ fn delete(set: &'static Set, inner: &mut Inner, fd: i32, real: &impl Fn() -> i32
 pub fn take_over(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let mb = inner.member_mut(m);
     // What TCP has brought before that, and is read by now, has its edge with the next event of the kernel's (`keep`).
-    if mb.has_edges_of_both() && let Some(s) = table::sock(mb.fd) {
+    if mb.has_edges_of_both()
+        && let Some(s) = table::sock(mb.fd)
+    {
         let switches = s.rx.switches.load(Relaxed);
         mb.moved |= mb.ours && mb.switches != switches;
         mb.switches = switches;

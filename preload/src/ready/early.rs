@@ -16,7 +16,12 @@ const LOOK_NS: u64 = 5_000_000;
 
 /// While nothing is served here: the kernel's `wait`. Another thread may bring a connection into memory meanwhile: it finds this one
 /// counted, so that what comes calls it by the doorbell byte. Err: one is served, and what is left of the time.
-pub(super) fn by_kernel(fds: &mut [pollfd], timeout: Option<u64>, since: Since, wait: impl Fn(&mut [pollfd], *const timespec) -> i32) -> Result<i32, Option<u64>> {
+pub(super) fn by_kernel(
+    fds: &mut [pollfd],
+    timeout: Option<u64>,
+    since: Since,
+    wait: impl Fn(&mut [pollfd], *const timespec) -> i32,
+) -> Result<i32, Option<u64>> {
     if is_any_served(fds) {
         return Err(timeout);
     }

@@ -6,8 +6,8 @@
 //! connection is in memory any more, before the sets are forgotten; and by the hooks of exec.
 
 use super::ctl::register_anew;
-use super::{sleep, stand_in};
 use super::wait::refresh_all;
+use super::{sleep, stand_in};
 use crate::control::wake;
 use crate::engine::linked;
 use crate::family::lock::Marker;

@@ -55,8 +55,7 @@ pub fn usual(s: &Sock, out: bool) -> Option<u32> {
         | from.fin.load(Relaxed) & fin::ENDS
         | to.ctl.load(Relaxed) & (ctl::RETURN | ctl::PINNED)
         | s.low_water.load(Relaxed) >> 1
-        | s.flags.load(Relaxed)
-            & (flag::SHUT_RD | flag::SHUT_WR | flag::PINNED | flag::OWES | flag::FROZEN | flag::URGENT);
+        | s.flags.load(Relaxed) & (flag::SHUT_RD | flag::SHUT_WR | flag::PINNED | flag::OWES | flag::FROZEN | flag::URGENT);
     if unusual != 0 {
         return None;
     }
@@ -106,7 +105,10 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     let mut tx_memory = s.tx_in_memory();
     let linked = s.is_linked();
     let closed = linked && s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::CLOSED != 0);
-    if tx_memory && let Some(dir) = s.tx.dir() && (closed || room::has_room(s, dir)) {
+    if tx_memory
+        && let Some(dir) = s.tx.dir()
+        && (closed || room::has_room(s, dir))
+    {
         bits |= OUT;
     }
     // A call that had moved bytes has left it for the next one.

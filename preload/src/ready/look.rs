@@ -4,7 +4,7 @@
 
 use super::{ahead, level};
 use crate::engine::bell::Kind;
-use crate::engine::{follow, idle, here, kernel, room, wait as engine_wait};
+use crate::engine::{follow, here, idle, kernel, room, wait as engine_wait};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -202,18 +202,15 @@ fn has_no_data(s: &Sock) -> bool {
 #[inline]
 fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32, is_quick: bool) -> bool {
     let (Some(dir), true, true) = (s.rx.dir(), s.rx_in_memory(), s.tx_in_memory()) else { return false };
-    if dir.head.load(Acquire) != seen_in
-        || seen_bits & level::OUT == 0
-        || s.tx.looked.load(Relaxed) != seen_full
-    {
+    if dir.head.load(Acquire) != seen_in || seen_bits & level::OUT == 0 || s.tx.looked.load(Relaxed) != seen_full {
         return false;
     }
     is_quick
         || s.rx.end.load(Relaxed) == 0
-        && dir.fin.load(Relaxed) & 1 == 0
-        && dir.switch.load(Relaxed) == s.rx.switches.load(Relaxed)
-        && !follow::is_asked(s)
-        && !s.has(flag::SHUT_RD | flag::SHUT_WR)
+            && dir.fin.load(Relaxed) & 1 == 0
+            && dir.switch.load(Relaxed) == s.rx.switches.load(Relaxed)
+            && !follow::is_asked(s)
+            && !s.has(flag::SHUT_RD | flag::SHUT_WR)
 }
 
 /// Arms the doorbell byte of a member that had nothing for long; false if something came meanwhile.

@@ -1,13 +1,13 @@
 //! poll and ppoll over sockets in memory and everything else; select is built on it.
 
 use super::early::{self, by_kernel};
-use super::{level, polled, stand_in};
 use super::readers::{self, Reader};
 use super::sleep::expose;
+use super::{level, polled, stand_in};
 use crate::control::wake;
+use crate::engine::bell::{self, Kind};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
-use crate::engine::bell::{self, Kind};
 use crate::engine::{budget, ear, here, kernel, linked, room, signals, spin, threads, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};

@@ -107,13 +107,7 @@ pub unsafe fn select(n: i32, sets: &[Bits; 3], timeout: Option<u64>, mask: *cons
 
 /// # Safety
 /// `mask` must be null or valid.
-unsafe fn with_array(
-    n: usize,
-    fds: &mut [pollfd],
-    sets: &[Bits; 3],
-    timeout: Option<u64>,
-    mask: *const sigset_t,
-) -> i32 {
+unsafe fn with_array(n: usize, fds: &mut [pollfd], sets: &[Bits; 3], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
     for (p, (fd, wanted)) in fds.iter_mut().zip(asked(n, sets)) {
         *p = pollfd { fd: fd as i32, events: wanted, revents: 0 };
     }

@@ -5,26 +5,26 @@
 //! looks.
 
 use super::ctl::{leave_full, register, register_anew};
-use super::{level, stand_in};
 use super::keep::{BELL, CHANNEL, keep};
 use super::look::{Depth, is_any_due, is_untold, look, turn_cold};
 use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
+use super::{level, stand_in};
 use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
 use crate::engine::{bell, budget, counted, ear, here, kernel, linked, room};
-use crate::transport::{changes, idle};
 use crate::family::lock::Marker;
 use crate::family::process::count;
+use crate::family::sock::Sock;
 use crate::real;
 use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
-use crate::table::{self, forks};
-use crate::family::sock::Sock;
 use crate::table::member::{ET, Member};
 use crate::table::members::Inner;
 use crate::table::set::{BY_LEVEL, Set};
+use crate::table::{self, forks};
 use crate::transport::waiters::Waiter;
+use crate::transport::{changes, idle};
 use libc::{EPOLL_CTL_ADD, epoll_event};
 use smcr_proto::page::Counter;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -44,14 +44,7 @@ pub enum Slept {
 ///
 /// # Safety
 /// What `call` names must be valid for the kernel's own epoll_pwait.
-pub unsafe fn sleep(
-    epfd: i32,
-    set: &'static Set,
-    call: &Call,
-    out: &mut [epoll_event],
-    deadline: Option<u64>,
-    since_call: Since,
-) -> Slept {
+pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event], deadline: Option<u64>, since_call: Since) -> Slept {
     crate::control::look();
     idle::look();
     let ours = set.ours.load(Relaxed) > 0;
@@ -272,7 +265,10 @@ fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
     let word = waiter.map_or(0, Waiter::word);
     let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
     let marker = Marker::new();
-    if !named && !mb.ghost && let Ok(_held) = s.rx.lock.take(&marker) {
+    if !named
+        && !mb.ghost
+        && let Ok(_held) = s.rx.lock.take(&marker)
+    {
         kernel::arm_for(s, dir, mb.fd, waiter, Kind::Set);
     }
 }

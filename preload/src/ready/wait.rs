@@ -7,25 +7,25 @@
 //! twice.
 
 use super::ctl::{register, register_anew, take_over};
-use super::{level, stand_in};
 use super::keep::keep;
 use super::look::{Depth, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
+use super::{level, stand_in};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::{kernel, linked, signals, spin};
-use crate::transport::changes;
-use crate::family::lock::Marker;
-use crate::family::sock::{Sock, flag};
 use crate::family::holders::Census;
+use crate::family::lock::Marker;
 use crate::family::process;
-use crate::sys::{Errno, caught, clock, errno, fd as desc, set_errno};
+use crate::family::sock::{Sock, flag};
 use crate::real;
+use crate::sys::{Errno, caught, clock, errno, fd as desc, set_errno};
 use crate::table;
 use crate::table::members::Inner;
 use crate::table::set::{BY_LEVEL, Set};
 use crate::table::torn;
 use crate::table::waited::{self, Without};
+use crate::transport::changes;
 use libc::{epoll_event, sigset_t};
 use std::sync::atomic::Ordering::*;
 
@@ -139,7 +139,9 @@ fn first_wait(epfd: i32, set: &'static Set) {
     let Ok(l) = set.lock(&marker) else { return };
     for m in 0..l.inner.used() {
         let fd = l.inner.member(m).fd;
-        if fd >= 0 && let Some(s) = table::sock(fd) {
+        if fd >= 0
+            && let Some(s) = table::sock(fd)
+        {
             s.set(flag::SEEN);
             if set.nested.load(Relaxed) == 0 {
                 l.inner.unhide(m);
@@ -216,13 +218,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
 }
 
 /// The kernel's events, behind the `n` that are there; the new number of events.
-fn look_at_kernel(
-    epfd: i32,
-    set: &'static Set,
-    inner: &mut Inner,
-    out: &mut [epoll_event],
-    n: usize,
-) -> usize {
+fn look_at_kernel(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], n: usize) -> usize {
     let (hot, had) = (inner.hot_len, n);
     let before = clock::ticks();
     let (mut now, mut n, mut is_all) = take_kernels(epfd, set, inner, out, n);
@@ -344,9 +340,7 @@ fn before_polling(epfd: i32, set: &'static Set) -> u32 {
     }
     let turn = l.inner.turn.saturating_sub(1).min(l.inner.hot_len - 1);
     let fd = l.inner.member(l.inner.hot(turn)).fd;
-    table::sock(fd)
-        .and_then(|s| s.rx.dir())
-        .map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed))
+    table::sock(fd).and_then(|s| s.rx.dir()).map_or(u32::MAX, |d| d.producer_cpu.load(Relaxed))
 }
 
 #[cfg(test)]

@@ -31,16 +31,11 @@ const GROUP: usize = 64;
 
 /// Sets connections aside; `who` is a bit of [`aside`], `all` are those that this process has. All peers are asked before the
 /// first is waited for. False: there is none. Runs where a handler calls exec: it allocates nothing.
-pub fn set(
-    mut connections: impl Iterator<Item = (i32, &'static Sock)>,
-    all: impl Iterator<Item = (i32, &'static Sock)>,
-    who: u8,
-) -> bool {
+pub fn set(mut connections: impl Iterator<Item = (i32, &'static Sock)>, all: impl Iterator<Item = (i32, &'static Sock)>, who: u8) -> bool {
     let until = clock::now_ns() + PATIENCE_MS * 1_000_000;
     let mut any = false;
     loop {
-        let group: [Option<(i32, &Sock, u64)>; GROUP] =
-            std::array::from_fn(|_| connections.next().map(|(fd, s)| (fd, s, stand(s))));
+        let group: [Option<(i32, &Sock, u64)>; GROUP] = std::array::from_fn(|_| connections.next().map(|(fd, s)| (fd, s, stand(s))));
         let found = || group.iter().flatten();
         // What another thread uses at this very moment is not for the next program: it stays where it is.
         let moves = !thread::is_only() && found().any(|(_, s, _)| s.region().is_some());
@@ -173,8 +168,7 @@ pub struct Place(usize);
 pub fn expect(pid: Option<u32>) -> Place {
     let free = |slot: &AtomicU32| {
         let old = slot.load(Relaxed);
-        (old == 0 || old != BEGINS && proc::is_gone(old))
-            && slot.compare_exchange(old, pid.unwrap_or(BEGINS), AcqRel, Relaxed).is_ok()
+        (old == 0 || old != BEGINS && proc::is_gone(old)) && slot.compare_exchange(old, pid.unwrap_or(BEGINS), AcqRel, Relaxed).is_ok()
     };
     let place = STARTED.iter().position(free);
     if place.is_none() {

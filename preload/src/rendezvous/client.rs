@@ -14,9 +14,7 @@ use crate::transport::region::{self, RegionHeader, setup};
 use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
-use smcr_proto::rendezvous::{
-    Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, channel_name, proof_rate,
-};
+use smcr_proto::rendezvous::{Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, channel_name, proof_rate};
 use std::sync::atomic::Ordering::*;
 
 /// Without an answer of the kernel the look at the peer's socket is given up after so many.
@@ -94,8 +92,7 @@ fn gap_us(s: &Sock) -> u64 {
 /// Whether the time of the next look has come.
 fn is_time(s: &Sock) -> bool {
     let (now, at) = (clock::ticks(), s.next_tick.load(Relaxed));
-    let is_stream = s.tries.load(Relaxed) < LOOKS_IN_STREAM
-        && (was_refused(s) || s.kib_since_look() >= STREAM_KIB);
+    let is_stream = s.tries.load(Relaxed) < LOOKS_IN_STREAM && (was_refused(s) || s.kib_since_look() >= STREAM_KIB);
     let earlier = if is_stream { gap_us(s).saturating_sub(GAP_IN_STREAM_US) } else { 0 };
     now.saturating_add(clock::ticks_of_us(earlier)) >= at
 }
@@ -137,12 +134,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
         s.peer_uid.store(uid, Relaxed);
         s.rate_nonce.store(rate, Relaxed);
         s.peer_cookie.store(f.cookie, Relaxed);
-        let message = Message::Offer(Offer {
-            versions: (VERSION_LOW, VERSION_HIGH),
-            cookie: f.cookie,
-            id: number_of(s),
-            rate,
-        });
+        let message = Message::Offer(Offer { versions: (VERSION_LOW, VERSION_HIGH), cookie: f.cookie, id: number_of(s), rate });
         shut::learn(s, sock);
         if !server::attach(s, p, role::CLIENT) {
             if s.region().is_none() {
@@ -306,11 +298,8 @@ pub fn verify(s: &'static Sock, sock: i32) {
         }
         found => found,
     };
-    let holds = found.is_ok_and(|f| {
-        f.cookie == s.peer_cookie.load(Relaxed)
-            && f.pacing == s.rate_nonce.load(Relaxed)
-            && f.uid == s.peer_uid.load(Relaxed)
-    });
+    let holds =
+        found.is_ok_and(|f| f.cookie == s.peer_cookie.load(Relaxed) && f.pacing == s.rate_nonce.load(Relaxed) && f.uid == s.peer_uid.load(Relaxed));
     if !holds {
         process::count(Counter::ProofFailures, 1);
         log::warn!(target: "smcr::rendezvous", fd = sock, "the peer's socket does not show the nonce");

@@ -227,11 +227,7 @@ fn write(s: &Sock, sock: i32) -> bool {
         let others = others.min(u32::from(Legacy::NEVER) - 1) as u8;
         // Pinned by one of us meanwhile, or in a program that was started since: it may be with a stranger.
         let is_elsewhere = s.has(flag::PINNED) || Legacy::is_message(heir) && (s.is_aside() || is_inside(s));
-        let legacy = Legacy {
-            heir,
-            connected: s.role.load(Relaxed) == role::CLIENT,
-            others: if is_elsewhere { Legacy::NEVER } else { others },
-        };
+        let legacy = Legacy { heir, connected: s.role.load(Relaxed) == role::CLIENT, others: if is_elsewhere { Legacy::NEVER } else { others } };
         let Some(rate) = legacy.rate() else { return false };
         if net::set_rate(sock, rate).is_err() {
             return false;

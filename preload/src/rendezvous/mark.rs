@@ -73,8 +73,7 @@ fn mark_client(s: &Sock, sock: i32, peer: Option<net::Addr>) {
         return;
     };
     let is_first = s.role.load(Relaxed) == 0 && may_mark(s) && !s.has(flag::FORKED);
-    if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider(true) || is_local(&peer)
-    {
+    if !is_first || !is_candidate(&peer) || !are_present(sock) || !has_provider(true) || is_local(&peer) {
         return;
     }
     // Its SYN goes with the first bytes, when nobody looks any more for what it has shown.
@@ -133,17 +132,13 @@ fn may_mark(s: &Sock) -> bool {
 
 /// SMC-Rv2 needs IPv4; peers on this host have shared memory.
 fn is_candidate(peer: &net::Addr) -> bool {
-    i32::from(peer.family) == libc::AF_INET
-        && peer.ip[0] != 0
-        && !peer.is_loopback()
-        && peer.port != 0
+    i32::from(peer.family) == libc::AF_INET && peer.ip[0] != 0 && !peer.is_loopback() && peer.port != 0
 }
 
 /// Whether the mark can be called back when a program without the library gets the listener: since
 /// Linux 6.12; before, only a listener that no program inherits is marked.
 fn may_leave_later(sock: i32) -> bool {
-    proc::kernel_release() >= (6, 12)
-        || fd::fcntl(sock, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC != 0)
+    proc::kernel_release() >= (6, 12) || fd::fcntl(sock, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC != 0)
 }
 
 /// Whether the programs are there and speak our version.
@@ -155,14 +150,7 @@ fn are_present(sock: i32) -> bool {
             let answer = net::get_opt::<u32>(sock, LEVEL, MARK);
             let present = answer.is_ok_and(|v| v >> 16 == u32::from(ABI));
             log::debug!(target: "smcr::mark", present, answer = ?answer, "eBPF programs");
-            PROGRAMS.store(
-                if present {
-                    programs::PRESENT
-                } else {
-                    programs::ABSENT
-                },
-                Relaxed,
-            );
+            PROGRAMS.store(if present { programs::PRESENT } else { programs::ABSENT }, Relaxed);
             present
         }
     }
@@ -183,8 +171,7 @@ pub fn accepted(listener: &Sock, s: &Sock) {
 
 /// accept(2) gave `s` from a listener of which nothing is known here: the program before this one may have made it, and marked.
 pub fn accepted_from_elsewhere(s: &Sock, sock: i32) {
-    let may_be =
-        PROGRAMS.load(Relaxed) != programs::ABSENT && !PROVIDER.load(Relaxed).is_null();
+    let may_be = PROGRAMS.load(Relaxed) != programs::ABSENT && !PROVIDER.load(Relaxed).is_null();
     if may_be && are_present(sock) && verdict(sock).peer().is_some() {
         s.set(flag::MARKED);
     }

@@ -62,8 +62,7 @@ pub fn after_op(s: &'static Sock, sock: i32) {
 /// Bytes make a connection worth it too.
 #[inline]
 fn is_heavy(s: &Sock) -> bool {
-    s.carried() >= s.next_bytes.load(Relaxed)
-        && s.step.load(Relaxed) == step::IDLE
+    s.carried() >= s.next_bytes.load(Relaxed) && s.step.load(Relaxed) == step::IDLE
 }
 
 #[cold]
@@ -159,7 +158,10 @@ fn may_begin(s: &Sock, sock: i32) -> bool {
     if s.is_aside() || s.holders.load(Relaxed) > 1 || s.legacy.load(Relaxed) != 0 || s.heir.load(Relaxed) != 0 {
         if !aside::is_back(s, sock)
             || !is_due(s, SHARED_US)
-            || { legacy::strike_out(s, sock); holders::is_shared(s) }
+            || {
+                legacy::strike_out(s, sock);
+                holders::is_shared(s)
+            }
             || !legacy::is_sole(s, sock)
             || !legacy::come_back(s, sock)
         {
@@ -235,8 +237,7 @@ fn waited(s: &Sock) -> u64 {
 }
 
 fn is_overdue(s: &Sock) -> bool {
-    waited(s) > u64::from(PATIENCE)
-        && clock::ticks().wrapping_sub(s.since.load(Relaxed)) > clock::ticks_of_us(PATIENCE_US)
+    waited(s) > u64::from(PATIENCE) && clock::ticks().wrapping_sub(s.since.load(Relaxed)) > clock::ticks_of_us(PATIENCE_US)
 }
 
 /// Not before `us` microseconds; true if that time has come.

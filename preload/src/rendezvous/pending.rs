@@ -5,8 +5,8 @@
 //! program is about to wait. Private to the process. An entry lasts a second at most: what takes longer
 //! goes on in the connection's own operations.
 
-use crate::family::sock::{Sock, flag, step};
 use crate::family;
+use crate::family::sock::{Sock, flag, step};
 use crate::sys::clock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 

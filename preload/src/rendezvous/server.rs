@@ -1,7 +1,10 @@
 //! The accepting side: announces, takes offers, waits for the proof in the stream. Needs no netlink
 //! (hazard 10; [`owner`]).
 
-use super::{PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered, waited, worth};
+use super::{
+    PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered,
+    waited, worth,
+};
 use crate::engine::{begin, follow, offer, shadow, shut};
 use crate::family::sock::{Sock, flag, step};
 use crate::family::{self, holders, index_of, process};
@@ -26,8 +29,7 @@ struct Slot {
     sock: AtomicU32,
 }
 
-static TABLE: [Slot; EXPECTED] =
-    [const { Slot { cookie: AtomicU64::new(0), sock: AtomicU32::new(0) } }; EXPECTED];
+static TABLE: [Slot; EXPECTED] = [const { Slot { cookie: AtomicU64::new(0), sock: AtomicU32::new(0) } }; EXPECTED];
 
 /// Shows the peer that the library is here, if the peer can be on this host.
 pub fn announce(s: &'static Sock, sock: i32) {

@@ -4,8 +4,8 @@
 //! is. Who sees it leave says so ([`leave_below`]); of other jumps what lies below its next step is over. A step that may have done
 //! something is not taken again: the connection stays on TCP.
 
-use crate::family::{lock, process};
 use crate::family::sock::{Sock, step};
+use crate::family::{lock, process};
 use crate::sys::thread;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering::*, compiler_fence};

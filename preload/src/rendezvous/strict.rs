@@ -17,11 +17,7 @@ pub fn check(s: &'static Sock, sock: i32) {
     if !reason.is_failure() || !is_given_up(s, reason) {
         return;
     }
-    log::complain(format_args!(
-        "strict: a connection (descriptor {sock}) would stay on TCP: {} ({}); it is reset",
-        reason.text(),
-        reason.code()
-    ));
+    log::complain(format_args!("strict: a connection (descriptor {sock}) would stay on TCP: {} ({}); it is reset", reason.text(), reason.code()));
     s.set(flag::PINNED);
     s.step.store(step::FAILED, Relaxed);
     let _ = net::disconnect(sock);

@@ -12,10 +12,10 @@
 //! the rendezvous and, where records begin and end, by `table::life` and `table::inherit`.
 
 use super::later;
-use crate::{config, control};
 use crate::family::sock::{Sock, flag, medium, role};
 use crate::family::{self, LESSONS};
 use crate::sys::net::{self, Addr};
+use crate::{config, control};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Doublings at most: 512 operations, 2 MiB. What a switch costs is a twentieth of what so many took over TCP.
@@ -38,7 +38,9 @@ pub fn will_connect(s: &Sock, peer: &Addr) {
 
 /// listen(2) succeeded: what its connections have to carry is known when they come.
 pub fn listens(l: &Sock, sock: i32) {
-    if !control::is_restricted() && let Ok(name) = net::local_addr(sock) {
+    if !control::is_restricted()
+        && let Ok(name) = net::local_addr(sock)
+    {
         note(l, of_server(name.port));
     }
 }

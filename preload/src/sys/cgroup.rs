@@ -38,8 +38,7 @@ fn walk(root: &[u8], kinds: &[u8], group: &[u8], file: &[u8], least: &mut Option
     let mut group = group.strip_suffix(b"/").unwrap_or(group);
     loop {
         let mut buf = [0u8; 32];
-        let number = join([root, kinds, group, file])
-            .and_then(|path| parse(fd::read_file(CStr::from_bytes_until_nul(&path).ok()?, &mut buf).ok()?));
+        let number = join([root, kinds, group, file]).and_then(|path| parse(fd::read_file(CStr::from_bytes_until_nul(&path).ok()?, &mut buf).ok()?));
         *least = number.into_iter().chain(*least).min();
         match group.iter().rposition(|b| *b == b'/') {
             Some(above) => group = &group[..above],

@@ -23,12 +23,7 @@ pub struct Credentials {
 impl Credentials {
     /// As they are now. An error where the process may not ask.
     pub fn now() -> Res<Credentials> {
-        Ok(Credentials {
-            users: three(Sysno::getresuid)?,
-            groups: three(Sysno::getresgid)?,
-            others: others(),
-            capabilities: capabilities()?,
-        })
+        Ok(Credentials { users: three(Sysno::getresuid)?, groups: three(Sysno::getresgid)?, others: others(), capabilities: capabilities()? })
     }
 
     /// Real, effective and saved user: those that the process can be.
@@ -88,13 +83,8 @@ mod tests {
     #[test]
     fn every_part_counts() {
         let now = Credentials::now().expect("asked");
-        let changes: [fn(&mut Credentials); 5] = [
-            |c| c.users[2] ^= 1,
-            |c| c.groups[0] ^= 1,
-            |c| c.others = None,
-            |c| c.others = Some(([7; GROUPS], GROUPS)),
-            |c| c.capabilities[1] ^= 1,
-        ];
+        let changes: [fn(&mut Credentials); 5] =
+            [|c| c.users[2] ^= 1, |c| c.groups[0] ^= 1, |c| c.others = None, |c| c.others = Some(([7; GROUPS], GROUPS)), |c| c.capabilities[1] ^= 1];
         for change in changes {
             let mut other = now.clone();
             change(&mut other);

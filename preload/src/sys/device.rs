@@ -18,8 +18,7 @@ struct Place {
 
 const INHERITED: usize = 1;
 
-static PLACES: [Place; MOST] =
-    [const { Place { start: AtomicPtr::new(std::ptr::null_mut()), len: AtomicUsize::new(0) } }; MOST];
+static PLACES: [Place; MOST] = [const { Place { start: AtomicPtr::new(std::ptr::null_mut()), len: AtomicUsize::new(0) } }; MOST];
 
 /// Maps zeroed memory.
 pub fn map(len: usize) -> Res<*mut u8> {

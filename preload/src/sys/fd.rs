@@ -208,16 +208,12 @@ pub fn event_clear(fd: c_int) {
 /// A new epoll set.
 pub fn epoll_create() -> Res<c_int> {
     // SAFETY: no pointers.
-    unsafe { call(Sysno::epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }
-        .map(|n| n as c_int)
+    unsafe { call(Sysno::epoll_create1, [libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0]) }.map(|n| n as c_int)
 }
 
 /// poll(2) on a slice; `timeout` in milliseconds.
 pub fn poll(fds: &mut [libc::pollfd], timeout: c_int) -> Res {
-    let ts = libc::timespec {
-        tv_sec: i64::from(timeout / 1000),
-        tv_nsec: i64::from(timeout % 1000) * 1_000_000,
-    };
+    let ts = libc::timespec { tv_sec: i64::from(timeout / 1000), tv_nsec: i64::from(timeout % 1000) * 1_000_000 };
     let tsp = if timeout < 0 { std::ptr::null() } else { &raw const ts };
     // SAFETY: slice and timespec are valid for the call; no signal mask is given.
     match unsafe { call(Sysno::ppoll, [fds.as_mut_ptr() as usize, fds.len(), tsp as usize, 0, 8, 0]) } {
@@ -254,9 +250,7 @@ pub fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: Option<libc::epoll_ev
 /// `events` must be valid for writes of `max` events.
 pub unsafe fn epoll_wait(epfd: c_int, events: *mut libc::epoll_event, max: c_int, ms: c_int) -> Res {
     // SAFETY: by the contract.
-    unsafe {
-        call(Sysno::epoll_pwait, [epfd as usize, events as usize, max as usize, ms as usize, 0, 8])
-    }
+    unsafe { call(Sysno::epoll_pwait, [epfd as usize, events as usize, max as usize, ms as usize, 0, 8]) }
 }
 
 /// splice(2) without offsets.
@@ -330,8 +324,7 @@ pub fn open_read(path: &std::ffi::CStr) -> Res<c_int> {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: the path is NUL-terminated.
-    unsafe { call(Sysno::openat, [at, path.as_ptr() as *const c_void as usize, flags, 0, 0, 0]) }
-        .map(|n| n as c_int)
+    unsafe { call(Sysno::openat, [at, path.as_ptr() as *const c_void as usize, flags, 0, 0, 0]) }.map(|n| n as c_int)
 }
 
 /// open(2) of a file that others may have put there: no link is followed, nothing is waited for.
@@ -339,8 +332,7 @@ pub fn open_untrusted(path: &std::ffi::CStr) -> Res<c_int> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let at = libc::AT_FDCWD as usize;
     // SAFETY: the path is NUL-terminated.
-    unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }
-        .map(|n| n as c_int)
+    unsafe { call(Sysno::openat, [at, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }.map(|n| n as c_int)
 }
 
 /// Reads a small file whole, as much as fits.

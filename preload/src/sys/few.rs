@@ -159,7 +159,13 @@ mod tests {
             hears.recv().unwrap();
             drop(ours);
         });
-        assert_eq!(refused(1, |n| if n == 1 { told.send(()).unwrap() }), (7, 2), "it is waited for");
+        assert_eq!(
+            refused(1, |n| if n == 1 {
+                told.send(()).unwrap()
+            }),
+            (7, 2),
+            "it is waited for"
+        );
         holder.join().unwrap();
     }
 

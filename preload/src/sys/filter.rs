@@ -78,20 +78,20 @@ fn run(filter: &[Instruction], data: &[u32; 16]) -> Option<u32> {
         let operand = if i.code & 0x08 != 0 { x } else { i.k };
         match i.code {
             0x20 => a = *data.get(i.k as usize / 4).filter(|_| i.k % 4 == 0)?, // LD W ABS
-            0x80 => a = size_of_val(data) as u32,                             // LD W LEN
-            0x81 => x = size_of_val(data) as u32,                             // LDX W LEN
-            0x00 => a = i.k,                                                  // LD IMM
-            0x01 => x = i.k,                                                  // LDX IMM
-            0x60 => a = *memory.get(i.k as usize)?,                           // LD MEM
-            0x61 => x = *memory.get(i.k as usize)?,                           // LDX MEM
-            0x02 => *memory.get_mut(i.k as usize)? = a,                       // ST
-            0x03 => *memory.get_mut(i.k as usize)? = x,                       // STX
-            0x06 => return Some(i.k),                                         // RET K
-            0x16 => return Some(a),                                           // RET A
-            0x07 => x = a,                                                    // TAX
-            0x87 => a = x,                                                    // TXA
-            0x84 => a = a.wrapping_neg(),                                     // NEG
-            0x05 => at = at.checked_add(i.k as usize)?,                       // JA
+            0x80 => a = size_of_val(data) as u32,                              // LD W LEN
+            0x81 => x = size_of_val(data) as u32,                              // LDX W LEN
+            0x00 => a = i.k,                                                   // LD IMM
+            0x01 => x = i.k,                                                   // LDX IMM
+            0x60 => a = *memory.get(i.k as usize)?,                            // LD MEM
+            0x61 => x = *memory.get(i.k as usize)?,                            // LDX MEM
+            0x02 => *memory.get_mut(i.k as usize)? = a,                        // ST
+            0x03 => *memory.get_mut(i.k as usize)? = x,                        // STX
+            0x06 => return Some(i.k),                                          // RET K
+            0x16 => return Some(a),                                            // RET A
+            0x07 => x = a,                                                     // TAX
+            0x87 => a = x,                                                     // TXA
+            0x84 => a = a.wrapping_neg(),                                      // NEG
+            0x05 => at = at.checked_add(i.k as usize)?,                        // JA
             0x15 | 0x1d => at += usize::from(if a == operand { i.yes } else { i.no }),
             0x25 | 0x2d => at += usize::from(if a > operand { i.yes } else { i.no }),
             0x35 | 0x3d => at += usize::from(if a >= operand { i.yes } else { i.no }),
@@ -150,7 +150,15 @@ mod tests {
 
     #[test]
     fn what_the_kernel_refuses_allows_nothing() {
-        for bad in [&[][..], &[i(0x20, 64, 0, 0)], &[i(0x20, 2, 0, 0)], &[i(0x05, u32::MAX, 0, 0)], &[i(0x15, 0, 200, 200)], &[i(0xffff, 0, 0, 0)], &[i(0x02, 16, 0, 0)]] {
+        for bad in [
+            &[][..],
+            &[i(0x20, 64, 0, 0)],
+            &[i(0x20, 2, 0, 0)],
+            &[i(0x05, u32::MAX, 0, 0)],
+            &[i(0x15, 0, 200, 200)],
+            &[i(0xffff, 0, 0, 0)],
+            &[i(0x02, 16, 0, 0)],
+        ] {
             assert!(!allows(bad, Sysno::read, [0; 6]));
         }
         // SAFETY: no memory at all.

@@ -93,8 +93,7 @@ pub fn map_over(old: *mut u8, fd: c_int, len: usize, write: bool) -> Res<*mut u8
     let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as usize;
     // SAFETY: replaces a mapping of ours of the same length, of which only atomics are used.
-    unsafe { call(Sysno::mmap, [old as usize, len, prot as usize, flags, fd as usize, 0]) }
-        .map(|p| p as *mut u8)
+    unsafe { call(Sysno::mmap, [old as usize, len, prot as usize, flags, fd as usize, 0]) }.map(|p| p as *mut u8)
 }
 
 /// Maps the file behind a shared mapping once more, `len` bytes of it from where that begins.
@@ -132,8 +131,7 @@ pub fn move_over(old: *mut u8, fresh: *mut u8, len: usize) -> Res {
 
 fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Res<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice.
-    unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, 0]) }
-        .map(|p| p as *mut u8)
+    unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, 0]) }.map(|p| p as *mut u8)
 }
 
 /// Unmaps; the caller has made sure that nobody uses the memory any more.

@@ -55,8 +55,7 @@ pub type Res<T = usize> = Result<T, Errno>;
 #[inline]
 pub unsafe fn call(nr: Sysno, args: [usize; 6]) -> Res {
     // SAFETY: forwarded to the caller.
-    unsafe { syscalls::syscall6(nr, args[0], args[1], args[2], args[3], args[4], args[5]) }
-        .map_err(|e| Errno(e.into_raw()))
+    unsafe { syscalls::syscall6(nr, args[0], args[1], args[2], args[3], args[4], args[5]) }.map_err(|e| Errno(e.into_raw()))
 }
 
 /// Sets the calling thread's `errno`.

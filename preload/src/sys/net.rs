@@ -15,8 +15,7 @@ pub const SO_COOKIE: c_int = 57;
 /// socket(2).
 pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> Res<c_int> {
     // SAFETY: no pointers.
-    unsafe { call(Sysno::socket, [family as usize, kind as usize, protocol as usize, 0, 0, 0]) }
-        .map(|n| n as c_int)
+    unsafe { call(Sysno::socket, [family as usize, kind as usize, protocol as usize, 0, 0, 0]) }.map(|n| n as c_int)
 }
 
 /// getsockopt(2) of a plain value.
@@ -26,17 +25,7 @@ pub fn get_opt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Res<T> {
     // SAFETY: the kernel writes at most `len` bytes; all callers ask for integer structs, for which
     // zero bytes are valid.
     unsafe {
-        call(
-            Sysno::getsockopt,
-            [
-                fd as usize,
-                level as usize,
-                name as usize,
-                v.as_mut_ptr() as usize,
-                &mut len as *mut _ as usize,
-                0,
-            ],
-        )?;
+        call(Sysno::getsockopt, [fd as usize, level as usize, name as usize, v.as_mut_ptr() as usize, &mut len as *mut _ as usize, 0])?;
         Ok(v.assume_init())
     }
 }
@@ -57,12 +46,7 @@ pub fn is_filtered(fd: c_int) -> bool {
 pub fn set_opt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Res {
     let ptr = std::ptr::from_ref(value) as usize;
     // SAFETY: the kernel reads size_of::<T>() bytes of the value.
-    unsafe {
-        call(
-            Sysno::setsockopt,
-            [fd as usize, level as usize, name as usize, ptr, size_of::<T>(), 0],
-        )
-    }
+    unsafe { call(Sysno::setsockopt, [fd as usize, level as usize, name as usize, ptr, size_of::<T>(), 0]) }
 }
 
 /// Whether the send buffer takes a few bytes for certain: SO_MEMINFO's queued bytes against its

@@ -68,9 +68,8 @@ struct Place {
     stack: AtomicPtr<u8>,
 }
 
-static PLACES: [Place; MOST] = [const {
-    Place { is_held: AtomicBool::new(false), pid: AtomicU32::new(0), stack: AtomicPtr::new(std::ptr::null_mut()) }
-}; MOST];
+static PLACES: [Place; MOST] =
+    [const { Place { is_held: AtomicBool::new(false), pid: AtomicU32::new(0), stack: AtomicPtr::new(std::ptr::null_mut()) } }; MOST];
 
 /// A porter that was sent. Until this goes, the place and the errand are nobody else's.
 struct Hired {
@@ -333,7 +332,9 @@ fn hire(fits: Option<Fits>, load: &[c_int]) -> Option<Hired> {
 }
 
 fn look_after_places() {
-    PLACES.iter().filter(|p| p.pid.load(Relaxed) != 0).for_each(|p| { p.is_over(); });
+    PLACES.iter().filter(|p| p.pid.load(Relaxed) != 0).for_each(|p| {
+        p.is_over();
+    });
 }
 
 fn wait_while(word: &AtomicU32, value: u32, s: i64, ns: i64) {
@@ -359,8 +360,7 @@ mod tests {
         let mut ends = [-1; 2];
         let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
         // SAFETY: the kernel writes two ints.
-        unsafe { call(Sysno::socketpair, [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0]) }
-            .expect("a pair");
+        unsafe { call(Sysno::socketpair, [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr() as usize, 0, 0]) }.expect("a pair");
         ends
     }
 

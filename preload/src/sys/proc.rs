@@ -141,9 +141,10 @@ pub fn kernel_release() -> (u32, u32) {
         }
         names.assume_init()
     };
-    let mut numbers = names.release.split(|c| !(*c as u8).is_ascii_digit()).map(|digits| {
-        digits.iter().fold(0u32, |n, c| n.wrapping_mul(10).wrapping_add(u32::from(*c as u8 - b'0')))
-    });
+    let mut numbers = names
+        .release
+        .split(|c| !(*c as u8).is_ascii_digit())
+        .map(|digits| digits.iter().fold(0u32, |n, c| n.wrapping_mul(10).wrapping_add(u32::from(*c as u8 - b'0'))));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
@@ -220,18 +221,14 @@ pub fn start_time() -> u64 {
     // The name in parentheses may hold anything; the fields after it are numbers.
     let Some(end) = text.iter().rposition(|b| *b == b')') else { return 0 };
     let mut fields = text[end + 1..].split(|b| *b == b' ').filter(|f| !f.is_empty());
-    fields.nth(19).map_or(0, |f| {
-        f.iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + u64::from(b - b'0'))
-    })
+    fields.nth(19).map_or(0, |f| f.iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + u64::from(b - b'0')))
 }
 
 /// Name of the program (prctl PR_GET_NAME), NUL padded.
 pub fn name() -> [u8; 16] {
     let mut b = [0u8; 16];
     // SAFETY: the kernel writes 16 bytes.
-    let _ = unsafe {
-        call(Sysno::prctl, [libc::PR_GET_NAME as usize, b.as_mut_ptr() as usize, 0, 0, 0, 0])
-    };
+    let _ = unsafe { call(Sysno::prctl, [libc::PR_GET_NAME as usize, b.as_mut_ptr() as usize, 0, 0, 0, 0]) };
     b
 }
 
@@ -271,8 +268,7 @@ pub fn signal_action(signal: i32) -> Option<(usize, u64)> {
 const SETXID: u32 = 33;
 
 /// Faults and ends of the program itself: they come again at once, and who handles them may look at the stack.
-pub const FAULTS: [libc::c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+pub const FAULTS: [libc::c_int; 7] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// All signals that may be blocked for long.
 pub const BLOCKABLE: u64 = !(1 << (SETXID - 1));

@@ -93,7 +93,10 @@ fn for_each_mapping(path: &CStr, mut f: impl FnMut(&[u8]) -> Option<()>) {
     let mut buf = [0u8; 2048];
     let (mut len, mut is_inside) = (0, false);
     // SAFETY: the slice is valid for writes.
-    while let Ok(n @ 1..) = unsafe { let free = &mut buf[len..]; fd::read(file.fd(), free.as_mut_ptr(), free.len()) } {
+    while let Ok(n @ 1..) = unsafe {
+        let free = &mut buf[len..];
+        fd::read(file.fd(), free.as_mut_ptr(), free.len())
+    } {
         len += n;
         let mut from = 0;
         while let Some(end) = buf[from..len].iter().position(|b| *b == b'\n') {

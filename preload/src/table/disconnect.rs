@@ -1,8 +1,8 @@
 //! connect(2) with AF_UNSPEC: the connection ends by a reset, and the descriptor may be connected again. Called by the hook of connect.
 
 use crate::engine::{close, disconnected, switch};
-use crate::family::sock::{Sock, role};
 use crate::family;
+use crate::family::sock::{Sock, role};
 use crate::rendezvous::{self, worth};
 use crate::transport::changes;
 use smcr_proto::reason::Reason;

@@ -15,14 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// sendfile(2) to a tracked socket. `offset` as for the program: updated, or the file's own. `real` sends through the kernel, to
 /// the number that the socket has by then.
-pub fn send_file(
-    fd: i32,
-    s: &'static Sock,
-    file: i32,
-    offset: Option<&mut i64>,
-    count: usize,
-    real: impl Fn(i32, usize) -> isize,
-) -> isize {
+pub fn send_file(fd: i32, s: &'static Sock, file: i32, offset: Option<&mut i64>, count: usize, real: impl Fn(i32, usize) -> isize) -> isize {
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let _visit = if is_nonblocking(s, 0) { None } else { inside::visit(s, &count) };
     let count = count.min(MOST); // as do_sendfile in the kernel
@@ -88,7 +81,10 @@ pub fn send_file(
         // A file that has ended moves nothing, and takes no error.
         let is_over = s.rx.end.load(Relaxed) != 0 || s.error.load(Relaxed) != 0;
         let is_nothing = is_over && file::has_ended(file, offset.as_deref().copied());
-        if done == 0 && !is_nothing && let Some(answer) = answer_of_end(s, fd, left, 0) {
+        if done == 0
+            && !is_nothing
+            && let Some(answer) = answer_of_end(s, fd, left, 0)
+        {
             return to_c(answer.and_then(|n| file::swallow(file, offset.as_deref_mut(), n)));
         }
         // In between the peer may ask for something.
@@ -158,19 +154,14 @@ fn pipe_to_memory(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32
 
 /// Where it is on TCP. A direction that moves to memory meanwhile: EAGAIN for a call that may say so, else it comes back to
 /// TCP.
-fn pipe_through_kernel(
-    fd: i32,
-    s: &'static Sock,
-    pipe: i32,
-    count: usize,
-    flags: u32,
-    real: impl Fn(i32) -> isize,
-) -> isize {
+fn pipe_through_kernel(fd: i32, s: &'static Sock, pipe: i32, count: usize, flags: u32, real: impl Fn(i32) -> isize) -> isize {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0 || s.has(flag::NONBLOCK);
     let connection = s.disconnects.load(Relaxed);
     loop {
         let fd = inside::descriptor(s, fd);
-        if debt::owes(s) && let Err(e) = tx::pay_first(s, fd, nonblock, &mut limit(s)) {
+        if debt::owes(s)
+            && let Err(e) = tx::pay_first(s, fd, nonblock, &mut limit(s))
+        {
             return to_c(Err(e));
         }
         if s.is_another(connection) {
@@ -178,7 +169,9 @@ fn pipe_through_kernel(
         }
         // An empty pipe is waited for first, and the end of the connection is no matter until then.
         let there = desc::unread(pipe).unwrap_or(0).min(count);
-        if there > 0 && let Some(answer) = answer_of_end(s, fd, there, 0) {
+        if there > 0
+            && let Some(answer) = answer_of_end(s, fd, there, 0)
+        {
             return to_c(answer.and_then(|n| file::swallow(pipe, None, n)));
         }
         if let Some(n) = tx::through_kernel(s, fd, || real(fd)) {

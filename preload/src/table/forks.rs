@@ -5,8 +5,8 @@
 use super::life::{REFS, held};
 use super::{Entry, child, connections, left, life, passing, range, returning, spawned};
 use crate::engine::{close, linked, orphan, rouse};
-use crate::family::sock::{Sock, aside, flag, role};
 use crate::family::holders::{self, Census};
+use crate::family::sock::{Sock, aside, flag, role};
 use crate::family::{self, SOCK_CAP, process};
 use crate::rendezvous::aside::Place;
 use crate::rendezvous::rest::{self, NAMES};
@@ -173,9 +173,7 @@ pub fn before_spawn(actions: usize, has_library: impl Fn() -> bool) -> Option<Pl
     leave_rests(&has_library, true);
     for (s, fd, _) in spawned::given(actions).filter(|(s, fd, _)| rest::is_there(s) && !passing::survives_exec(*fd)) {
         let same = || spawned::given(actions).filter(|(t, ..)| std::ptr::eq(s, *t));
-        if same().next().is_some_and(|(_, first, _)| first == fd)
-            && leave_rest(s, fd, same().map(|(_, _, new)| new), &has_library, false)
-        {
+        if same().next().is_some_and(|(_, first, _)| first == fd) && leave_rest(s, fd, same().map(|(_, _, new)| new), &has_library, false) {
             s.aside.fetch_or(aside::GIVEN, Relaxed); // its close here is no reset
         }
     }

@@ -6,10 +6,10 @@
 //! the kernel, which tells of room in TCP. Sets inside other sets, where the kernel alone is asked, hear of room in
 //! TCP only, so there the direction goes. Called by `sending` for all that sends.
 
-use super::{homes, life, steps};
 use super::member::{ET, Member, OF_ROOM, ONESHOT};
 use super::members::Inner;
 use super::set::Set;
+use super::{homes, life, steps};
 use crate::engine::{called, switch};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;

@@ -167,8 +167,7 @@ mod tests {
             if n % 100 == 0 {
                 for key in 0..97 {
                     let mut a: Vec<u32> = ix.all(key).collect();
-                    let mut b: Vec<u32> =
-                        model.iter().filter(|p| p.0 == key).map(|p| p.1).collect();
+                    let mut b: Vec<u32> = model.iter().filter(|p| p.0 == key).map(|p| p.1).collect();
                     a.sort_unstable();
                     b.sort_unstable();
                     assert_eq!(a, b);

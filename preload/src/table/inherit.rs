@@ -53,10 +53,12 @@ fn take_rest(rest: Rest) {
 /// What has come with a message. False: the connection can't be tracked.
 pub fn take_bequest(rest: Rest, sock: i32) -> bool {
     let mut rest = Some(rest);
-    life::on_inherited(sock, |s| rest.take().is_some_and(|rest| {
-        rest.take_over(s, sock, Reason::Passed);
-        true
-    })) || {
+    life::on_inherited(sock, |s| {
+        rest.take().is_some_and(|rest| {
+            rest.take_over(s, sock, Reason::Passed);
+            true
+        })
+    }) || {
         rest.into_iter().for_each(Rest::drop);
         false
     }

@@ -7,8 +7,8 @@
 use super::{life, steps};
 use crate::control;
 use crate::engine::{close, inside, rouse};
-use crate::family::sock::{Sock, flag};
 use crate::family;
+use crate::family::sock::{Sock, flag};
 use crate::sys::{self, thread};
 use smcr_proto::page::State;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};

@@ -8,14 +8,14 @@
 use super::leaver::{Leaver, others_go_on, soon};
 use super::{Entry, get, homes, late, passing, put, range, take};
 use crate::engine::{close, inside, shadow, switch};
-use crate::fault::{self, Step as Fault};
-use crate::transport::idle;
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
-use crate::table::{set, steps, waited};
+use crate::fault::{self, Step as Fault};
 use crate::rendezvous::{self, mark, worth};
-use crate::sys::net::Addr;
 use crate::sys;
+use crate::sys::net::Addr;
+use crate::table::{set, steps, waited};
+use crate::transport::idle;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -311,7 +311,11 @@ fn release(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         return false;
     }
     // Relatives can't see that a thread of this process is in it.
-    if let Some(fd) = fd && !is_ours && holders::is_shared(s) && late::stays(s, fd) {
+    if let Some(fd) = fd
+        && !is_ours
+        && holders::is_shared(s)
+        && late::stays(s, fd)
+    {
         return false;
     }
     part(s, fd, is_ours)
@@ -338,7 +342,10 @@ pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         late::settle();
         return false;
     }
-    if last && s.has(flag::UNASKED) && let Some(fd) = fd {
+    if last
+        && s.has(flag::UNASKED)
+        && let Some(fd) = fd
+    {
         rendezvous::smc::close_unused(s, fd);
     }
     let is_linked = s.link.load(Acquire) != 0;
@@ -387,9 +394,7 @@ pub fn finish(s: &'static Sock, last: bool) {
 pub fn held() -> impl Iterator<Item = &'static Sock> {
     let base = family::base();
     let high = family::high();
-    (0..high).filter_map(move |i| {
-        (REFS[i as usize].load(Relaxed) > 0).then(|| base.map(|b| family::sock(b, i))).flatten()
-    })
+    (0..high).filter_map(move |i| (REFS[i as usize].load(Relaxed) > 0).then(|| base.map(|b| family::sock(b, i))).flatten())
 }
 
 /// The descriptor goes to another process or program: TCP from now on. False: what is unread is not there yet.

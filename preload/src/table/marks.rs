@@ -15,10 +15,15 @@ pub fn tell(s: &Sock) {
         return;
     }
     for set in homes::of(s) {
-        with_member(set, s, |mb| mb.ours && mb.asks_for_data(), |inner, m| {
-            inner.member_mut(m).fresh = true;
-            inner.heat(m);
-        });
+        with_member(
+            set,
+            s,
+            |mb| mb.ours && mb.asks_for_data(),
+            |inner, m| {
+                inner.member_mut(m).fresh = true;
+                inner.heat(m);
+            },
+        );
     }
     rouse::all();
 }

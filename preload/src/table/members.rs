@@ -160,8 +160,7 @@ impl Inner {
                 m
             }
         };
-        *self.member_mut(m) =
-            Member { fd, events, data, kernel: events, fresh: true, generation, ..NO_MEMBER };
+        *self.member_mut(m) = Member { fd, events, data, kernel: events, fresh: true, generation, ..NO_MEMBER };
         if !self.by_fd.add(fd as u64, m) || !self.by_data.add(data, m) {
             self.by_fd.remove(fd as u64, m);
             self.free_member(m);
@@ -236,7 +235,9 @@ impl Inner {
     /// Counts the set in its member's socket.
     pub fn count_in(&mut self, m: u32) {
         let mb = self.member_mut(m);
-        if !mb.counted && let Some(s) = table::sock(mb.fd) {
+        if !mb.counted
+            && let Some(s) = table::sock(mb.fd)
+        {
             mb.counted = true;
             s.sets.fetch_add(1, AcqRel);
         }

@@ -101,8 +101,12 @@ pub fn move_own(fd: i32) {
     sys::fd::note_own(new);
     if family::descriptor() == fd {
         family::set_descriptor(new);
-    } else if !(waiters::moved(fd, new) || peers::moved(fd, new) || rendezvous::moved(fd, new)
-        || control::wake::moved(fd, new) || late::moved(fd, new) || waited::moved(fd, new))
+    } else if !(waiters::moved(fd, new)
+        || peers::moved(fd, new)
+        || rendezvous::moved(fd, new)
+        || control::wake::moved(fd, new)
+        || late::moved(fd, new)
+        || waited::moved(fd, new))
     {
         sys::fd::close(new);
     } else {

@@ -15,14 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 ///
 /// # Safety
 /// The entries of `iov` must be valid for writes, as the program promised the kernel.
-pub unsafe fn recv(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
+pub unsafe fn recv(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, control: Option<&Control>, real: impl Fn() -> isize) -> isize {
     // SAFETY: by the contract.
     if let Some(n) = unsafe { fast::recv_all(s, iov, flags) } {
         return n as isize;
@@ -35,14 +28,7 @@ pub unsafe fn recv(
 ///
 /// # Safety
 /// As for [`recv`].
-pub unsafe fn recv_slowly(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
+pub unsafe fn recv_slowly(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, control: Option<&Control>, real: impl Fn() -> isize) -> isize {
     if bufs::reach_beyond(iov) {
         return to_c(Err(Errno(libc::EFAULT)));
     }
@@ -86,14 +72,7 @@ pub unsafe fn recv_slowly(
 ///
 /// # Safety
 /// As there.
-unsafe fn recv_carefully(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    control: Option<&Control>,
-    real: impl Fn() -> isize,
-) -> isize {
+unsafe fn recv_carefully(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, control: Option<&Control>, real: impl Fn() -> isize) -> isize {
     let record = s.generation.load(Relaxed);
     // SAFETY: by the contract.
     let r = rx::receive(s, fd, unsafe { Bufs::new(iov) }.with(control), flags);

@@ -49,13 +49,7 @@ pub(super) fn cut<'a>(iov: &'a [libc::iovec], to: &'a mut [libc::iovec; 1]) -> &
 ///
 /// # Safety
 /// The entries of `iov` must be valid for reads, as the program promised the kernel.
-pub unsafe fn send(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    real: impl Fn() -> isize,
-) -> isize {
+pub unsafe fn send(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, real: impl Fn() -> isize) -> isize {
     // SAFETY: by the contract.
     if let Some(n) = unsafe { fast::send_all(s, fd, iov, flags) } {
         return n as isize;
@@ -68,13 +62,7 @@ pub unsafe fn send(
 ///
 /// # Safety
 /// As for [`send`].
-pub unsafe fn send_slowly(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    real: impl Fn() -> isize,
-) -> isize {
+pub unsafe fn send_slowly(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, real: impl Fn() -> isize) -> isize {
     if bufs::reach_beyond(iov) {
         return to_c(Err(Errno(libc::EFAULT)));
     }
@@ -93,11 +81,7 @@ pub unsafe fn send_slowly(
 #[inline]
 fn is_plain(s: &Sock, flags: i32) -> bool {
     const OTHERWISE: u32 = flag::UNASKED | flag::LINKED | flag::CAREFUL | flag::OWES | flag::ENDED;
-    !s.has(OTHERWISE)
-        && s.tx.dir().is_none()
-        && s.rx.dir().is_none()
-        && s.error.load(Relaxed) == 0
-        && flags & TCP_ONLY == 0
+    !s.has(OTHERWISE) && s.tx.dir().is_none() && s.rx.dir().is_none() && s.error.load(Relaxed) == 0 && flags & TCP_ONLY == 0
 }
 
 /// What the kernel said to a send of `iov`.
@@ -120,13 +104,7 @@ pub fn after_kernel(fd: i32, s: &'static Sock, n: isize) {
 /// As [`send`], whatever there is to be looked at.
 #[cold]
 #[inline(never)]
-unsafe fn send_anyhow(
-    fd: i32,
-    s: &'static Sock,
-    iov: &[libc::iovec],
-    flags: i32,
-    real: impl Fn() -> isize,
-) -> isize {
+unsafe fn send_anyhow(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags: i32, real: impl Fn() -> isize) -> isize {
     // SAFETY: by the contract.
     let bufs = unsafe { Bufs::new(iov) };
     let mut source = FromBufs::new(bufs);
@@ -326,13 +304,7 @@ pub(super) fn note_full(s: &Sock, n: isize, wanted: usize) {
 
 /// Sends what a source has while the direction is in memory. None: it is on TCP now, the source
 /// knows how much went.
-pub(super) fn in_memory(
-    fd: i32,
-    s: &'static Sock,
-    source: &mut impl Source,
-    flags: i32,
-    timer: &mut wait::Timer,
-) -> Option<isize> {
+pub(super) fn in_memory(fd: i32, s: &'static Sock, source: &mut impl Source, flags: i32, timer: &mut wait::Timer) -> Option<isize> {
     let nonblock = is_nonblocking(s, flags);
     // Over a link a reset is not the kernel's to tell.
     if source.left() == 0 && !s.has(flag::SHUT_WR) && !linked::reads_no_more(s) {
@@ -384,15 +356,7 @@ enum Part {
 /// Of a call that goes on through TCP, behind the first `done` bytes: what the kernel takes of a part of the rest. What the call
 /// waits for is one limit's, which the kernel would begin anew for each part. `interrupted`: a handler has run between two of them,
 /// so that the call ends where it would wait.
-fn a_part(
-    fd: i32,
-    s: &Sock,
-    bufs: Bufs,
-    done: usize,
-    flags: i32,
-    timer: &mut wait::Timer,
-    interrupted: bool,
-) -> Res<Part> {
+fn a_part(fd: i32, s: &Sock, bufs: Bufs, done: usize, flags: i32, timer: &mut wait::Timer, interrupted: bool) -> Res<Part> {
     let left = bufs.len() - done;
     let is_timed = timer.has_limit() && !is_nonblocking(s, flags);
     let now = if is_timed || interrupted { libc::MSG_DONTWAIT } else { 0 };

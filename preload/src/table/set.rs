@@ -2,8 +2,8 @@
 //!
 //! Found by descriptor through the socket table; [`super::members`] has what a set knows of its members.
 
-use super::{CAP, Entry, get, range, torn, waited};
 use super::members::Inner;
+use super::{CAP, Entry, get, range, torn, waited};
 use crate::control;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
@@ -206,7 +206,10 @@ pub fn forget_fd(fd: i32, sets: impl Iterator<Item = &'static Set>, twin_of: imp
                 None => {
                     // Ghosts would stay; and between here and the close another thread could get an event.
                     let is_early = word.is_some() && !elsewhere && !thread::is_only();
-                    if s.is_own() && (is_early || i.member(m).ghost && elsewhere) && let Some(at) = s.number() {
+                    if s.is_own()
+                        && (is_early || i.member(m).ghost && elsewhere)
+                        && let Some(at) = s.number()
+                    {
                         let _ = sys::fd::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, None);
                     }
                     i.drop_member(m);

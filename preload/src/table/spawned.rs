@@ -20,9 +20,8 @@ struct Note {
 }
 
 /// More at once are not noted: what lies unread there and can't be sent again is lost, and seen to be.
-static NOTES: [Note; 128] = [const {
-    Note { actions: AtomicUsize::new(0), fds: [AtomicI32::new(-1), AtomicI32::new(-1)], generation: AtomicU32::new(0) }
-}; 128];
+static NOTES: [Note; 128] =
+    [const { Note { actions: AtomicUsize::new(0), fds: [AtomicI32::new(-1), AtomicI32::new(-1)], generation: AtomicU32::new(0) } }; 128];
 
 /// The actions duplicate it: TCP from now on.
 pub fn give(actions: usize, s: &'static Sock, fd: i32, new: i32) {

@@ -7,8 +7,8 @@
 use super::set::{self, Set};
 use super::{epoll_set, take};
 use crate::engine::threads;
-use crate::fault::{self, Step as Fault};
 use crate::family::lock;
+use crate::fault::{self, Step as Fault};
 use crate::sys::{self, thread};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};

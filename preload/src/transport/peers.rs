@@ -6,9 +6,9 @@
 //! peer sends is checked here and in `proto::rendezvous`; a peer that talks nonsense loses its
 //! channel, which costs its connections the cheap wakes and nothing else.
 
-use super::{budget, idle};
 use super::waiters::{self, Waiter};
 use super::wakes::Wakes;
+use super::{budget, idle};
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Res, clock, left, mem, porter, rights};
@@ -114,11 +114,7 @@ pub fn slot_of(peer: &Peer) -> Option<u32> {
 /// All peers in use, with their slot + 1.
 pub fn all() -> impl Iterator<Item = (u32, &'static Peer)> {
     let high = HIGH.load(Acquire) as usize;
-    TABLE[..high.min(PEERS)]
-        .iter()
-        .enumerate()
-        .filter(|(_, p)| !matches!(p.refs.load(Acquire), 0 | EMPTYING))
-        .map(|(i, p)| (i as u32 + 1, p))
+    TABLE[..high.min(PEERS)].iter().enumerate().filter(|(_, p)| !matches!(p.refs.load(Acquire), 0 | EMPTYING)).map(|(i, p)| (i as u32 + 1, p))
 }
 
 /// Finds a connected peer by its name number and takes a reference.
@@ -215,8 +211,7 @@ pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
 
 /// Whether `fd` is one of our descriptors here.
 pub fn owns(fd: i32) -> bool {
-    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || left::owns(fd)
-        || held::owns(fd)
+    all().any(|(_, p)| p.channel.load(Relaxed) == fd || p.wakes.owns(fd)) || left::owns(fd) || held::owns(fd)
 }
 
 /// Names our descriptors here.

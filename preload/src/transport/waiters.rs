@@ -7,8 +7,8 @@
 
 use crate::control;
 use crate::fault::{self, Step as Fault};
-use crate::sys::held::{self, Held};
 use crate::sys::clock::Seldom;
+use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem, proc};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
@@ -44,16 +44,9 @@ static EARS: AtomicU32 = AtomicU32::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Per process: the eventfds of the waiters that this process owns.
-static LOCAL: [Local; SLOTS] =
-    [const {
-        Local {
-            eventfd: AtomicI32::new(-1),
-            generation: AtomicU32::new(0),
-            stale: AtomicU32::new(0),
-            ears: AtomicU32::new(0),
-            hears: AtomicU32::new(0),
-        }
-    }; SLOTS];
+static LOCAL: [Local; SLOTS] = [const {
+    Local { eventfd: AtomicI32::new(-1), generation: AtomicU32::new(0), stale: AtomicU32::new(0), ears: AtomicU32::new(0), hears: AtomicU32::new(0) }
+}; SLOTS];
 
 /// A waiter: slot number and generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -368,9 +361,11 @@ pub fn moved(old: i32, new: i32) -> bool {
 
 /// The waiters that this process has taken.
 pub fn own_slots() -> impl Iterator<Item = Waiter> {
-    LOCAL[..USED.load(Relaxed)].iter().enumerate().filter(|(_, l)| l.eventfd.load(Relaxed) >= 0).map(|(slot, l)| {
-        Waiter(l.generation.load(Relaxed) << 8 | slot as u32)
-    })
+    LOCAL[..USED.load(Relaxed)]
+        .iter()
+        .enumerate()
+        .filter(|(_, l)| l.eventfd.load(Relaxed) >= 0)
+        .map(|(slot, l)| Waiter(l.generation.load(Relaxed) << 8 | slot as u32))
 }
 
 fn word_of(slot: usize) -> Option<&'static AtomicU32> {
@@ -428,7 +423,12 @@ mod tests {
             before.fall_asleep();
             before.release();
             let now = take().ok()?;
-            if now.slot() == before.slot() { Some([before, now]) } else { now.release(); None }
+            if now.slot() == before.slot() {
+                Some([before, now])
+            } else {
+                now.release();
+                None
+            }
         };
         let [before, now] = (0..100).find_map(same).expect("the same slot twice");
         now.fall_asleep();

@@ -136,9 +136,7 @@ impl Device {
             Some(place) => place,
             None if self.is_open() && completions <= self.entries as u32 => {
                 // SAFETY: an open context and its channel.
-                let cq = unsafe {
-                    (self.verbs.ibv_create_cq)(self.context, self.entries, std::ptr::null_mut(), self.channel, 0)
-                };
+                let cq = unsafe { (self.verbs.ibv_create_cq)(self.context, self.entries, std::ptr::null_mut(), self.channel, 0) };
                 if cq.is_null() {
                     return Err(Errno(libc::ENOMEM));
                 }
@@ -197,9 +195,7 @@ impl Device {
         let mut attr = PortAttr::default();
         // SAFETY: the symbol of this version fills 48 bytes of the struct.
         match unsafe { (self.verbs.ibv_query_port)(self.context, self.port, &mut attr) } {
-            0 if attr.state == abi::PORT_ACTIVE => {
-                Mtu::from_code(attr.active_mtu as u8).map_err(|_| Errno(libc::EINVAL))
-            }
+            0 if attr.state == abi::PORT_ACTIVE => Mtu::from_code(attr.active_mtu as u8).map_err(|_| Errno(libc::EINVAL)),
             _ => Err(Errno(libc::ENETDOWN)),
         }
     }
@@ -228,9 +224,7 @@ impl Device {
             return false;
         }
         // SAFETY: live objects; nobody waits on the number (the lock of the links is held).
-        let fds = unsafe {
-            [&mut (*self.channel).fd, &mut (*self.context).async_fd, &mut (*self.context).cmd_fd]
-        };
+        let fds = unsafe { [&mut (*self.channel).fd, &mut (*self.context).async_fd, &mut (*self.context).cmd_fd] };
         fds.into_iter().filter(|fd| **fd == old).map(|fd| *fd = new).count() > 0
     }
 

@@ -59,12 +59,7 @@ impl Domain {
         let verbs = device.verbs;
         let queue = device.reserve(COMPLETIONS)?;
         let receives = RECEIVES.min(device.max_receives as usize);
-        let mut init = SrqInitAttr {
-            srq_context: std::ptr::null_mut(),
-            max_wr: 0,
-            max_sge: 0,
-            srq_limit: 0,
-        };
+        let mut init = SrqInitAttr { srq_context: std::ptr::null_mut(), max_wr: 0, max_sge: 0, srq_limit: 0 };
         let mut pieces = 2;
         // SAFETY: an open device; each object is checked before it is used for the next.
         let (pd, srq) = unsafe {

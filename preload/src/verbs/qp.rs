@@ -69,13 +69,7 @@ impl QueuePair {
             send_cq: device.cq(domain.queue),
             recv_cq: device.cq(domain.queue),
             srq: domain.srq,
-            cap: QpCap {
-                max_send_wr: SEND_WR,
-                max_recv_wr: 0,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: INLINE,
-            },
+            cap: QpCap { max_send_wr: SEND_WR, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 1, max_inline_data: INLINE },
             qp_type: abi::QPT_RC,
             sq_sig_all: 0,
         };
@@ -117,9 +111,7 @@ impl QueuePair {
 
     /// To RTR: from now on the peer's messages arrive.
     pub fn receive(&self, device: &Device, remote: &Remote) -> Res<()> {
-        let [high, low] = [0, 8].map(|at| {
-            u64::from_ne_bytes(remote.gid.0[at..at + 8].try_into().unwrap_or([0; 8]))
-        });
+        let [high, low] = [0, 8].map(|at| u64::from_ne_bytes(remote.gid.0[at..at + 8].try_into().unwrap_or([0; 8])));
         let attr = QpAttr {
             qp_state: abi::QPS_RTR,
             path_mtu: u32::from(remote.mtu.code()),
@@ -127,43 +119,19 @@ impl QueuePair {
             rq_psn: remote.psn.value(),
             max_dest_rd_atomic: 1,
             min_rnr_timer: 5,
-            ah_attr: AhAttr {
-                dgid: [high, low],
-                sgid_index: self.index,
-                hop_limit: 64,
-                is_global: 1,
-                port_num: self.port,
-                ..AhAttr::default()
-            },
+            ah_attr: AhAttr { dgid: [high, low], sgid_index: self.index, hop_limit: 64, is_global: 1, port_num: self.port, ..AhAttr::default() },
             ..QpAttr::default()
         };
-        let mask = abi::MASK_STATE
-            | abi::MASK_AV
-            | abi::MASK_MTU
-            | abi::MASK_DEST_QPN
-            | abi::MASK_RQ_PSN
-            | abi::MASK_MAX_DEST_RD
-            | abi::MASK_RNR_TIMER;
+        let mask =
+            abi::MASK_STATE | abi::MASK_AV | abi::MASK_MTU | abi::MASK_DEST_QPN | abi::MASK_RQ_PSN | abi::MASK_MAX_DEST_RD | abi::MASK_RNR_TIMER;
         self.move_on(device, attr, mask)
     }
 
     /// To RTS: from now on it can send.
     pub fn send_from(&self, device: &Device, psn: Psn) -> Res<()> {
-        let attr = QpAttr {
-            qp_state: abi::QPS_RTS,
-            sq_psn: psn.value(),
-            timeout: 15,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 1,
-            ..QpAttr::default()
-        };
-        let mask = abi::MASK_STATE
-            | abi::MASK_TIMEOUT
-            | abi::MASK_RETRY
-            | abi::MASK_RNR_RETRY
-            | abi::MASK_SQ_PSN
-            | abi::MASK_MAX_RD;
+        let attr =
+            QpAttr { qp_state: abi::QPS_RTS, sq_psn: psn.value(), timeout: 15, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1, ..QpAttr::default() };
+        let mask = abi::MASK_STATE | abi::MASK_TIMEOUT | abi::MASK_RETRY | abi::MASK_RNR_RETRY | abi::MASK_SQ_PSN | abi::MASK_MAX_RD;
         self.move_on(device, attr, mask)
     }
 

@@ -61,9 +61,7 @@ impl Drains {
         let lost = missed > RING as u64;
         let kept = if lost { 0 } else { missed };
         let first = self.newest - kept;
-        lost.then_some(Target::All)
-            .into_iter()
-            .chain((1..=kept).filter_map(move |i| self.ring.get(place(first + i)).copied()))
+        lost.then_some(Target::All).into_iter().chain((1..=kept).filter_map(move |i| self.ring.get(place(first + i)).copied()))
     }
 }
 

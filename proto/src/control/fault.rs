@@ -91,9 +91,7 @@ impl fmt::Display for Fault {
             }
             Fault::EmptyItem => f.write_str("an empty item; remove the extra separator"),
             Fault::TooMany(most) => write!(f, "there is room for {most} items only; join some"),
-            Fault::NotAnAddress => {
-                f.write_str("write an address or a prefix, such as 10.0.0.1 or 10.0.0.0/8")
-            }
+            Fault::NotAnAddress => f.write_str("write an address or a prefix, such as 10.0.0.1 or 10.0.0.0/8"),
             Fault::BadBits(most) => write!(f, "a prefix length goes from 0 to {most}"),
             Fault::HostBits(prefix) => {
                 write!(f, "has bits beyond the prefix length; write {prefix}")
@@ -101,23 +99,15 @@ impl fmt::Display for Fault {
             Fault::AddressesOverlap(other) => {
                 write!(f, "overlaps {other} of the same list; leave one out")
             }
-            Fault::NotAWord => {
-                f.write_str("write use=, program=, role=, uid=, addr= or port= with a value")
-            }
+            Fault::NotAWord => f.write_str("write use=, program=, role=, uid=, addr= or port= with a value"),
             Fault::Twice => f.write_str("is there twice; leave one out"),
             Fault::NoUse => f.write_str("a rule needs use=smcr or use=tcp"),
             Fault::NotAUse => f.write_str("write use=smcr or use=tcp"),
             Fault::NotARole => f.write_str("write role=client or role=server"),
             Fault::BadPattern(most) => {
-                write!(
-                    f,
-                    "a program pattern has 1 to {most} characters and no directory"
-                )
+                write!(f, "a program pattern has 1 to {most} characters and no directory")
             }
-            Fault::BadEid(most) => write!(
-                f,
-                "a user EID has 1 to {most} characters of A-Z, 0-9, `.` and `-`, the first a letter or digit"
-            ),
+            Fault::BadEid(most) => write!(f, "a user EID has 1 to {most} characters of A-Z, 0-9, `.` and `-`, the first a letter or digit"),
             Fault::NotAPeerUid => f.write_str("write any, same, anyone or the number of a user"),
         }
     }

@@ -28,11 +28,7 @@ mod in_rule {
 pub fn parse(bytes: &[u8], out: &mut Page) -> Result<(), PageError> {
     let r = Reader(bytes);
     if bytes.get(..MAGIC.len()) != Some(&MAGIC[..]) {
-        return Err(if bytes.len() < LEN {
-            PageError::TooShort(bytes.len())
-        } else {
-            PageError::NotAPage
-        });
+        return Err(if bytes.len() < LEN { PageError::TooShort(bytes.len()) } else { PageError::NotAPage });
     }
     match r.u32(offset::VERSION)? {
         VERSION => {}
@@ -84,9 +80,7 @@ fn scalars(r: &Reader<'_>, out: &mut Policy) -> Result<(), PageError> {
 
 fn lists(r: &Reader<'_>, out: &mut Policy) -> Result<(), PageError> {
     let ports = (offset::PORT_COUNT, offset::PORTS, offset::PORT_SIZE);
-    list(r, ports, "port_range_list", &mut out.ports, |at| {
-        Ok(PortRange::new(r.u16(at)?, r.u16(at + 2)?))
-    })?;
+    list(r, ports, "port_range_list", &mut out.ports, |at| Ok(PortRange::new(r.u16(at)?, r.u16(at + 2)?)))?;
     let addrs = (offset::ADDR_COUNT, offset::ADDRS, offset::ADDR_SIZE);
     list(r, addrs, "ip_addr_list", &mut out.addrs, |at| prefix(r, at))?;
     let rules = (offset::RULE_COUNT, offset::RULES, offset::RULE_SIZE);
@@ -135,10 +129,7 @@ fn eid(r: &Reader<'_>, at: usize) -> Result<Option<Eid>, PageError> {
 }
 
 fn rule(r: &Reader<'_>, at: usize) -> Result<Option<Rule>, PageError> {
-    let mut rule = Rule {
-        program: r.array::<PROGRAM_LEN>(at)?,
-        ..Rule::default()
-    };
+    let mut rule = Rule { program: r.array::<PROGRAM_LEN>(at)?, ..Rule::default() };
     let tail = rule.program.get(rule.pattern().len()..).unwrap_or(&[]);
     if tail.is_empty() || tail.iter().any(|b| *b != 0) {
         return Ok(None);
@@ -179,10 +170,7 @@ fn drains(r: &Reader<'_>, out: &mut Drains) -> Result<(), PageError> {
         let number = r.u32(at + 4)?;
         *slot = match r.u32(at)? {
             0 => Target::All,
-            1 => Target::Process {
-                pid: number,
-                start: r.u64(at + 8)?,
-            },
+            1 => Target::Process { pid: number, start: r.u64(at + 8)? },
             2 => Target::Port(u16::try_from(number).map_err(|_| PageError::Field("drain"))?),
             _ => return Err(PageError::Field("drain")),
         };
@@ -195,11 +183,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], PageError> {
-        self.0
-            .get(at..)
-            .and_then(|rest| rest.first_chunk::<N>())
-            .copied()
-            .ok_or(PageError::TooShort(self.0.len()))
+        self.0.get(at..).and_then(|rest| rest.first_chunk::<N>()).copied().ok_or(PageError::TooShort(self.0.len()))
     }
 
     fn u8(&self, at: usize) -> Result<u8, PageError> {

@@ -39,10 +39,7 @@ pub struct Full;
 impl<T: Copy + Default, const N: usize> List<T, N> {
     /// A list without values.
     pub fn new() -> Self {
-        List {
-            len: 0,
-            items: [T::default(); N],
-        }
+        List { len: 0, items: [T::default(); N] }
     }
 
     /// Takes all values out.
@@ -96,10 +93,7 @@ pub struct PortRange {
 
 impl PortRange {
     /// Every port.
-    pub const ALL: PortRange = PortRange {
-        first: 1,
-        last: u16::MAX,
-    };
+    pub const ALL: PortRange = PortRange { first: 1, last: u16::MAX };
 
     /// The range, unless it is none.
     pub const fn new(first: u16, last: u16) -> Option<PortRange> {
@@ -145,19 +139,13 @@ impl Prefix {
         if bits > width(plain) {
             return None;
         }
-        Some(Prefix {
-            addr: masked(plain, bits),
-            bits,
-        })
+        Some(Prefix { addr: masked(plain, bits), bits })
     }
 
     /// The prefix that holds this address alone.
     pub fn host(addr: IpAddr) -> Prefix {
         let addr = addr.to_canonical();
-        Prefix {
-            addr,
-            bits: width(addr),
-        }
+        Prefix { addr, bits: width(addr) }
     }
 
     /// The address, bits beyond the prefix being 0.
@@ -189,10 +177,7 @@ impl Prefix {
 
 impl Default for Prefix {
     fn default() -> Self {
-        Prefix {
-            addr: IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
-            bits: 0,
-        }
+        Prefix { addr: IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED), bits: 0 }
     }
 }
 
@@ -271,10 +256,7 @@ mod tests {
         assert!(all6.contains("fe80::1".parse().unwrap()));
         assert!(!all6.contains("10.0.0.1".parse().unwrap()));
         assert!(Prefix::new("10.0.0.0".parse().unwrap(), 33).is_none());
-        assert_eq!(
-            Prefix::new("::ffff:10.0.0.0".parse().unwrap(), 104),
-            Some(ten)
-        );
+        assert_eq!(Prefix::new("::ffff:10.0.0.0".parse().unwrap(), 104), Some(ten));
         assert!(ten.covers(Prefix::host("10.1.2.3".parse().unwrap())));
     }
 

@@ -153,11 +153,7 @@ pub fn decide_peer(policy: &Policy, own_uid: u32, peer_uid: u32) -> Result<(), R
         PeerUid::Same => own_uid == peer_uid,
         PeerUid::Only(uid) => uid == peer_uid,
     };
-    if allowed {
-        Ok(())
-    } else {
-        Err(Reason::PeerUidRefused)
-    }
+    if allowed { Ok(()) } else { Err(Reason::PeerUidRefused) }
 }
 
 /// True if everything that the rule names agrees with the connection.
@@ -167,9 +163,7 @@ pub fn concerns(rule: &Rule, flow: &Flow<'_>) -> bool {
         && rule.role.is_none_or(|role| role == flow.role)
         && rule.uid.is_none_or(|uid| uid == flow.uid)
         && rule.ports.is_none_or(|ports| ports.contains(flow.port))
-        && rule
-            .addr
-            .is_none_or(|p| p.contains(flow.local) || p.contains(flow.peer))
+        && rule.addr.is_none_or(|p| p.contains(flow.local) || p.contains(flow.peer))
 }
 
 #[cfg(test)]
@@ -179,14 +173,7 @@ mod tests {
     use super::*;
 
     fn flow(port: u16) -> Flow<'static> {
-        Flow {
-            program: b"redis-server",
-            role: Role::Server,
-            uid: 1000,
-            local: "10.0.0.1".parse().unwrap(),
-            peer: "192.0.2.9".parse().unwrap(),
-            port,
-        }
+        Flow { program: b"redis-server", role: Role::Server, uid: 1000, local: "10.0.0.1".parse().unwrap(), peer: "192.0.2.9".parse().unwrap(), port }
     }
 
     #[test]
@@ -220,17 +207,11 @@ mod tests {
     fn the_first_rule_that_agrees_decides() {
         let policy = with(&[
             (Attribute::PortRangeList, "50"),
-            (
-                Attribute::Rules,
-                "use=smcr program=redis* port=6379; use=tcp uid=1000 role=server; use=smcr",
-            ),
+            (Attribute::Rules, "use=smcr program=redis* port=6379; use=tcp uid=1000 role=server; use=smcr"),
         ]);
         assert_eq!(decide(&policy, &flow(6379)), Ok(()));
         assert_eq!(decide(&policy, &flow(50)), Err(Reason::Rule));
-        let client = Flow {
-            role: Role::Client,
-            ..flow(80)
-        };
+        let client = Flow { role: Role::Client, ..flow(80) };
         assert_eq!(decide(&policy, &client), Ok(()));
     }
 
@@ -242,10 +223,7 @@ mod tests {
         assert_eq!(of("use=smcr addr=10.1.1.1; use=tcp"), Ok(()));
         assert_eq!(of("use=smcr role=client; use=tcp"), Err(Reason::Rule));
         let ports = with(&[(Attribute::PortRangeList, "81")]);
-        assert_eq!(
-            decide_listener(&ports, &flow(80)),
-            Err(Reason::PortExcluded)
-        );
+        assert_eq!(decide_listener(&ports, &flow(80)), Err(Reason::PortExcluded));
     }
 
     #[test]

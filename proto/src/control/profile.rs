@@ -22,36 +22,19 @@ pub const PROFILES: &[Profile] = &[
     Profile {
         name: "safe",
         help: "as close to plain TCP as possible: late switch, short polling, little memory",
-        values: &[
-            (Attribute::SpinUs, "30"),
-            (Attribute::MaxMemory, "256"),
-            (Attribute::SwitchOps, "256"),
-            (Attribute::SwitchBytes, "1048576"),
-        ],
+        values: &[(Attribute::SpinUs, "30"), (Attribute::MaxMemory, "256"), (Attribute::SwitchOps, "256"), (Attribute::SwitchBytes, "1048576")],
     },
     Profile {
         name: "latency",
         help: "shortest answer: early switch, long polling",
-        values: &[
-            (Attribute::SpinUs, "200"),
-            (Attribute::SwitchOps, "4"),
-            (Attribute::SwitchBytes, "4096"),
-        ],
+        values: &[(Attribute::SpinUs, "200"), (Attribute::SwitchOps, "4"), (Attribute::SwitchBytes, "4096")],
     },
     Profile {
         name: "throughput",
         help: "bulk data: early switch, usual polling",
-        values: &[
-            (Attribute::SpinUs, "50"),
-            (Attribute::SwitchOps, "16"),
-            (Attribute::SwitchBytes, "16384"),
-        ],
+        values: &[(Attribute::SpinUs, "50"), (Attribute::SwitchOps, "16"), (Attribute::SwitchBytes, "16384")],
     },
-    Profile {
-        name: "cpu",
-        help: "least processor time: no polling, sleep at once",
-        values: &[(Attribute::SpinUs, "0")],
-    },
+    Profile { name: "cpu", help: "least processor time: no polling, sleep at once", values: &[(Attribute::SpinUs, "0")] },
 ];
 
 impl Profile {

@@ -47,9 +47,7 @@ impl Rule {
     /// The pattern of the program's name, empty for any.
     pub fn pattern(&self) -> &[u8] {
         let end = self.program.iter().position(|b| *b == 0);
-        self.program
-            .get(..end.unwrap_or(PROGRAM_LEN))
-            .unwrap_or(&[])
+        self.program.get(..end.unwrap_or(PROGRAM_LEN)).unwrap_or(&[])
     }
 
     /// Sets the pattern; false if it is too long or has what no name of a program has here (a control character, `/`, `;`), and then
@@ -59,10 +57,7 @@ impl Rule {
             return false;
         }
         self.program = [0; PROGRAM_LEN];
-        self.program
-            .iter_mut()
-            .zip(pattern)
-            .for_each(|(to, from)| *to = *from);
+        self.program.iter_mut().zip(pattern).for_each(|(to, from)| *to = *from);
         true
     }
 }
@@ -101,31 +96,13 @@ mod tests {
 
     #[test]
     fn globs() {
-        let yes: [(&str, &str); 7] = [
-            ("redis*", "redis-server"),
-            ("*", ""),
-            ("n?inx", "nginx"),
-            ("*a*b", "xaybzab"),
-            ("exact", "exact"),
-            ("**", "a"),
-            ("", ""),
-        ];
+        let yes: [(&str, &str); 7] =
+            [("redis*", "redis-server"), ("*", ""), ("n?inx", "nginx"), ("*a*b", "xaybzab"), ("exact", "exact"), ("**", "a"), ("", "")];
         for (pattern, name) in yes {
-            assert!(
-                glob(pattern.as_bytes(), name.as_bytes()),
-                "{pattern} {name}"
-            );
+            assert!(glob(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }
-        for (pattern, name) in [
-            ("redis", "redis-server"),
-            ("?", ""),
-            ("a*c", "ab"),
-            ("", "a"),
-        ] {
-            assert!(
-                !glob(pattern.as_bytes(), name.as_bytes()),
-                "{pattern} {name}"
-            );
+        for (pattern, name) in [("redis", "redis-server"), ("?", ""), ("a*c", "ab"), ("", "a")] {
+            assert!(!glob(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }
     }
 }

@@ -10,10 +10,7 @@ use super::rule::{Role, Rule, Use};
 impl Policy {
     /// One attribute as text that [`Policy::parse`] reads back.
     pub fn show(&self, attribute: Attribute) -> Shown<'_> {
-        Shown {
-            policy: self,
-            attribute,
-        }
+        Shown { policy: self, attribute }
     }
 }
 

@@ -29,14 +29,8 @@ fn full() -> Page {
         (Attribute::SwitchBytes, "4294967296"),
         (Attribute::PortRangeList, "1-20,23,65535"),
         (Attribute::IpAddrList, "10.0.0.0/8,fe80::/64,::1"),
-        (
-            Attribute::Rules,
-            "use=tcp program=redis*; use=smcr role=client uid=0 addr=::/0 port=1-9",
-        ),
-        (
-            Attribute::UserEids,
-            "A.B-1,ABCDEFGHIJKLMNOPQRSTUVWXYZ012345",
-        ),
+        (Attribute::Rules, "use=tcp program=redis*; use=smcr role=client uid=0 addr=::/0 port=1-9"),
+        (Attribute::UserEids, "A.B-1,ABCDEFGHIJKLMNOPQRSTUVWXYZ012345"),
         (Attribute::PeerUid, "7"),
     ];
     let mut page = Page::default();
@@ -44,10 +38,7 @@ fn full() -> Page {
         page.layer.set(attribute, &with(&[(attribute, text)]));
     }
     page.drains.push(Target::Port(80));
-    page.drains.push(Target::Process {
-        pid: 9,
-        start: 1 << 40,
-    });
+    page.drains.push(Target::Process { pid: 9, start: 1 << 40 });
     page
 }
 
@@ -74,16 +65,10 @@ fn the_layout_is_as_published() {
     assert_eq!(&bytes[..8], b"SMCRCTL\0");
     assert_eq!(&bytes[8..16], &[1, 0, 0, 0, 0, 32, 0, 0]);
     assert_eq!(&bytes[76..80], &[77, 0, 0, 0]);
-    assert_eq!(
-        &bytes[256..268],
-        &[1, 0, 20, 0, 23, 0, 23, 0, 255, 255, 255, 255]
-    );
+    assert_eq!(&bytes[256..268], &[1, 0, 20, 0, 23, 0, 23, 0, 255, 255, 255, 255]);
     assert_eq!(&bytes[512..516], &[10, 0, 0, 0]);
     assert_eq!(&bytes[528..530], &[4, 8]);
-    assert_eq!(
-        (offset::EIDS, offset::DRAINS, offset::RULES),
-        (1792, 2048, 2176)
-    );
+    assert_eq!((offset::EIDS, offset::DRAINS, offset::RULES), (1792, 2048, 2176));
     assert_eq!(&bytes[2176..2182], b"redis*");
 }
 
@@ -148,10 +133,7 @@ fn a_dead_writer_is_noticed_and_repaired() {
     assert_eq!(read(&page), Err(ReadError::Busy));
     assert_eq!(store(&page, &image(&full())), 4);
     assert_eq!(read(&page), Ok((4, full())));
-    assert_eq!(
-        read(&page[..10]),
-        Err(ReadError::Page(PageError::TooShort(80)))
-    );
+    assert_eq!(read(&page[..10]), Err(ReadError::Page(PageError::TooShort(80))));
 }
 
 #[test]

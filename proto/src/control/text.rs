@@ -48,10 +48,7 @@ impl Policy {
 
 /// The layer that environment variables make. `lookup` gives the text of a variable; `wrong` hears
 /// of each one that cannot be read, which then sets nothing.
-pub fn environment<'a>(
-    lookup: impl Fn(&str) -> Option<&'a str>,
-    mut wrong: impl FnMut(&'static str, TextError<'a>),
-) -> Layer {
+pub fn environment<'a>(lookup: impl Fn(&str) -> Option<&'a str>, mut wrong: impl FnMut(&'static str, TextError<'a>)) -> Layer {
     let mut layer = Layer::default();
     for attribute in Attribute::ALL {
         let Some(name) = attribute.environment() else {
@@ -129,10 +126,7 @@ mod tests {
             (Attribute::PortRangeList, "1-20,23,50"),
             (Attribute::PortRangeList, ""),
             (Attribute::IpAddrList, "10.0.0.0/8,fe80::1,192.0.2.1"),
-            (
-                Attribute::Rules,
-                "use=tcp program=redis* role=server uid=0 addr=10.0.0.0/8 port=1-2; use=smcr",
-            ),
+            (Attribute::Rules, "use=tcp program=redis* role=server uid=0 addr=10.0.0.0/8 port=1-2; use=smcr"),
             (Attribute::UserEids, "A.B-1,C"),
             (Attribute::PeerUid, "1000"),
             (Attribute::PeerUid, "same"),
@@ -154,68 +148,20 @@ mod tests {
     #[test]
     fn mistakes_name_the_piece_and_the_mend() {
         let wrong = [
-            (
-                Attribute::PortRangeList,
-                "1,9-2",
-                "`9-2`: the range runs backwards; write 2-9",
-            ),
-            (
-                Attribute::PortRangeList,
-                "70000",
-                "`70000`: ports go from 1 to 65535",
-            ),
-            (
-                Attribute::PortRangeList,
-                "0",
-                "`0`: ports go from 1 to 65535",
-            ),
-            (
-                Attribute::PortRangeList,
-                "1-20, 15-30",
-                "`15-30`: overlaps 1-20 of the same list; write one range",
-            ),
-            (
-                Attribute::PortRangeList,
-                "1,,2",
-                "`1,,2`: an empty item; remove the extra separator",
-            ),
-            (
-                Attribute::PortRangeList,
-                "http",
-                "`http`: write a port or a range of ports, such as 23 or 1-20",
-            ),
-            (
-                Attribute::IpAddrList,
-                "10.1.2.3/8",
-                "`10.1.2.3/8`: has bits beyond the prefix length; write 10.0.0.0/8",
-            ),
-            (
-                Attribute::IpAddrList,
-                "10.0.0.0/33",
-                "`10.0.0.0/33`: a prefix length goes from 0 to 32",
-            ),
-            (
-                Attribute::IpAddrList,
-                "10.0.0.0/8,10.1.0.0/16",
-                "`10.1.0.0/16`: overlaps 10.0.0.0/8 of the same list; leave one out",
-            ),
+            (Attribute::PortRangeList, "1,9-2", "`9-2`: the range runs backwards; write 2-9"),
+            (Attribute::PortRangeList, "70000", "`70000`: ports go from 1 to 65535"),
+            (Attribute::PortRangeList, "0", "`0`: ports go from 1 to 65535"),
+            (Attribute::PortRangeList, "1-20, 15-30", "`15-30`: overlaps 1-20 of the same list; write one range"),
+            (Attribute::PortRangeList, "1,,2", "`1,,2`: an empty item; remove the extra separator"),
+            (Attribute::PortRangeList, "http", "`http`: write a port or a range of ports, such as 23 or 1-20"),
+            (Attribute::IpAddrList, "10.1.2.3/8", "`10.1.2.3/8`: has bits beyond the prefix length; write 10.0.0.0/8"),
+            (Attribute::IpAddrList, "10.0.0.0/33", "`10.0.0.0/33`: a prefix length goes from 0 to 32"),
+            (Attribute::IpAddrList, "10.0.0.0/8,10.1.0.0/16", "`10.1.0.0/16`: overlaps 10.0.0.0/8 of the same list; leave one out"),
             (Attribute::Enabled, "2", "`2`: write 0 or 1"),
-            (
-                Attribute::SpinUs,
-                "-1",
-                "`-1`: write a number from 0 to 100000",
-            ),
+            (Attribute::SpinUs, "-1", "`-1`: write a number from 0 to 100000"),
             (Attribute::SpinUs, "", "``: write a number from 0 to 100000"),
-            (
-                Attribute::Rules,
-                "port=1",
-                "`port=1`: a rule needs use=smcr or use=tcp",
-            ),
-            (
-                Attribute::Rules,
-                "use=tcp use=tcp",
-                "`use=tcp`: is there twice; leave one out",
-            ),
+            (Attribute::Rules, "port=1", "`port=1`: a rule needs use=smcr or use=tcp"),
+            (Attribute::Rules, "use=tcp use=tcp", "`use=tcp`: is there twice; leave one out"),
         ];
         for (attribute, text, message) in wrong {
             let mut policy = Policy::default();

@@ -208,8 +208,7 @@ mod tests {
             bytes: [4, 5],
             messages: [6, 7],
         };
-        let mut raw: std::vec::Vec<u8> =
-            record.words().iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let mut raw: std::vec::Vec<u8> = record.words().iter().flat_map(|w| w.to_ne_bytes()).collect();
         assert_eq!(Record::parse(&raw), Some(record));
         raw[0] = 1;
         assert_eq!(Record::parse(&raw), None);

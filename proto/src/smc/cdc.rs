@@ -88,14 +88,8 @@ impl Cdc {
         Ok(Cdc {
             sequence: fields.u16(field::SEQUENCE)?,
             token,
-            producer: Cursor {
-                wrap: fields.u16(field::PRODUCER_WRAP)?,
-                count: fields.u32(field::PRODUCER_COUNT)?,
-            },
-            consumer: Cursor {
-                wrap: fields.u16(field::CONSUMER_WRAP)?,
-                count: fields.u32(field::CONSUMER_COUNT)?,
-            },
+            producer: Cursor { wrap: fields.u16(field::PRODUCER_WRAP)?, count: fields.u32(field::PRODUCER_COUNT)? },
+            consumer: Cursor { wrap: fields.u16(field::CONSUMER_WRAP)?, count: fields.u32(field::CONSUMER_COUNT)? },
             producer_flags: ProducerFlags::from_bits_truncate(fields.u8(field::PRODUCER_FLAGS)?),
             conn_flags: ConnFlags::from_bits_truncate(fields.u8(field::CONN_FLAGS)?),
         })

@@ -53,10 +53,7 @@ impl Cursor {
     /// `size` bytes.
     pub const fn at(position: u64, size: u32) -> Cursor {
         let size = size as u64;
-        Cursor {
-            wrap: (position / size) as u16,
-            count: (position % size) as u32,
-        }
+        Cursor { wrap: (position / size) as u16, count: (position % size) as u32 }
     }
 
     /// The cursor `bytes` further on.
@@ -64,10 +61,7 @@ impl Cursor {
     pub const fn add(self, bytes: u32, size: u32) -> Cursor {
         let count = self.count as u64 + bytes as u64;
         let wraps = (count / size as u64) as u16;
-        Cursor {
-            wrap: self.wrap.wrapping_add(wraps),
-            count: (count % size as u64) as u32,
-        }
+        Cursor { wrap: self.wrap.wrapping_add(wraps), count: (count % size as u64) as u32 }
     }
 
     /// Bytes from `self` forward to `later`, modulo 65536 rings. Both counts lie inside the ring.
@@ -108,13 +102,7 @@ pub fn segments(position: u64, len: u32, size: u32) -> Segments {
     let mut out = Segments::new();
     let offset = Cursor::at(position, size).count;
     let first = len.min(size - offset);
-    for segment in [
-        Segment { offset, len: first },
-        Segment {
-            offset: 0,
-            len: len - first,
-        },
-    ] {
+    for segment in [Segment { offset, len: first }, Segment { offset: 0, len: len - first }] {
         if segment.len > 0 {
             out.push(segment);
         }
@@ -138,10 +126,7 @@ mod tests {
 
     #[test]
     fn wraps_pass_65536() {
-        let old = Cursor {
-            wrap: u16::MAX,
-            count: SIZE - 1,
-        };
+        let old = Cursor { wrap: u16::MAX, count: SIZE - 1 };
         let new = old.add(2, SIZE);
         assert_eq!(new, Cursor { wrap: 0, count: 1 });
         assert_eq!(old.step(new, 2, SIZE), Ok(Step::Forward(2)));
@@ -150,86 +135,22 @@ mod tests {
 
     #[test]
     fn what_lies_beyond_is_refused() {
-        let at = Cursor {
-            wrap: 3,
-            count: 100,
-        };
-        assert_eq!(
-            at.step(
-                Cursor {
-                    wrap: 3,
-                    count: SIZE
-                },
-                50,
-                SIZE
-            ),
-            Err(CursorError::OutsideRing)
-        );
-        assert_eq!(
-            at.step(
-                Cursor {
-                    wrap: 3,
-                    count: 151
-                },
-                50,
-                SIZE
-            ),
-            Err(CursorError::BeyondLimit)
-        );
-        assert_eq!(
-            at.step(
-                Cursor {
-                    wrap: 3,
-                    count: 150
-                },
-                50,
-                SIZE
-            ),
-            Ok(Step::Forward(50))
-        );
-        assert_eq!(
-            at.step(
-                Cursor {
-                    wrap: 4,
-                    count: 101
-                },
-                SIZE,
-                SIZE
-            ),
-            Err(CursorError::BeyondLimit)
-        );
-        assert_eq!(
-            at.step(Cursor { wrap: 3, count: 99 }, SIZE, SIZE),
-            Ok(Step::Stale)
-        );
+        let at = Cursor { wrap: 3, count: 100 };
+        assert_eq!(at.step(Cursor { wrap: 3, count: SIZE }, 50, SIZE), Err(CursorError::OutsideRing));
+        assert_eq!(at.step(Cursor { wrap: 3, count: 151 }, 50, SIZE), Err(CursorError::BeyondLimit));
+        assert_eq!(at.step(Cursor { wrap: 3, count: 150 }, 50, SIZE), Ok(Step::Forward(50)));
+        assert_eq!(at.step(Cursor { wrap: 4, count: 101 }, SIZE, SIZE), Err(CursorError::BeyondLimit));
+        assert_eq!(at.step(Cursor { wrap: 3, count: 99 }, SIZE, SIZE), Ok(Step::Stale));
         let rings = |wrap| at.step(Cursor { wrap, count: 5 }, SIZE, SIZE);
-        assert_eq!(
-            (rings(1), rings(6)),
-            (Ok(Step::Stale), Err(CursorError::BeyondLimit))
-        );
+        assert_eq!((rings(1), rings(6)), (Ok(Step::Stale), Err(CursorError::BeyondLimit)));
         assert_eq!(at.step(at, 0, SIZE), Ok(Step::Forward(0)));
     }
 
     #[test]
     fn a_run_over_the_end_is_two_segments() {
         let cut = segments(2 * SIZE as u64 - 10, 30, SIZE);
-        assert_eq!(
-            *cut,
-            [
-                Segment {
-                    offset: SIZE - 10,
-                    len: 10
-                },
-                Segment { offset: 0, len: 20 }
-            ]
-        );
+        assert_eq!(*cut, [Segment { offset: SIZE - 10, len: 10 }, Segment { offset: 0, len: 20 }]);
         assert_eq!(*segments(5, 0, SIZE), []);
-        assert_eq!(
-            *segments(SIZE as u64, SIZE, SIZE),
-            [Segment {
-                offset: 0,
-                len: SIZE
-            }]
-        );
+        assert_eq!(*segments(SIZE as u64, SIZE, SIZE), [Segment { offset: 0, len: SIZE }]);
     }
 }

@@ -78,12 +78,7 @@ mod tests {
     #[test]
     fn codes_ascend_and_have_texts() {
         for pair in Diagnosis::ALL.windows(2) {
-            assert!(
-                pair[0].0 < pair[1].0,
-                "{:08x} before {:08x}",
-                pair[0].0,
-                pair[1].0
-            );
+            assert!(pair[0].0 < pair[1].0, "{:08x} before {:08x}", pair[0].0, pair[1].0);
         }
         assert!(Diagnosis::ALL.iter().all(|d| d.text().is_some()));
         assert_eq!(Diagnosis(0x0303_0042).text(), None);
@@ -95,11 +90,7 @@ mod tests {
             assert!(diagnosis.reason().is_some(), "{:08x} has no sentence", diagnosis.0);
         }
         for reason in Reason::ALL.iter().filter(|r| r.code() >= 0x0100_0000) {
-            assert!(
-                Diagnosis(reason.code()).text().is_some(),
-                "{}",
-                reason.label()
-            );
+            assert!(Diagnosis(reason.code()).text().is_some(), "{}", reason.label());
         }
         assert_eq!(Diagnosis::NO_UEID.reason(), Some(Reason::SmcNoUeid));
     }

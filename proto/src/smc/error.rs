@@ -49,9 +49,7 @@ impl WireError {
     pub const fn diagnosis(self) -> Option<Diagnosis> {
         match self {
             WireError::SmcD => Some(Diagnosis::MODE_MISMATCH),
-            WireError::RmbeIndex | WireError::RmbeSize | WireError::Address => {
-                Some(Diagnosis::RTOKEN)
-            }
+            WireError::RmbeIndex | WireError::RmbeSize | WireError::Address => Some(Diagnosis::RTOKEN),
             WireError::Token => Some(Diagnosis::INTERNAL),
             WireError::Mtu => Some(Diagnosis::LINK_READY),
             WireError::Release => Some(Diagnosis::RELEASE),

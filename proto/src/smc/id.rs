@@ -128,19 +128,12 @@ impl RmbeSize {
 
     /// The size with this code; codes above [`RmbeSize::MAX_CODE`] are refused.
     pub const fn from_code(code: u8) -> Result<RmbeSize, WireError> {
-        if code <= Self::MAX_CODE {
-            Ok(RmbeSize(code))
-        } else {
-            Err(WireError::RmbeSize)
-        }
+        if code <= Self::MAX_CODE { Ok(RmbeSize(code)) } else { Err(WireError::RmbeSize) }
     }
 
     /// The smallest size that holds this many bytes, at most [`RmbeSize::MAX`].
     pub fn at_least(bytes: u32) -> RmbeSize {
-        (0..Self::MAX_CODE)
-            .map(RmbeSize)
-            .find(|s| s.bytes() >= bytes)
-            .unwrap_or(Self::MAX)
+        (0..Self::MAX_CODE).map(RmbeSize).find(|s| s.bytes() >= bytes).unwrap_or(Self::MAX)
     }
 
     /// The code, 0..=5.
@@ -242,23 +235,13 @@ mod tests {
         assert_eq!(RmbeSize::at_least(0), RmbeSize::MIN);
         assert_eq!(RmbeSize::at_least((16 << 10) + 1).code(), 1);
         assert_eq!(RmbeSize::at_least(u32::MAX), RmbeSize::MAX);
-        assert_eq!(
-            [Mtu::B256.bytes(), Mtu::B1024.bytes(), Mtu::B4096.bytes()],
-            [256, 1024, 4096]
-        );
+        assert_eq!([Mtu::B256.bytes(), Mtu::B1024.bytes(), Mtu::B4096.bytes()], [256, 1024, 4096]);
     }
 
     #[test]
     fn eids_follow_the_rules_of_linux() {
         assert_eq!(Eid::new("SMCR-LAB2").map(|e| e.0[9]), Some(b' '));
-        for bad in [
-            "",
-            "-A",
-            ".A",
-            "a",
-            "A B",
-            "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456",
-        ] {
+        for bad in ["", "-A", ".A", "a", "A B", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456"] {
             assert_eq!(Eid::new(bad), None, "{bad:?}");
         }
     }

@@ -43,11 +43,7 @@ pub enum Order {
 impl Immediate {
     /// From the value, in the host's order.
     pub const fn parse(value: u32) -> Immediate {
-        Immediate {
-            name: (value >> 17) as u16,
-            sequence: (value >> 14) as u8 & 7,
-            consumed: value as u16 & MAX_PROGRESS as u16,
-        }
+        Immediate { name: (value >> 17) as u16, sequence: (value >> 14) as u8 & 7, consumed: value as u16 & MAX_PROGRESS as u16 }
     }
 
     /// The value.

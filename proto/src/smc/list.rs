@@ -16,10 +16,7 @@ pub struct List<T: Copy + Default, const N: usize> {
 impl<T: Copy + Default, const N: usize> List<T, N> {
     /// An empty list.
     pub fn new() -> Self {
-        List {
-            items: [T::default(); N],
-            len: 0,
-        }
+        List { items: [T::default(); N], len: 0 }
     }
 
     /// The list of the first `N` values of a slice.

@@ -148,9 +148,7 @@ pub fn connection(data: &[u8]) {
     let size = RmbeSize::MIN;
     let own = parts::endpoint(1, 1, size);
     let mut conn = Conn::new(own.token, size);
-    let Ok(()) = conn.activate(&parts::endpoint(2, 9, size)) else {
-        unreachable!("a fresh connection")
-    };
+    let Ok(()) = conn.activate(&parts::endpoint(2, 9, size)) else { unreachable!("a fresh connection") };
     // Towards a libsmcr other rules hold; the first byte says what the peer is.
     conn.set_libsmcr(data.first().is_some_and(|b| b % 2 == 1));
     for bytes in messages(data) {

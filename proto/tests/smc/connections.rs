@@ -11,8 +11,7 @@ pub const SIZE: u32 = 16 << 10;
 
 pub fn conn() -> Conn {
     let mut conn = Conn::new(Token::new(1).unwrap(), RmbeSize::MIN);
-    conn.activate(&parts::endpoint(2, 9, RmbeSize::MIN))
-        .unwrap();
+    conn.activate(&parts::endpoint(2, 9, RmbeSize::MIN)).unwrap();
     conn
 }
 
@@ -37,24 +36,9 @@ fn writes_go_behind_each_other_and_are_told_once() {
     assert_eq!(polled(&mut conn), None);
     let first = conn.write(100, false).unwrap()[0];
     let second = conn.write(50, false).unwrap()[0];
-    assert_eq!(
-        (first, second),
-        (
-            Segment {
-                offset: 0,
-                len: 100
-            },
-            Segment {
-                offset: 100,
-                len: 50
-            }
-        )
-    );
+    assert_eq!((first, second), (Segment { offset: 0, len: 100 }, Segment { offset: 100, len: 50 }));
     let told = polled(&mut conn).unwrap();
-    assert_eq!(
-        (told.sequence, told.token.value(), told.producer.count),
-        (1, 9, 150)
-    );
+    assert_eq!((told.sequence, told.token.value(), told.producer.count), (1, 9, 150));
     assert_eq!(polled(&mut conn), None);
 }
 
@@ -66,10 +50,7 @@ fn a_ring_lies_behind_those_of_lower_index() {
     conn.activate(&peer).unwrap();
     let segment = Segment { offset: 5, len: 1 };
     let (address, rkey) = conn.remote(segment).unwrap();
-    assert_eq!(
-        (address, rkey),
-        (peer.rmb_address + 2 * SIZE as u64 + 5, peer.rkey)
-    );
+    assert_eq!((address, rkey), (peer.rmb_address + 2 * SIZE as u64 + 5, peer.rkey));
 }
 
 #[test]
@@ -79,20 +60,13 @@ fn write_blocked_is_said_when_the_ring_fills_and_nothing_when_it_is_full() {
     assert!(polled(&mut conn).unwrap().producer_flags.is_empty());
     assert_eq!(conn.write(1, false).unwrap().len(), 1);
     let told = polled(&mut conn).unwrap();
-    assert_eq!(
-        told.producer_flags,
-        ProducerFlags::WRITE_BLOCKED,
-        "it fills exactly"
-    );
+    assert_eq!(told.producer_flags, ProducerFlags::WRITE_BLOCKED, "it fills exactly");
     assert!(conn.write(10, false).unwrap().is_empty());
     assert_eq!((polled(&mut conn), conn.writable()), (None, 0));
     assert_eq!(conn.handle_cdc(&message(1, 0, 7)).unwrap().freed, 7);
     assert_eq!(conn.writable(), 7);
     conn.write(2, false).unwrap();
-    assert!(
-        polled(&mut conn).unwrap().producer_flags.is_empty(),
-        "state, not event"
-    );
+    assert!(polled(&mut conn).unwrap().producer_flags.is_empty(), "state, not event");
 }
 
 #[test]
@@ -102,11 +76,7 @@ fn the_peer_is_told_of_reads_by_the_rule_of_linux() {
     let mut conn = conn();
     conn.handle_cdc(&message(1, half - 1, 0)).unwrap();
     conn.consume(2305);
-    assert_eq!(
-        polled(&mut conn),
-        None,
-        "the peer sees more than half of the ring free"
-    );
+    assert_eq!(polled(&mut conn), None, "the peer sees more than half of the ring free");
     conn.handle_cdc(&message(2, half, 0)).unwrap();
     assert_eq!(polled(&mut conn).unwrap().consumer.count, 2305);
     conn.handle_cdc(&message(3, half + 2305, 0)).unwrap();
@@ -124,37 +94,18 @@ fn a_peer_that_waits_is_told_at_once() {
         conn.handle_cdc(&message(1, 10, 0)).unwrap();
         conn.consume(4);
         assert_eq!(polled(&mut conn), None);
-        conn.handle_cdc(&Cdc {
-            producer_flags: flag,
-            ..message(2, 10, 0)
-        })
-        .unwrap();
-        assert_eq!(
-            polled(&mut conn).unwrap().consumer.count,
-            4,
-            "{flag:?} on arrival"
-        );
+        conn.handle_cdc(&Cdc { producer_flags: flag, ..message(2, 10, 0) }).unwrap();
+        assert_eq!(polled(&mut conn).unwrap().consumer.count, 4, "{flag:?} on arrival");
         conn.consume(1);
-        assert_eq!(
-            polled(&mut conn).unwrap().consumer.count,
-            5,
-            "{flag:?} on a read"
-        );
-        conn.handle_cdc(&Cdc {
-            producer_flags: flag,
-            ..message(3, 10, 0)
-        })
-        .unwrap();
+        assert_eq!(polled(&mut conn).unwrap().consumer.count, 5, "{flag:?} on a read");
+        conn.handle_cdc(&Cdc { producer_flags: flag, ..message(3, 10, 0) }).unwrap();
         assert_eq!(polled(&mut conn), None, "nothing new to tell");
     }
 }
 
 #[test]
 fn a_peer_that_is_blocked_is_told_of_a_tenth_however_much_is_free() {
-    let blocked = |sequence, produced| Cdc {
-        producer_flags: ProducerFlags::WRITE_BLOCKED,
-        ..message(sequence, produced, 0)
-    };
+    let blocked = |sequence, produced| Cdc { producer_flags: ProducerFlags::WRITE_BLOCKED, ..message(sequence, produced, 0) };
     let mut conn = conn();
     conn.handle_cdc(&blocked(1, 5000)).unwrap();
     conn.consume(2304);
@@ -181,26 +132,11 @@ fn a_piece_is_worth_a_message_if_it_is_all_or_a_quarter_of_the_ring() {
 fn old_messages_and_old_cursors_are_ignored() {
     let mut conn = conn();
     conn.handle_cdc(&message(5, 10, 0)).unwrap();
-    assert_eq!(
-        conn.handle_cdc(&message(4, 20, 0)),
-        Ok(Update::default()),
-        "older sequence"
-    );
-    assert_eq!(
-        conn.handle_cdc(&message(5, 12, 0)).unwrap().received,
-        2,
-        "equal is taken"
-    );
-    assert_eq!(
-        conn.handle_cdc(&message(6, 3, 0)),
-        Ok(Update::default()),
-        "older cursor"
-    );
+    assert_eq!(conn.handle_cdc(&message(4, 20, 0)), Ok(Update::default()), "older sequence");
+    assert_eq!(conn.handle_cdc(&message(5, 12, 0)).unwrap().received, 2, "equal is taken");
+    assert_eq!(conn.handle_cdc(&message(6, 3, 0)), Ok(Update::default()), "older cursor");
     assert_eq!(conn.readable(), 12);
-    let stranger = Cdc {
-        token: Token::new(2).unwrap(),
-        ..message(7, 13, 0)
-    };
+    let stranger = Cdc { token: Token::new(2).unwrap(), ..message(7, 13, 0) };
     assert_eq!(conn.handle_cdc(&stranger), Ok(Update::default()));
     conn.handle_cdc(&message(u16::MAX / 2 + 5, 13, 0)).unwrap();
     conn.handle_cdc(&message(2, 14, 0)).unwrap();
@@ -212,18 +148,10 @@ fn a_cursor_beyond_the_buffer_aborts_and_moves_nothing() {
     let producer = |error| Violation::Producer(error);
     let consumer = |error| Violation::Consumer(error);
     let beyond = CursorError::BeyondLimit;
-    let outside = Cdc {
-        producer: Cursor {
-            wrap: 0,
-            count: SIZE,
-        },
-        ..message(1, 0, 0)
-    };
-    for (bad, violation) in [
-        (message(1, SIZE as u64 + 1, 0), producer(beyond)),
-        (message(1, 5, 101), consumer(beyond)),
-        (outside, producer(CursorError::OutsideRing)),
-    ] {
+    let outside = Cdc { producer: Cursor { wrap: 0, count: SIZE }, ..message(1, 0, 0) };
+    for (bad, violation) in
+        [(message(1, SIZE as u64 + 1, 0), producer(beyond)), (message(1, 5, 101), consumer(beyond)), (outside, producer(CursorError::OutsideRing))]
+    {
         let mut conn = conn();
         conn.write(100, false).unwrap();
         polled(&mut conn);
@@ -237,10 +165,7 @@ fn a_cursor_beyond_the_buffer_aborts_and_moves_nothing() {
         assert_eq!(conn.handle_cdc(&message(2, 10, 100)), Ok(Update::default()));
         assert_eq!(conn.readable(), 0, "nothing is taken after that");
         conn.close();
-        assert!(
-            conn.is_finished() && polled(&mut conn).is_none(),
-            "an abort is said once"
-        );
+        assert!(conn.is_finished() && polled(&mut conn).is_none(), "an abort is said once");
     }
 }
 
@@ -257,41 +182,24 @@ fn what_the_peer_does_not_know_to_be_free_it_may_not_fill() {
 fn a_message_may_come_before_the_peers_ring_is_known() {
     let mut conn = Conn::new(Token::new(1).unwrap(), RmbeSize::MIN);
     assert_eq!(conn.write(1, false), Err(WriteError::NotConnected));
-    let last = Cdc {
-        conn_flags: ConnFlags::DONE_WRITING,
-        ..message(1, 10, 0)
-    };
+    let last = Cdc { conn_flags: ConnFlags::DONE_WRITING, ..message(1, 10, 0) };
     assert_eq!(conn.handle_cdc(&last).unwrap().received, 10);
     assert_eq!((conn.readable(), conn.is_eof()), (10, true));
-    conn.activate(&parts::endpoint(2, 9, RmbeSize::MIN))
-        .unwrap();
+    conn.activate(&parts::endpoint(2, 9, RmbeSize::MIN)).unwrap();
     assert_eq!(conn.state(), State::AppCloseWait1);
-    assert_eq!(
-        conn.write(5, false).unwrap().len(),
-        1,
-        "the other direction is open"
-    );
+    assert_eq!(conn.write(5, false).unwrap().len(), 1, "the other direction is open");
 
     let mut conn = Conn::new(Token::new(1).unwrap(), RmbeSize::MIN);
-    assert!(
-        conn.handle_cdc(&message(1, 0, 1)).is_err(),
-        "nothing was sent that could be read"
-    );
+    assert!(conn.handle_cdc(&message(1, 0, 1)).is_err(), "nothing was sent that could be read");
 }
 
 #[test]
 fn an_abort_follows_the_data_that_came_before_it() {
     let mut conn = conn();
-    let abort = Cdc {
-        conn_flags: ConnFlags::ABORTED,
-        ..message(1, 10, 0)
-    };
+    let abort = Cdc { conn_flags: ConnFlags::ABORTED, ..message(1, 10, 0) };
     let update = conn.handle_cdc(&abort).unwrap();
     assert!(update.closing && conn.is_eof());
-    assert_eq!(
-        (conn.readable(), conn.take_error()),
-        (10, Some(ConnError::Reset))
-    );
+    assert_eq!((conn.readable(), conn.take_error()), (10, Some(ConnError::Reset)));
     assert_eq!(conn.write(1, false), Err(WriteError::Reset));
     conn.close();
     assert!(polled(&mut conn).is_some() && conn.is_finished());
@@ -301,10 +209,7 @@ fn an_abort_follows_the_data_that_came_before_it() {
 fn a_libsmcr_that_closed_stays_closed_and_is_told_of_no_reads() {
     let mut conn = conn();
     conn.set_libsmcr(true);
-    let bye = Cdc {
-        conn_flags: ConnFlags::CLOSED,
-        ..message(1, SIZE as u64, 0)
-    };
+    let bye = Cdc { conn_flags: ConnFlags::CLOSED, ..message(1, SIZE as u64, 0) };
     conn.handle_cdc(&bye).unwrap();
     let update = conn.handle_cdc(&message(2, SIZE as u64, 0)).unwrap();
     assert!(!update.closing && conn.is_eof());
@@ -320,28 +225,20 @@ fn after_shutdown_nothing_is_written() {
     conn.shutdown();
     assert_eq!(conn.write(1, false), Err(WriteError::Pipe));
     let told = polled(&mut conn).unwrap();
-    assert_eq!(
-        (told.producer.count, told.conn_flags),
-        (10, ConnFlags::DONE_WRITING)
-    );
+    assert_eq!((told.producer.count, told.conn_flags), (10, ConnFlags::DONE_WRITING));
 }
 
 #[test]
 fn a_connection_is_through_when_both_ends_have_said_so_and_read_all() {
-    let end = |sequence, produced, consumed, conn_flags| Cdc {
-        conn_flags,
-        ..message(sequence, produced, consumed)
-    };
+    let end = |sequence, produced, consumed, conn_flags| Cdc { conn_flags, ..message(sequence, produced, consumed) };
     let mut conn = conn();
     conn.write(10, false).unwrap();
     conn.shutdown();
     polled(&mut conn).unwrap();
     assert!(!conn.has_ended(), "the peer may still write");
-    conn.handle_cdc(&end(1, 5, 0, ConnFlags::DONE_WRITING))
-        .unwrap();
+    conn.handle_cdc(&end(1, 5, 0, ConnFlags::DONE_WRITING)).unwrap();
     assert!(conn.has_ended() && !conn.is_through());
-    conn.handle_cdc(&end(2, 5, 10, ConnFlags::DONE_WRITING))
-        .unwrap();
+    conn.handle_cdc(&end(2, 5, 10, ConnFlags::DONE_WRITING)).unwrap();
     assert!(!conn.is_through(), "5 bytes are unread here");
     conn.consume(5);
     assert!(conn.is_through());
@@ -367,16 +264,8 @@ fn a_dead_link_ends_everything() {
     assert_eq!(polled(&mut conn), None);
     assert_eq!(conn.take_error(), Some(ConnError::Aborted));
     assert_eq!(conn.write(1, false), Err(WriteError::Aborted));
-    assert_eq!(
-        (conn.readable(), conn.is_eof()),
-        (10, true),
-        "what was told is there"
-    );
-    assert_eq!(
-        conn.sent_bytes(),
-        (5, 0),
-        "and what was not read can be sent again"
-    );
+    assert_eq!((conn.readable(), conn.is_eof()), (10, true), "what was told is there");
+    assert_eq!(conn.sent_bytes(), (5, 0), "and what was not read can be sent again");
     conn.close();
     assert!(conn.is_finished());
 }
@@ -385,10 +274,7 @@ fn a_dead_link_ends_everything() {
 fn a_failover_that_lost_messages_aborts() {
     let mut conn = conn();
     conn.handle_cdc(&message(3, 10, 0)).unwrap();
-    let check = |sequence| Cdc {
-        producer_flags: ProducerFlags::FAILOVER,
-        ..message(sequence, 99, 0)
-    };
+    let check = |sequence| Cdc { producer_flags: ProducerFlags::FAILOVER, ..message(sequence, 99, 0) };
     assert_eq!(conn.handle_cdc(&check(3)), Ok(Update::default()));
     assert_eq!(conn.readable(), 10, "the rest of the message means nothing");
     assert_eq!(conn.handle_cdc(&check(4)), Err(Violation::Lost));
@@ -408,10 +294,7 @@ fn a_ring_that_the_peer_withdraws_is_not_written_again() {
     conn.close();
     polled(&mut conn);
     conn.handle_rkeys_deleted(&keys);
-    assert_eq!(
-        (conn.state(), conn.take_error()),
-        (State::PeerCloseWait1, None)
-    );
+    assert_eq!((conn.state(), conn.take_error()), (State::PeerCloseWait1, None));
 }
 
 #[test]

@@ -12,10 +12,7 @@ fn close_with_unread_data_is_an_abort() {
     conn.close();
     assert_eq!(polled(&mut conn).unwrap().conn_flags, ConnFlags::ABORTED);
     assert_eq!(conn.state(), State::PeerCloseWait1);
-    let bye = Cdc {
-        conn_flags: ConnFlags::CLOSED,
-        ..message(2, 1, 0)
-    };
+    let bye = Cdc { conn_flags: ConnFlags::CLOSED, ..message(2, 1, 0) };
     conn.handle_cdc(&bye).unwrap();
     assert!(conn.is_finished());
 }

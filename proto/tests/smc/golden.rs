@@ -14,12 +14,7 @@ use crate::vectors::{self, What};
 #[test]
 fn every_captured_message_is_emitted_as_it_was_read() {
     let mut counts = [0; 3];
-    let captures = [
-        vectors::kernel_smcr(),
-        vectors::client_declines(),
-        vectors::plain_server(),
-        vectors::smcr_then_plain_client(),
-    ];
+    let captures = [vectors::kernel_smcr(), vectors::client_declines(), vectors::plain_server(), vectors::smcr_then_plain_client()];
     for line in captures.iter().flatten() {
         match &line.what {
             What::Clc(bytes) => {
@@ -47,23 +42,13 @@ fn every_captured_message_is_emitted_as_it_was_read() {
 #[test]
 fn the_proposal_of_linux_6_12() {
     let capture = vectors::kernel_smcr();
-    let Ok(Clc::Proposal(proposal)) = Clc::parse(vectors::clc(&capture)[0]) else {
-        panic!()
-    };
-    assert_eq!(
-        proposal.peer_id,
-        PeerId::default(),
-        "version 2 only: the client is not named"
-    );
+    let Ok(Clc::Proposal(proposal)) = Clc::parse(vectors::clc(&capture)[0]) else { panic!() };
+    assert_eq!(proposal.peer_id, PeerId::default(), "version 2 only: the client is not named");
     assert_eq!(proposal.v1, None);
     let offer = proposal.v2.unwrap();
     assert_eq!(offer.gid, Gid::from_ipv4([10, 77, 0, 2]));
     assert_eq!(*offer.eids, [Eid::new("SMCR-LAB2").unwrap()]);
-    let limits = Limits {
-        max_conns: 255,
-        max_links: 2,
-        features: 1,
-    };
+    let limits = Limits { max_conns: 255, max_links: 2, features: 1 };
     assert_eq!(offer.release, Release::V21(limits));
 }
 
@@ -71,47 +56,29 @@ fn the_proposal_of_linux_6_12() {
 fn accept_and_confirm_of_first_contact_and_of_reuse() {
     let capture = vectors::kernel_smcr();
     let messages = vectors::clc(&capture);
-    let Ok(Clc::Accept(accept)) = Clc::parse(messages[1]) else {
-        panic!()
-    };
+    let Ok(Clc::Accept(accept)) = Clc::parse(messages[1]) else { panic!() };
     let end = accept.endpoint;
     assert_eq!(end.gid, Gid::from_ipv4([10, 77, 0, 1]));
     assert_eq!(end.mac, Mac([0x52, 0x54, 0, 0x77, 0, 1]));
     assert_eq!((end.qpn.value(), end.psn.value()), (0x11, 0xce_d419));
-    assert_eq!(
-        (end.rkey.0, end.rmb_address),
-        (0x3b1, 0xff3d_f2ae_45c2_0000)
-    );
+    assert_eq!((end.rkey.0, end.rmb_address), (0x3b1, 0xff3d_f2ae_45c2_0000));
     assert_eq!((end.index.value(), end.token.value()), (1, 1));
     assert_eq!((end.size.bytes(), end.mtu), (64 << 10, Mtu::B1024));
     let first = first_contact(&accept);
     assert!(first.direct && first.gids.is_empty());
     assert_eq!((first.os, &first.hostname[..5]), (2, b"labA ".as_slice()));
 
-    let Ok(Clc::Confirm(confirm)) = Clc::parse(messages[2]) else {
-        panic!()
-    };
-    assert_eq!(
-        *first_contact(&confirm).gids,
-        [Gid::from_ipv4([10, 77, 0, 2])]
-    );
+    let Ok(Clc::Confirm(confirm)) = Clc::parse(messages[2]) else { panic!() };
+    assert_eq!(*first_contact(&confirm).gids, [Gid::from_ipv4([10, 77, 0, 2])]);
 
-    let Ok(Clc::Accept(again)) = Clc::parse(messages[4]) else {
-        panic!()
-    };
+    let Ok(Clc::Accept(again)) = Clc::parse(messages[4]) else { panic!() };
     assert!(!again.first_contact());
-    assert_eq!(
-        (again.endpoint.qpn, again.endpoint.token.value()),
-        (end.qpn, 2)
-    );
+    assert_eq!((again.endpoint.qpn, again.endpoint.token.value()), (end.qpn, 2));
 }
 
 fn first_contact(message: &AcceptConfirm) -> smcr_proto::smc::clc::accept::FirstContact {
     match message.form {
-        Form::V2 {
-            first_contact: Some(first),
-            ..
-        } => first,
+        Form::V2 { first_contact: Some(first), .. } => first,
         _ => panic!("no first contact in {message:?}"),
     }
 }
@@ -120,19 +87,11 @@ fn first_contact(message: &AcceptConfirm) -> smcr_proto::smc::clc::accept::First
 fn the_decline_of_a_client_without_a_device() {
     let capture = vectors::client_declines();
     let messages = vectors::clc(&capture);
-    let Ok(Clc::Decline(decline)) = Clc::parse(messages[0]) else {
-        panic!()
-    };
-    assert_eq!(
-        (decline.diagnosis, decline.out_of_sync),
-        (Diagnosis::NO_DEVICE, false)
-    );
+    let Ok(Clc::Decline(decline)) = Clc::parse(messages[0]) else { panic!() };
+    assert_eq!((decline.diagnosis, decline.out_of_sync), (Diagnosis::NO_DEVICE, false));
     assert_eq!(decline.v2, None);
     assert_eq!(messages.len(), 1);
-    assert!(
-        vectors::clc(&vectors::plain_server()).is_empty(),
-        "no option, no CLC"
-    );
+    assert!(vectors::clc(&vectors::plain_server()).is_empty(), "no option, no CLC");
 }
 
 #[test]
@@ -144,30 +103,16 @@ fn the_messages_of_a_link() {
             _ => None,
         })
         .collect();
-    let [
-        Llc::ConfirmLink(request),
-        Llc::ConfirmLink(response),
-        Llc::AddLink(add),
-        ..,
-    ] = llc[..]
-    else {
+    let [Llc::ConfirmLink(request), Llc::ConfirmLink(response), Llc::AddLink(add), ..] = llc[..] else {
         panic!("{:?}", &llc[..3]);
     };
     assert!(!request.response && response.response);
     assert!(request.no_eyecatcher && response.no_eyecatcher);
-    assert_eq!(
-        (request.link, request.link_uid, request.max_links),
-        (1, 0x101, 2)
-    );
-    assert_eq!(
-        (add.kind, add.link, add.mtu_code, add.psn.value()),
-        (AddKind::Request, 2, 3, 0xfc_4e95)
-    );
+    assert_eq!((request.link, request.link_uid, request.max_links), (1, 0x101, 2));
+    assert_eq!((add.kind, add.link, add.mtu_code, add.psn.value()), (AddKind::Request, 2, 3, 0xfc_4e95));
     let ext = add.ext.unwrap();
     assert_eq!((ext.rkeys[0].known.0, ext.rkeys[0].new.0), (0x3b1, 0x5b6));
-    let Llc::AddLink(reject) = llc[3] else {
-        panic!()
-    };
+    let Llc::AddLink(reject) = llc[3] else { panic!() };
     assert_eq!(reject.kind, AddKind::Reject(0));
 }
 
@@ -178,15 +123,10 @@ fn the_end_of_a_link_group() {
         What::Llc(bytes) => Some(Llc::parse(bytes).unwrap().1),
         _ => None,
     });
-    let (Some(Llc::DeleteLink(asked)), Some(Llc::DeleteLink(told))) =
-        (deletes.next(), deletes.next())
-    else {
+    let (Some(Llc::DeleteLink(asked)), Some(Llc::DeleteLink(told))) = (deletes.next(), deletes.next()) else {
         panic!();
     };
-    assert_eq!(
-        (asked.all, asked.orderly, asked.reason),
-        (true, false, LinkReason::OPERATOR)
-    );
+    assert_eq!((asked.all, asked.orderly, asked.reason), (true, false, LinkReason::OPERATOR));
     assert_eq!((told.all, told.orderly, told.response), (true, true, false));
 }
 
@@ -200,31 +140,8 @@ fn a_cursor_that_passed_the_ring_and_a_close() {
         })
         .collect();
     let wrapped = cdc.iter().find(|c| c.producer.wrap == 1).unwrap();
-    assert_eq!(
-        wrapped.producer,
-        Cursor {
-            wrap: 1,
-            count: 0xc20
-        }
-    );
-    assert_eq!(
-        (wrapped.sequence, wrapped.consumer),
-        (
-            11,
-            Cursor {
-                wrap: 0,
-                count: 0xec20
-            }
-        )
-    );
-    assert!(
-        cdc.iter()
-            .all(|c| c.producer_flags == ProducerFlags::empty())
-    );
-    assert_eq!(
-        cdc.iter()
-            .filter(|c| c.conn_flags == ConnFlags::CLOSED)
-            .count(),
-        4
-    );
+    assert_eq!(wrapped.producer, Cursor { wrap: 1, count: 0xc20 });
+    assert_eq!((wrapped.sequence, wrapped.consumer), (11, Cursor { wrap: 0, count: 0xec20 }));
+    assert!(cdc.iter().all(|c| c.producer_flags == ProducerFlags::empty()));
+    assert_eq!(cdc.iter().filter(|c| c.conn_flags == ConnFlags::CLOSED).count(), 4);
 }

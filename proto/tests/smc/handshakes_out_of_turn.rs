@@ -7,7 +7,7 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::error::WireError;
 use smcr_proto::smc::handshake::client::Client;
 use smcr_proto::smc::handshake::server::Server;
-use smcr_proto::smc::handshake::{DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Fallback, Failure, Outcome};
+use smcr_proto::smc::handshake::{DECLINE_TIMEOUT_CLIENT, DECLINE_TIMEOUT_SERVER, Failure, Fallback, Outcome};
 
 use crate::handshakes::{client, declined, server, until_confirm};
 use crate::parts::{SERVER, limits, offer, peer_id};

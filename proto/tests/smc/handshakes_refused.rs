@@ -28,18 +28,10 @@ fn values_that_are_refused_are_declined_with_their_code() {
         let mut victim = crate::handshakes::client(true, None);
         victim.poll_transmit();
         victim.handle_bytes(&accept);
-        assert_eq!(
-            declined(victim.poll_transmit()),
-            (code, false),
-            "Accept byte {at}"
-        );
+        assert_eq!(declined(victim.poll_transmit()), (code, false), "Accept byte {at}");
         confirm[at] = value;
         server.handle_bytes(&confirm);
-        assert_eq!(
-            declined(server.poll_transmit()),
-            (code, false),
-            "Confirm byte {at}"
-        );
+        assert_eq!(declined(server.poll_transmit()), (code, false), "Confirm byte {at}");
         assert!(matches!(server.outcome(), Some(Outcome::Fallback(_))));
     }
 }
@@ -50,9 +42,7 @@ fn an_accept_outside_the_offer_is_declined() {
     let answer = |ours: (bool, Option<Release>), change: &dyn Fn(&mut Form)| {
         let mut client = client(true, Some(v21));
         let (accept, _) = until_confirm(&mut client, &mut server(Ok(offer(true, Some(limits(2))))));
-        let Ok(Message::Accept(mut accept)) = Message::parse(&accept) else {
-            panic!()
-        };
+        let Ok(Message::Accept(mut accept)) = Message::parse(&accept) else { panic!() };
         change(&mut accept.form);
         let mut victim = crate::handshakes::client(ours.0, ours.1);
         victim.poll_transmit();
@@ -61,51 +51,19 @@ fn an_accept_outside_the_offer_is_declined() {
     };
     let release = |release: Release| {
         move |form: &mut Form| {
-            let Form::V2 {
-                first_contact: Some(first),
-                ..
-            } = form
-            else {
-                panic!()
-            };
+            let Form::V2 { first_contact: Some(first), .. } = form else { panic!() };
             first.release = release;
         }
     };
-    assert_eq!(
-        answer((true, Some(v21)), &|_| ()),
-        None,
-        "as it is, it fits"
-    );
-    assert_eq!(
-        answer((true, None), &|_| ()),
-        Some(Diagnosis::MODE_MISMATCH)
-    );
-    let v1 = |form: &mut Form| {
-        *form = Form::V1 {
-            first_contact: true,
-        }
-    };
-    assert_eq!(
-        answer((false, Some(v21)), &v1),
-        Some(Diagnosis::MODE_MISMATCH)
-    );
-    assert_eq!(
-        answer((true, Some(Release::V20)), &|_| ()),
-        Some(Diagnosis::RELEASE)
-    );
+    assert_eq!(answer((true, Some(v21)), &|_| ()), None, "as it is, it fits");
+    assert_eq!(answer((true, None), &|_| ()), Some(Diagnosis::MODE_MISMATCH));
+    let v1 = |form: &mut Form| *form = Form::V1 { first_contact: true };
+    assert_eq!(answer((false, Some(v21)), &v1), Some(Diagnosis::MODE_MISMATCH));
+    assert_eq!(answer((true, Some(Release::V20)), &|_| ()), Some(Diagnosis::RELEASE));
     let links = release(Release::V21(limits(3)));
-    assert_eq!(
-        answer((true, Some(v21)), &links),
-        Some(Diagnosis::MAX_LINKS)
-    );
-    let conns = release(Release::V21(Limits {
-        max_conns: 8,
-        ..limits(1)
-    }));
-    assert_eq!(
-        answer((true, Some(v21)), &conns),
-        Some(Diagnosis::MAX_CONNECTIONS)
-    );
+    assert_eq!(answer((true, Some(v21)), &links), Some(Diagnosis::MAX_LINKS));
+    let conns = release(Release::V21(Limits { max_conns: 8, ..limits(1) }));
+    assert_eq!(answer((true, Some(v21)), &conns), Some(Diagnosis::MAX_CONNECTIONS));
     let eid = |form: &mut Form| {
         let Form::V2 { eid, .. } = form else { panic!() };
         eid.0[0] = b'X';
@@ -116,63 +74,33 @@ fn an_accept_outside_the_offer_is_declined() {
 #[test]
 fn a_confirm_that_does_not_fit_the_accept_is_declined() {
     let answer = |change: &dyn Fn(&mut Form)| {
-        let (mut client, mut server) = (
-            client(true, Some(Release::V21(limits(2)))),
-            server(Ok(offer(true, Some(limits(2))))),
-        );
+        let (mut client, mut server) = (client(true, Some(Release::V21(limits(2)))), server(Ok(offer(true, Some(limits(2))))));
         let (_, confirm) = until_confirm(&mut client, &mut server);
-        let Ok(Message::Confirm(mut confirm)) = Message::parse(&confirm) else {
-            panic!()
-        };
+        let Ok(Message::Confirm(mut confirm)) = Message::parse(&confirm) else { panic!() };
         change(&mut confirm.form);
         server.handle_bytes(&Message::Confirm(confirm).emit());
         server.poll_transmit().map(|frame| declined(Some(frame)))
     };
     let links = |form: &mut Form| {
-        let Form::V2 {
-            first_contact: Some(first),
-            ..
-        } = form
-        else {
-            panic!()
-        };
+        let Form::V2 { first_contact: Some(first), .. } = form else { panic!() };
         first.release = Release::V21(limits(1));
     };
     let old = |form: &mut Form| {
-        let Form::V2 { first_contact, .. } = form else {
-            panic!()
-        };
+        let Form::V2 { first_contact, .. } = form else { panic!() };
         *first_contact = None;
     };
-    let v1 = |form: &mut Form| {
-        *form = Form::V1 {
-            first_contact: true,
-        }
-    };
+    let v1 = |form: &mut Form| *form = Form::V1 { first_contact: true };
     assert_eq!(answer(&|_| ()), None);
     assert_eq!(answer(&links), Some((Diagnosis::MAX_LINKS, false)));
-    assert_eq!(
-        answer(&old),
-        Some((Diagnosis::OUT_OF_SYNC, true)),
-        "it means another group"
-    );
+    assert_eq!(answer(&old), Some((Diagnosis::OUT_OF_SYNC, true)), "it means another group");
     assert_eq!(answer(&v1), Some((Diagnosis::VERSION_MISMATCH, false)));
 }
 
 /// What both ends have agreed on where the server's Accept and the client's Confirm name these features, and what the Confirm says by itself.
 fn agreed(offered: u16, granted: u16, accept_names: u16, confirm_names: Option<u16>) -> (u16, u16, u16) {
-    let with = |features: u16| Limits {
-        features,
-        ..limits(2)
-    };
+    let with = |features: u16| Limits { features, ..limits(2) };
     let set = |form: &mut Form, features: u16| {
-        let Form::V2 {
-            first_contact: Some(first),
-            ..
-        } = form
-        else {
-            panic!()
-        };
+        let Form::V2 { first_contact: Some(first), .. } = form else { panic!() };
         first.release = Release::V21(with(features));
     };
     let mut client = client(true, Some(Release::V21(with(offered))));
@@ -180,25 +108,17 @@ fn agreed(offered: u16, granted: u16, accept_names: u16, confirm_names: Option<u
     server.handle_bytes(&client.poll_transmit().unwrap());
     server.poll_event().unwrap();
     server.accept(START, parts::endpoint(SERVER, 1, RmbeSize::MIN), true, true);
-    let Ok(Message::Accept(mut accept)) = Message::parse(&server.poll_transmit().unwrap()) else {
-        panic!()
-    };
+    let Ok(Message::Accept(mut accept)) = Message::parse(&server.poll_transmit().unwrap()) else { panic!() };
     set(&mut accept.form, accept_names);
     client.handle_bytes(&Message::Accept(accept).emit());
     client.poll_event().unwrap();
     client.confirm(parts::endpoint(CLIENT, 1, RmbeSize::MIN), true);
-    let Some(ClientEvent::BringUpLink(at_client)) = client.poll_event() else {
-        panic!()
-    };
-    let Ok(Message::Confirm(mut confirm)) = Message::parse(&client.poll_transmit().unwrap()) else {
-        panic!()
-    };
+    let Some(ClientEvent::BringUpLink(at_client)) = client.poll_event() else { panic!() };
+    let Ok(Message::Confirm(mut confirm)) = Message::parse(&client.poll_transmit().unwrap()) else { panic!() };
     let said = confirm.release().unwrap().features();
     set(&mut confirm.form, confirm_names.unwrap_or(said));
     server.handle_bytes(&Message::Confirm(confirm).emit());
-    let Some(ServerEvent::BringUpLink(at_server)) = server.poll_event() else {
-        panic!()
-    };
+    let Some(ServerEvent::BringUpLink(at_server)) = server.poll_event() else { panic!() };
     let of = |params: Params| params.version.limits().unwrap().features;
     (of(at_client), said, of(at_server))
 }

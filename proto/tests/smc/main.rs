@@ -25,7 +25,7 @@ mod replay;
 mod scenarios;
 mod scenarios_again;
 mod scenarios_failover;
-mod second_link;
 mod scenarios_tcp;
 mod scenarios_way_back;
+mod second_link;
 mod vectors;

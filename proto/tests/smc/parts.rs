@@ -1,8 +1,8 @@
 //! The pieces from which the tests build ends: addresses, rings, offers.
 
+use smcr_proto::smc::Time;
 use smcr_proto::smc::clc::accept::Endpoint;
 use smcr_proto::smc::clc::proposal::{Limits, OfferV2, Prefixes, Proposal, Release};
-use smcr_proto::smc::Time;
 use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::Client;
 use smcr_proto::smc::handshake::server::{Offer, Server};
@@ -20,18 +20,11 @@ pub fn eid() -> Eid {
 }
 
 pub fn limits(max_links: u8) -> Limits {
-    Limits {
-        max_conns: 255,
-        max_links,
-        features: 0,
-    }
+    Limits { max_conns: 255, max_links, features: 0 }
 }
 
 pub fn subnet() -> Prefixes {
-    Prefixes {
-        v4: ([10, 77, 0, 0], 24),
-        v6: List::new(),
-    }
+    Prefixes { v4: ([10, 77, 0, 0], 24), v6: List::new() }
 }
 
 pub fn host() -> Host {
@@ -62,26 +55,13 @@ pub fn endpoint(who: u8, token: u32, size: RmbeSize) -> Endpoint {
 /// What the client offers: version 1, version 2, or both.
 pub fn proposal(v1: bool, v2: Option<Release>) -> Proposal {
     let end = endpoint(CLIENT, 1, RmbeSize::MIN);
-    let offer = |release| OfferV2 {
-        gid: end.gid,
-        release,
-        eids: List::of(&[eid()]),
-    };
-    Proposal {
-        peer_id: end.peer_id,
-        gid: end.gid,
-        mac: end.mac,
-        v1: v1.then(subnet),
-        v2: v2.map(offer),
-    }
+    let offer = |release| OfferV2 { gid: end.gid, release, eids: List::of(&[eid()]) };
+    Proposal { peer_id: end.peer_id, gid: end.gid, mac: end.mac, v1: v1.then(subnet), v2: v2.map(offer) }
 }
 
 /// What the server can do.
 pub fn offer(v1: bool, v2: Option<Limits>) -> Offer {
-    Offer {
-        v1: v1.then(subnet),
-        v2: v2.map(|limits| (List::of(&[eid()]), limits)),
-    }
+    Offer { v1: v1.then(subnet), v2: v2.map(|limits| (List::of(&[eid()]), limits)) }
 }
 
 /// What a link group of this end begins with.

@@ -29,82 +29,54 @@ fn gid() -> impl Strategy<Value = Gid> + Clone {
 fn release() -> impl Strategy<Value = Release> + Clone {
     prop_oneof![
         Just(Release::V20),
-        any::<(u8, u8, u16)>().prop_map(|(max_conns, max_links, features)| {
-            Release::V21(Limits {
-                max_conns,
-                max_links,
-                features,
-            })
-        }),
+        any::<(u8, u8, u16)>().prop_map(|(max_conns, max_links, features)| { Release::V21(Limits { max_conns, max_links, features }) }),
     ]
 }
 
 fn proposal() -> impl Strategy<Value = Proposal> {
-    let v1 = (any::<([u8; 4], u8)>(), vec(any::<([u8; 16], u8)>(), 0..9)).prop_map(|(v4, v6)| {
-        Prefixes {
-            v4,
-            v6: List::of(&v6),
-        }
+    let v1 = (any::<([u8; 4], u8)>(), vec(any::<([u8; 16], u8)>(), 0..9)).prop_map(|(v4, v6)| Prefixes { v4, v6: List::of(&v6) });
+    let v2 = (gid(), release(), vec(any::<[u8; 32]>().prop_map(Eid), 0..9)).prop_map(|(gid, release, eids)| OfferV2 {
+        gid,
+        release,
+        eids: List::of(&eids),
     });
-    let v2 = (gid(), release(), vec(any::<[u8; 32]>().prop_map(Eid), 0..9)).prop_map(
-        |(gid, release, eids)| OfferV2 {
-            gid,
-            release,
-            eids: List::of(&eids),
-        },
-    );
     let offers = prop_oneof![
         v1.clone().prop_map(|v1| (Some(v1), None)),
         v2.clone().prop_map(|v2| (None, Some(v2))),
         (v1, v2).prop_map(|(v1, v2)| (Some(v1), Some(v2))),
     ];
-    (any::<([u8; 8], [u8; 6])>(), gid(), offers).prop_map(|((id, mac), gid, (v1, v2))| Proposal {
-        peer_id: PeerId(id),
-        gid,
-        mac: Mac(mac),
-        v1,
-        v2,
-    })
+    (any::<([u8; 8], [u8; 6])>(), gid(), offers).prop_map(|((id, mac), gid, (v1, v2))| Proposal { peer_id: PeerId(id), gid, mac: Mac(mac), v1, v2 })
 }
 
 fn endpoint() -> impl Strategy<Value = Endpoint> {
     let ids = (any::<([u8; 8], [u8; 6])>(), gid(), any::<(u32, u32, u32)>());
     let ring = (0u64..u64::MAX >> 1, 1u8.., 1u32.., 0u8..=5, 1u8..=5);
-    (ids, ring).prop_map(
-        |(((id, mac), gid, (qpn, psn, rkey)), (address, index, token, size, mtu))| Endpoint {
-            peer_id: PeerId(id),
-            gid,
-            mac: Mac(mac),
-            qpn: Qpn::truncate(qpn),
-            psn: Psn::truncate(psn),
-            mtu: Mtu::from_code(mtu).unwrap(),
-            rkey: Rkey(rkey),
-            rmb_address: address,
-            index: RmbeIndex::new(index).unwrap(),
-            token: Token::new(token).unwrap(),
-            size: RmbeSize::from_code(size).unwrap(),
-        },
-    )
+    (ids, ring).prop_map(|(((id, mac), gid, (qpn, psn, rkey)), (address, index, token, size, mtu))| Endpoint {
+        peer_id: PeerId(id),
+        gid,
+        mac: Mac(mac),
+        qpn: Qpn::truncate(qpn),
+        psn: Psn::truncate(psn),
+        mtu: Mtu::from_code(mtu).unwrap(),
+        rkey: Rkey(rkey),
+        rmb_address: address,
+        index: RmbeIndex::new(index).unwrap(),
+        token: Token::new(token).unwrap(),
+        size: RmbeSize::from_code(size).unwrap(),
+    })
 }
 
 fn confirm() -> impl Strategy<Value = AcceptConfirm> {
-    let first = (
-        any::<(bool, [u8; 32])>(),
-        0u8..16,
-        release(),
-        vec(gid(), 0..9),
-    )
-        .prop_map(|((direct, hostname), os, release, gids)| FirstContact {
-            direct,
-            os,
-            release,
-            hostname,
-            gids: List::of(&gids),
-        });
+    let first = (any::<(bool, [u8; 32])>(), 0u8..16, release(), vec(gid(), 0..9)).prop_map(|((direct, hostname), os, release, gids)| FirstContact {
+        direct,
+        os,
+        release,
+        hostname,
+        gids: List::of(&gids),
+    });
     let form = prop_oneof![
         any::<bool>().prop_map(|first_contact| Form::V1 { first_contact }),
-        (any::<[u8; 32]>().prop_map(Eid), proptest::option::of(first))
-            .prop_map(|(eid, first_contact)| Form::V2 { eid, first_contact }),
+        (any::<[u8; 32]>().prop_map(Eid), proptest::option::of(first)).prop_map(|(eid, first_contact)| Form::V2 { eid, first_contact }),
     ];
     (endpoint(), form).prop_map(|(endpoint, form)| AcceptConfirm { endpoint, form })
 }

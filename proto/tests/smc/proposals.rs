@@ -38,11 +38,7 @@ fn smc_d_is_measured_and_skipped() {
     let offers = |read: Result<Proposal, WireError>| read.map(|p| (p.v1, p.v2));
     assert_eq!(offers(read(R, R, None)), Ok((v1, v2)));
     assert_eq!(offers(read(BOTH, BOTH, Some(2))), Ok((v1, v2)));
-    assert_eq!(
-        offers(read(D, R, None)),
-        Ok((None, v2)),
-        "the subnets are there for SMC-D"
-    );
+    assert_eq!(offers(read(D, R, None)), Ok((None, v2)), "the subnets are there for SMC-D");
     assert_eq!(offers(read(R, D, Some(0))), Ok((v1, None)));
     assert_eq!(offers(read(D, D, Some(8))), Ok((None, None)));
 }
@@ -51,11 +47,7 @@ fn smc_d_is_measured_and_skipped() {
 fn the_length_has_to_fit_what_is_offered() {
     assert_eq!(read(R, BOTH, None), Err(WireError::Length));
     assert_eq!(read(R, R, Some(0)), Err(WireError::Length));
-    assert_eq!(
-        read(NEITHER, R, None),
-        Err(WireError::Length),
-        "nobody asked for the subnets"
-    );
+    assert_eq!(read(NEITHER, R, None), Err(WireError::Length), "nobody asked for the subnets");
     assert_eq!(read(R, NEITHER, None), Err(WireError::Length));
     assert_eq!(read(R, BOTH, Some(9)), Err(WireError::Count));
 }

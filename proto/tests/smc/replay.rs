@@ -61,21 +61,14 @@ fn replay(lines: &[Line], as_client: bool, own: &Endpoint, peer: &Endpoint) -> u
                 writes.push((*address, Rkey(*rkey), *len));
             }
             What::Cdc(bytes) if line.from_client == as_client => {
-                if Cdc::parse(bytes)
-                    .unwrap()
-                    .conn_flags
-                    .contains(ConnFlags::CLOSED)
-                {
+                if Cdc::parse(bytes).unwrap().conn_flags.contains(ConnFlags::CLOSED) {
                     conn.close();
                 }
                 let len = writes.iter().map(|w| w.2).sum();
                 if len > 0 {
                     let segments = conn.write(len, false).unwrap();
                     let place = |s: &_| conn.remote(*s).unwrap();
-                    let placed: Vec<_> = segments
-                        .iter()
-                        .map(|s| (place(s).0, place(s).1, s.len))
-                        .collect();
+                    let placed: Vec<_> = segments.iter().map(|s| (place(s).0, place(s).1, s.len)).collect();
                     assert_eq!(placed, writes);
                 }
                 writes.clear();
@@ -99,35 +92,18 @@ fn a_client_confirms_as_the_kernel_did() {
     let capture = vectors::kernel_smcr();
     let clc = vectors::clc(&capture);
     for (proposal, accept, confirm) in [(clc[0], clc[1], clc[2]), (clc[3], clc[4], clc[5])] {
-        let Ok(Clc::Proposal(offer)) = Clc::parse(proposal) else {
-            panic!()
-        };
-        let Ok(Clc::Confirm(expected)) = Clc::parse(confirm) else {
-            panic!()
-        };
+        let Ok(Clc::Proposal(offer)) = Clc::parse(proposal) else { panic!() };
+        let Ok(Clc::Confirm(expected)) = Clc::parse(confirm) else { panic!() };
         let mut client = Client::new(NOW, offer, Host::linux("labB"));
         assert_eq!(*client.poll_transmit().unwrap(), *proposal);
         assert_eq!(client.handle_bytes(accept), accept.len());
-        let Some(ClientEvent::Accepted(accepted)) = client.poll_event() else {
-            panic!()
-        };
+        let Some(ClientEvent::Accepted(accepted)) = client.poll_event() else { panic!() };
         client.confirm(expected.endpoint, true);
         assert_eq!(*client.poll_transmit().unwrap(), *confirm);
         client.link_ready();
-        let Some(Outcome::Smc(params)) = client.outcome() else {
-            panic!()
-        };
+        let Some(Outcome::Smc(params)) = client.outcome() else { panic!() };
         assert_eq!(params.peer, accepted.endpoint);
-        assert_eq!(
-            params.first_contact,
-            matches!(
-                accepted.form,
-                Form::V2 {
-                    first_contact: Some(_),
-                    ..
-                }
-            )
-        );
+        assert_eq!(params.first_contact, matches!(accepted.form, Form::V2 { first_contact: Some(_), .. }));
     }
 }
 
@@ -136,36 +112,19 @@ fn a_server_accepts_as_the_kernel_did() {
     let capture = vectors::kernel_smcr();
     let clc = vectors::clc(&capture);
     let eids = List::of(&[Eid::new("OTHER").unwrap(), Eid::new("SMCR-LAB2").unwrap()]);
-    let limits = Limits {
-        max_conns: 255,
-        max_links: 2,
-        features: 1,
-    };
+    let limits = Limits { max_conns: 255, max_links: 2, features: 1 };
     for (proposal, accept, confirm) in [(clc[0], clc[1], clc[2]), (clc[3], clc[4], clc[5])] {
-        let Ok(Clc::Accept(expected)) = Clc::parse(accept) else {
-            panic!()
-        };
-        let offer = Offer {
-            v1: None,
-            v2: Some((eids, limits)),
-        };
+        let Ok(Clc::Accept(expected)) = Clc::parse(accept) else { panic!() };
+        let offer = Offer { v1: None, v2: Some((eids, limits)) };
         let mut server = Server::new(NOW, PeerId([1; 8]), Ok(offer), Host::linux("labA"));
         server.handle_bytes(proposal);
-        let Some(ServerEvent::Proposed(..)) = server.poll_event() else {
-            panic!()
-        };
+        let Some(ServerEvent::Proposed(..)) = server.poll_event() else { panic!() };
         server.accept(NOW, expected.endpoint, expected.first_contact(), true);
         assert_eq!(*server.poll_transmit().unwrap(), *accept);
         server.handle_bytes(confirm);
         server.link_ready();
-        let Some(Outcome::Smc(params)) = server.outcome() else {
-            panic!()
-        };
-        assert_eq!(
-            params.peer.peer_id.0[..2],
-            [0x84, 0x48],
-            "named in Confirm only"
-        );
+        let Some(Outcome::Smc(params)) = server.outcome() else { panic!() };
+        assert_eq!(params.peer.peer_id.0[..2], [0x84, 0x48], "named in Confirm only");
         if params.first_contact {
             assert_eq!(params.version.limits(), Some(limits));
         }
@@ -189,15 +148,7 @@ fn group(role: Role, own: &Endpoint, peer: &Endpoint) -> Group {
 /// What a server had for the second link that it offered.
 fn new_link(m: &AddLink) -> NewLink {
     let ext = m.ext.expect("version 2");
-    NewLink {
-        mac: m.mac,
-        gid: m.gid,
-        qpn: m.qpn,
-        psn: m.psn,
-        mtu: Mtu::from_code(m.mtu_code).unwrap(),
-        peer_gid: ext.target_gid,
-        rkeys: ext.rkeys,
-    }
+    NewLink { mac: m.mac, gid: m.gid, qpn: m.qpn, psn: m.psn, mtu: Mtu::from_code(m.mtu_code).unwrap(), peer_gid: ext.target_gid, rkeys: ext.rkeys }
 }
 
 /// Lets a group answer a capture; its own requests are made when the capture has them.
@@ -228,9 +179,7 @@ fn replay_llc(lines: &[Line], role: Role, group: &mut Group) -> usize {
             }
             _ => {}
         }
-        let (_, sent) = group
-            .poll_transmit()
-            .unwrap_or_else(|| panic!("nothing for {message:?}"));
+        let (_, sent) = group.poll_transmit().unwrap_or_else(|| panic!("nothing for {message:?}"));
         while group.poll_event().is_some() {}
         made += 1;
         assert_eq!(*sent, bytes[..], "{message:?}");
@@ -251,19 +200,11 @@ fn a_link_group_answers_as_the_kernels_did() {
 
     // The server goes on into the later capture: the client asks to end the group.
     let end = vectors::smcr_then_plain_client();
-    let deletes: Vec<_> = end
-        .iter()
-        .filter(|l| matches!(l.what, What::Llc(_)))
-        .collect();
-    let (What::Llc(asked), What::Llc(told)) = (&deletes[0].what, &deletes[1].what) else {
-        panic!()
-    };
+    let deletes: Vec<_> = end.iter().filter(|l| matches!(l.what, What::Llc(_))).collect();
+    let (What::Llc(asked), What::Llc(told)) = (&deletes[0].what, &deletes[1].what) else { panic!() };
     as_server.handle_llc(NOW, 0, asked).unwrap();
     assert_eq!(*as_server.poll_transmit().unwrap().1, told[..]);
-    let over = Event::Terminated {
-        by_peer: true,
-        reason: LinkReason::OPERATOR,
-    };
+    let over = Event::Terminated { by_peer: true, reason: LinkReason::OPERATOR };
     assert_eq!(as_server.poll_event(), Some(over));
     assert_eq!(client.qpn, Qpn::truncate(0x11));
 }

@@ -21,13 +21,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(from: usize, place: usize, len: usize) -> Stream {
-        Stream {
-            from,
-            place,
-            len,
-            sent: 0,
-            received: 0,
-        }
+        Stream { from, place, len, sent: 0, received: 0 }
     }
 
     /// No two streams, and no two rings of one, look alike.
@@ -38,9 +32,7 @@ impl Stream {
 
     fn write_some(&mut self, pair: &mut Pair) -> bool {
         let part = (1 + pair.random(9000)).min(self.len - self.sent);
-        let bytes: Vec<u8> = (self.sent..self.sent + part)
-            .map(|at| self.byte(at))
-            .collect();
+        let bytes: Vec<u8> = (self.sent..self.sent + part).map(|at| self.byte(at)).collect();
         let written = pair.write(self.from, self.place, &bytes);
         self.sent += written;
         written > 0
@@ -50,12 +42,7 @@ impl Stream {
         let max = 1 + pair.random(7000);
         let bytes = pair.read(1 - self.from, self.place, max);
         for byte in &bytes {
-            assert_eq!(
-                *byte,
-                self.byte(self.received),
-                "byte {} of a stream",
-                self.received
-            );
+            assert_eq!(*byte, self.byte(self.received), "byte {} of a stream", self.received);
             self.received += 1;
         }
         !bytes.is_empty()
@@ -65,9 +52,7 @@ impl Stream {
 /// Runs streams beside each other in an order of the seed's until so many bytes have been received, or all; panics if
 /// nothing moves any more.
 pub fn transfer(pair: &mut Pair, streams: &mut [Stream], up_to: usize) {
-    while streams.iter().any(|s| s.received < s.len)
-        && streams.iter().map(|s| s.received).sum::<usize>() < up_to
-    {
+    while streams.iter().any(|s| s.received < s.len) && streams.iter().map(|s| s.received).sum::<usize>() < up_to {
         let stream = &mut streams[pair.random(streams.len())];
         let _ = match pair.random(4) {
             0 if stream.sent < stream.len => stream.write_some(pair),
@@ -76,13 +61,8 @@ pub fn transfer(pair: &mut Pair, streams: &mut [Stream], up_to: usize) {
         };
         if pair.random(50) == 0 {
             pair.run();
-            let moved = streams
-                .iter_mut()
-                .any(|s| s.read_some(pair) || s.sent < s.len && s.write_some(pair));
-            assert!(
-                moved || pair.step() || streams.iter().all(|s| s.received == s.len),
-                "all stand still"
-            );
+            let moved = streams.iter_mut().any(|s| s.read_some(pair) || s.sent < s.len && s.write_some(pair));
+            assert!(moved || pair.step() || streams.iter().all(|s| s.received == s.len), "all stand still");
         }
     }
 }
@@ -234,20 +214,14 @@ fn a_link_that_dies_silently_is_noticed_by_the_test_and_ends_every_connection() 
     let mut pair = Pair::new(7);
     let (a, b) = (pair.connect(), pair.connect());
     pair.advance(Time::from_secs(300));
-    assert!(
-        pair.ends[CLIENT].group.is_some(),
-        "an idle link is tested and lives"
-    );
+    assert!(pair.ends[CLIENT].group.is_some(), "an idle link is tested and lives");
     pair.write(CLIENT, a, b"arrived");
     pair.run();
     pair.link_up[0] = false;
     pair.write(CLIENT, a, b"lost");
     pair.advance(Time::from_secs(33));
     for end in [CLIENT, SERVER] {
-        let over = Event::Terminated {
-            by_peer: false,
-            reason: LinkReason::LOST_PATH,
-        };
+        let over = Event::Terminated { by_peer: false, reason: LinkReason::LOST_PATH };
         assert_eq!(pair.ends[end].terminated, [over]);
         for place in [a, b] {
             let conn = &mut pair.slot(end, place).conn;
@@ -276,25 +250,10 @@ fn a_link_without_connections_is_ended_in_order_by_the_server() {
     assert!(pair.ends[SERVER].group.is_some());
     pair.advance(Time::from_secs(2));
     let reason = LinkReason::PROGRAM;
-    assert_eq!(
-        pair.ends[SERVER].terminated,
-        [Event::Terminated {
-            by_peer: false,
-            reason
-        }]
-    );
-    assert_eq!(
-        pair.ends[CLIENT].terminated,
-        [Event::Terminated {
-            by_peer: true,
-            reason
-        }]
-    );
+    assert_eq!(pair.ends[SERVER].terminated, [Event::Terminated { by_peer: false, reason }]);
+    assert_eq!(pair.ends[CLIENT].terminated, [Event::Terminated { by_peer: true, reason }]);
     let c = pair.connect();
-    assert!(
-        params(&mut pair, c).first_contact,
-        "the next connection makes a new link"
-    );
+    assert!(params(&mut pair, c).first_contact, "the next connection makes a new link");
 }
 
 #[test]
@@ -316,21 +275,7 @@ fn a_connection_that_breaks_the_rules_ends_alone() {
     pair.run();
     let violation = Violation::Producer(CursorError::BeyondLimit);
     assert_eq!(pair.slot(SERVER, bad).violation, Some(violation));
-    assert_eq!(
-        pair.slot(SERVER, bad).conn.take_error(),
-        Some(ConnError::Reset)
-    );
-    assert_eq!(
-        pair.slot(CLIENT, bad).conn.take_error(),
-        Some(ConnError::Reset),
-        "it is told"
-    );
-    transfer(
-        &mut pair,
-        &mut [
-            Stream::new(CLIENT, good, 40_000),
-            Stream::new(SERVER, good, 40_000),
-        ],
-        usize::MAX,
-    );
+    assert_eq!(pair.slot(SERVER, bad).conn.take_error(), Some(ConnError::Reset));
+    assert_eq!(pair.slot(CLIENT, bad).conn.take_error(), Some(ConnError::Reset), "it is told");
+    transfer(&mut pair, &mut [Stream::new(CLIENT, good, 40_000), Stream::new(SERVER, good, 40_000)], usize::MAX);
 }

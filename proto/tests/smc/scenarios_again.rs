@@ -27,10 +27,7 @@ fn two_links(seed: u64, connections: usize) -> (Pair, Vec<usize>) {
 fn a_link_that_died_is_made_again_and_the_other_may_die_then() {
     for seed in 0..120 {
         let (mut pair, places) = two_links(seed, 3);
-        let mut streams: Vec<Stream> = places
-            .iter()
-            .flat_map(|c| [Stream::new(CLIENT, *c, 300_000), Stream::new(SERVER, *c, 250_000)])
-            .collect();
+        let mut streams: Vec<Stream> = places.iter().flat_map(|c| [Stream::new(CLIENT, *c, 300_000), Stream::new(SERVER, *c, 250_000)]).collect();
         // Number of the link at each place, and the highest so far.
         let (mut numbers, mut last) = ([1, 2], 2);
         for _ in 0..4 {

@@ -52,10 +52,7 @@ fn a_second_link_that_does_not_come_up_leaves_the_first_alone() {
 fn streams_outlive_one_link_and_lose_nothing() {
     for seed in 0..150 {
         let (mut pair, places) = two_links(seed, 3);
-        let mut streams: Vec<Stream> = places
-            .iter()
-            .flat_map(|c| [Stream::new(CLIENT, *c, 200_000), Stream::new(SERVER, *c, 150_000)])
-            .collect();
+        let mut streams: Vec<Stream> = places.iter().flat_map(|c| [Stream::new(CLIENT, *c, 200_000), Stream::new(SERVER, *c, 150_000)]).collect();
         let before = pair.random(400_000);
         transfer(&mut pair, &mut streams, before);
         pair.cut(0);

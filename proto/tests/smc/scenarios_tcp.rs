@@ -15,13 +15,8 @@ fn version_1_works_alike() {
     for first_contact in [true, false] {
         let c = pair.begin_v1();
         pair.run();
-        let Some(Outcome::Smc(params)) = pair.slot(SERVER, c).outcome else {
-            panic!()
-        };
-        assert_eq!(
-            (params.version, params.first_contact),
-            (Agreed::V1, first_contact)
-        );
+        let Some(Outcome::Smc(params)) = pair.slot(SERVER, c).outcome else { panic!() };
+        assert_eq!((params.version, params.first_contact), (Agreed::V1, first_contact));
         pair.write(CLIENT, c, b"one");
         pair.run();
         assert_eq!(pair.read(SERVER, c, 9), b"one");
@@ -33,15 +28,10 @@ fn connections_that_begin_together_share_no_step_but_the_link() {
     for seed in 0..20 {
         let mut pair = Pair::new(seed);
         pair.connect();
-        let all: Vec<usize> = (0..5)
-            .map(|_| pair.begin(RmbeSize::MIN, RmbeSize::MIN))
-            .collect();
+        let all: Vec<usize> = (0..5).map(|_| pair.begin(RmbeSize::MIN, RmbeSize::MIN)).collect();
         pair.run();
         for (i, place) in all.iter().enumerate() {
-            assert!(
-                matches!(pair.slot(SERVER, *place).outcome, Some(Outcome::Smc(_))),
-                "seed {seed}"
-            );
+            assert!(matches!(pair.slot(SERVER, *place).outcome, Some(Outcome::Smc(_))), "seed {seed}");
             pair.write(CLIENT, *place, &[i as u8; 10]);
         }
         pair.run();
@@ -63,11 +53,7 @@ fn data_may_overtake_the_confirm() {
     pair.write(CLIENT, c, b"early");
     pair.shutdown(CLIENT, c);
     pair.run();
-    assert_eq!(
-        pair.slot(SERVER, c).outcome,
-        None,
-        "Confirm is still under way"
-    );
+    assert_eq!(pair.slot(SERVER, c).outcome, None, "Confirm is still under way");
     assert_eq!(pair.slot(SERVER, c).conn.readable(), 5);
     pair.hold_tcp = false;
     pair.run();
@@ -84,26 +70,13 @@ fn a_link_that_never_comes_up_leaves_both_on_tcp_with_a_clean_stream() {
         pair.link_up[0] = false;
         let c = pair.begin(RmbeSize::MIN, RmbeSize::MIN);
         pair.advance(Time::from_millis(2200));
-        assert_eq!(
-            pair.slot(SERVER, c).outcome,
-            None,
-            "2 s for the link, 0.3 s for a Decline"
-        );
+        assert_eq!(pair.slot(SERVER, c).outcome, None, "2 s for the link, 0.3 s for a Decline");
         pair.advance(Time::from_secs(10));
         let code = Diagnosis::TIMEOUT_CONFIRM_LINK;
-        let fallback = |by_peer| {
-            Some(Outcome::Fallback(Fallback {
-                code,
-                by_peer,
-                end_group: false,
-            }))
-        };
+        let fallback = |by_peer| Some(Outcome::Fallback(Fallback { code, by_peer, end_group: false }));
         assert_eq!(pair.slot(SERVER, c).outcome, fallback(false));
         assert_eq!(pair.slot(CLIENT, c).outcome, fallback(true));
-        assert!(
-            pair.ends.iter().all(|end| end.slots[c].tcp.is_empty()),
-            "no byte is left over"
-        );
+        assert!(pair.ends.iter().all(|end| end.slots[c].tcp.is_empty()), "no byte is left over");
         // The next one may do better.
         pair.link_up[0] = true;
         pair.connect();
@@ -118,24 +91,13 @@ fn a_client_that_forgot_the_group_ends_it_and_the_next_connection_makes_a_new_on
     let c = pair.begin(RmbeSize::MIN, RmbeSize::MIN);
     pair.run();
     let code = Diagnosis::OUT_OF_SYNC;
-    let fallback = |by_peer| {
-        Some(Outcome::Fallback(Fallback {
-            code,
-            by_peer,
-            end_group: true,
-        }))
-    };
+    let fallback = |by_peer| Some(Outcome::Fallback(Fallback { code, by_peer, end_group: true }));
     assert_eq!(pair.slot(CLIENT, c).outcome, fallback(false));
     assert_eq!(pair.slot(SERVER, c).outcome, fallback(true));
-    assert!(matches!(
-        pair.ends[SERVER].terminated[..],
-        [Event::Terminated { by_peer: false, .. }]
-    ));
+    assert!(matches!(pair.ends[SERVER].terminated[..], [Event::Terminated { by_peer: false, .. }]));
     assert!(pair.slot(SERVER, old).conn.take_error().is_some());
     let c = pair.connect();
-    let Some(Outcome::Smc(params)) = pair.slot(SERVER, c).outcome else {
-        panic!()
-    };
+    let Some(Outcome::Smc(params)) = pair.slot(SERVER, c).outcome else { panic!() };
     assert!(params.first_contact);
 }
 
@@ -146,9 +108,6 @@ fn a_peer_that_falls_silent_in_the_handshake_fails_the_connection() {
     let c = pair.begin(RmbeSize::MIN, RmbeSize::MIN);
     pair.advance(Time::from_secs(31));
     for end in [CLIENT, SERVER] {
-        assert_eq!(
-            pair.slot(end, c).outcome,
-            Some(Outcome::Fail(Failure::Timeout))
-        );
+        assert_eq!(pair.slot(end, c).outcome, Some(Outcome::Fail(Failure::Timeout)));
     }
 }

@@ -6,8 +6,7 @@ use smcr_proto::smc::id::Rkey;
 use smcr_proto::smc::link::{AGAIN, Event, Group, GroupError, NewLink, OwnKey, SECOND, State};
 use smcr_proto::smc::list::List;
 use smcr_proto::smc::llc::{
-    AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, LinkReason, Message,
-    RequestAddLink, RkeyMap, RkeyOnLink,
+    AddKind, AddLink, ConfirmLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, LinkReason, Message, RequestAddLink, RkeyMap, RkeyOnLink,
 };
 
 use crate::links::{START, active, confirm_link};
@@ -41,16 +40,7 @@ fn drain(group: &mut Group) -> (Vec<Event>, Vec<(usize, Message)>) {
 fn add_link(kind: AddKind, link: u8) -> AddLink {
     let own = own(parts::SERVER);
     let ext = smcr_proto::smc::llc::AddLinkExt { direct: true, target_gid: own.peer_gid, rkeys: own.rkeys };
-    AddLink {
-        kind,
-        mac: own.mac,
-        gid: own.gid,
-        qpn: own.qpn,
-        link,
-        mtu_code: own.mtu.code(),
-        psn: own.psn,
-        ext: Some(ext),
-    }
+    AddLink { kind, mac: own.mac, gid: own.gid, qpn: own.qpn, link, mtu_code: own.mtu.code(), psn: own.psn, ext: Some(ext) }
 }
 
 fn second_confirm(response: bool) -> Message {
@@ -138,12 +128,7 @@ fn a_client_accepts_with_its_second_device_or_rejects() {
 #[test]
 fn what_cannot_be_a_second_link_is_rejected_without_asking() {
     let good = add_link(AddKind::Request, 2);
-    for bad in [
-        AddLink { mtu_code: 0, ..good },
-        AddLink { link: 0, ..good },
-        AddLink { link: 1, ..good },
-        AddLink { ext: None, ..good },
-    ] {
+    for bad in [AddLink { mtu_code: 0, ..good }, AddLink { link: 0, ..good }, AddLink { link: 1, ..good }, AddLink { ext: None, ..good }] {
         let mut group = active(Role::Client, V2);
         tell(&mut group, 0, Message::AddLink(bad));
         let (events, messages) = drain(&mut group);
@@ -249,8 +234,7 @@ fn memories_are_announced_and_withdrawn_on_both_links() {
     group.confirm_rkey(START, keys).unwrap();
     let (_, messages) = drain(&mut group);
     let others = List::of(&[RkeyOnLink { link: 2, rkey: Rkey(6), address: 60 }]);
-    let request =
-        ConfirmRkey { response: false, negative: false, retry: false, rkey: Rkey(5), address: 50, others };
+    let request = ConfirmRkey { response: false, negative: false, retry: false, rkey: Rkey(5), address: 50, others };
     assert_eq!(messages, [(0, Message::ConfirmRkey(request))]);
 
     // The peer's, by the second link.

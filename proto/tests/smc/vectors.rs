@@ -57,23 +57,14 @@ fn parse_line(line: &str) -> Line {
         "clc" => What::Clc(unhex(words[2])),
         "llc" => What::Llc(unhex(words[2])),
         "cdc" => What::Cdc(unhex(words[2])),
-        "write" => What::Write(
-            u64::from_str_radix(words[2], 16).unwrap(),
-            u32::from_str_radix(words[3], 16).unwrap(),
-            words[4].parse().unwrap(),
-        ),
+        "write" => What::Write(u64::from_str_radix(words[2], 16).unwrap(), u32::from_str_radix(words[3], 16).unwrap(), words[4].parse().unwrap()),
         "syn" | "syn-ack" | "tcp" | "fin" => What::Other,
         other => panic!("unknown event {other}"),
     };
-    Line {
-        from_client: words[0] == "c>s",
-        what,
-    }
+    Line { from_client: words[0] == "c>s", what }
 }
 
 fn unhex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks(2);
-    digits
-        .map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap())
-        .collect()
+    digits.map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }

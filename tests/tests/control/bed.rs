@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -60,11 +60,7 @@ impl Bed {
     /// With the user's settings of this bed.
     pub fn home<'a>(&self, program: Program<'a>) -> Program<'a> {
         let at = |name: &str| self.dir.path().join(name);
-        program
-            .env("XDG_RUNTIME_DIR", at("run"))
-            .env("HOME", at("home"))
-            .env("XDG_CONFIG_HOME", at("home"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
+        program.env("XDG_RUNTIME_DIR", at("run")).env("HOME", at("home")).env("XDG_CONFIG_HOME", at("home")).env("PYTHONDONTWRITEBYTECODE", "1")
     }
 
     /// smcrctl with the user's settings of this bed, to its end.

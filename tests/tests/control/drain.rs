@@ -163,9 +163,8 @@ fn unread_data() -> Result<()> {
             eventually("the server's close", || Ok(bed.socks()?.len() == 1))?;
         } else {
             // What the server has sent and the client has not read.
-            let sum = |s: &serde_json::Value, way: &str, cursor: &str| -> i64 {
-                [cursor, "tcp_bytes"].iter().filter_map(|n| s[way][n].as_i64()).sum()
-            };
+            let sum =
+                |s: &serde_json::Value, way: &str, cursor: &str| -> i64 { [cursor, "tcp_bytes"].iter().filter_map(|n| s[way][n].as_i64()).sum() };
             eventually("the echo", || {
                 let socks = bed.socks()?;
                 let of = |role| socks.iter().find(|s| s["role"] == role);
@@ -265,10 +264,7 @@ fn redis_under_load() -> Result<()> {
         let net = Net::new()?;
         let dir = tempfile::TempDir::new()?;
         // The harness starts redis with our environment: the page of this test's own directory.
-        let redis = Redis::start_with(&net, load, &[
-            "env",
-            &format!("XDG_RUNTIME_DIR={}", dir.path().display()),
-        ])?;
+        let redis = Redis::start_with(&net, load, &["env", &format!("XDG_RUNTIME_DIR={}", dir.path().display())])?;
         std::thread::scope(|scope| -> Result<()> {
             // The same keys again and again, so that smcrctl comes in time.
             let (redis, much) = (&redis, commands.repeat(if drains { 8 } else { 1 }));
@@ -285,9 +281,8 @@ fn redis_under_load() -> Result<()> {
         })?;
         if drains {
             let pid = redis.pid().to_string();
-            let text = smcr_tests::process::Program::new(&net, Load::Native, crate::bed::smcrctl())
-                .args(["stats", "-a", "--json", "-p", &pid])
-                .run_ok()?;
+            let text =
+                smcr_tests::process::Program::new(&net, Load::Native, crate::bed::smcrctl()).args(["stats", "-a", "--json", "-p", &pid]).run_ok()?;
             let stats: serde_json::Value = serde_json::from_str(&text)?;
             let [moved, late] = ["handovers", "handover_timeouts"].map(|c| &stats["totals"][c]);
             ensure!((moved.as_u64() > Some(0) || flipping()) && late.as_u64() == Some(0), "{text}");

@@ -24,9 +24,7 @@ fn in_memory(ended: &Ended) -> u32 {
 
 fn given(how: &str, load: Load, rounds: u32, seed: u64) -> Result<()> {
     let bed = Bed::enabled()?;
-    let program = bed.home(Program::new(&bed.net, load, program()?))
-        .env("SMCR_SWITCH_OPS", "8")
-        .args([how, &rounds.to_string(), &seed.to_string()]);
+    let program = bed.home(Program::new(&bed.net, load, program()?)).env("SMCR_SWITCH_OPS", "8").args([how, &rounds.to_string(), &seed.to_string()]);
     let ended = std::thread::scope(|scope| {
         let given = scope.spawn(|| program.run());
         while !given.is_finished() {
@@ -48,10 +46,7 @@ fn what_a_drained_peer_has_left_unread() -> Result<()> {
     ["message", "spawn", "exec"].iter().try_for_each(|how| {
         let bed = Bed::enabled()?;
         let drain = format!("env -u LD_PRELOAD {} drain pid:$PPID --user --no-wait", smcrctl().display());
-        let ended = bed.home(Program::new(&bed.net, Load::Library, program()?))
-            .env("SMCR_SWITCH_OPS", "8")
-            .args([how, "2", "1", &drain])
-            .run()?;
+        let ended = bed.home(Program::new(&bed.net, Load::Library, program()?)).env("SMCR_SWITCH_OPS", "8").args([how, "2", "1", &drain]).run()?;
         ensure!(ended.status.success(), "{ended}");
         ensure!(flipping() || in_memory(&ended) == 2, "{ended}");
         Ok(())
@@ -67,7 +62,8 @@ fn while_they_flip() -> Result<()> {
     let mut dice = Dice::new(seed);
     ["message", "spawn", "exec"].iter().try_for_each(|how| {
         let bed = Bed::enabled()?;
-        let ended = bed.home(Program::new(&bed.net, Load::Library, program()?))
+        let ended = bed
+            .home(Program::new(&bed.net, Load::Library, program()?))
             .env("SMCR_SWITCH_OPS", "8")
             .env("SMCR_FLIP", format!("20000,{}", dice.roll(1000)))
             .args([how, &ROUNDS.to_string()[..], &dice.roll(1_000_000).to_string()[..]])

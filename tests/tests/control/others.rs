@@ -27,9 +27,7 @@ fn pages_of_another_user() -> Result<()> {
     let bed_of = page.ancestors().nth(3).context("bed")?;
     std::fs::set_permissions(bed_of, std::fs::Permissions::from_mode(0o755))?;
     let fds = std::fs::read_dir(format!("/proc/{}/fd", server.pid()))?;
-    let is_family = |p: &std::path::PathBuf| {
-        std::fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:smcr-family"))
-    };
+    let is_family = |p: &std::path::PathBuf| std::fs::read_link(p).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:smcr-family"));
     let family = fds.filter_map(|e| Some(e.ok()?.path())).find(is_family).context("family page")?;
     // SAFETY: geteuid(2) has no pointers.
     if unsafe { libc::geteuid() } != 0 {

@@ -228,10 +228,11 @@ fn malformed_environment() -> Result<()> {
     let err = client.program.so_far().1;
     let lines: Vec<_> = err.lines().filter(|l| l.starts_with("smcr: ")).collect();
     ensure!(
-        lines == [
-            "smcr: SMCR_SPIN_US is not understood: `-1`: write a number from 0 to 100000; using the default",
-            "smcr: SMCR_PORTS is not understood: `9-2`: the range runs backwards; write 2-9; using the default",
-        ],
+        lines
+            == [
+                "smcr: SMCR_SPIN_US is not understood: `-1`: write a number from 0 to 100000; using the default",
+                "smcr: SMCR_PORTS is not understood: `9-2`: the range runs backwards; write 2-9; using the default",
+            ],
         "{err}"
     );
     Ok(())

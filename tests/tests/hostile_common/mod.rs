@@ -16,12 +16,7 @@ use smcr_tests::process::{DEADLINE, Load, Program, Running, eventually, flipping
 use smcr_tests::twice::compile_with;
 
 fn compiled(name: &str) -> Result<PathBuf> {
-    compile_with(
-        "cc",
-        name,
-        &[&format!("{name}.c")],
-        &["-O1", "-g", "-pthread"],
-    )
+    compile_with("cc", name, &[&format!("{name}.c")], &["-O1", "-g", "-pthread"])
 }
 
 /// Starts `echo_many` in a mode, on addresses (none: [::]).
@@ -40,11 +35,7 @@ pub fn attacked<'a>(net: &'a Net, mode: &str, variables: &[(&str, &str)]) -> Res
 }
 
 /// As [`attacked`], where `before` is done in the server's process first.
-pub fn attacked_when<'a>(
-    net: &'a Net,
-    mode: &str,
-    before: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
-) -> Result<Running<'a>> {
+pub fn attacked_when<'a>(net: &'a Net, mode: &str, before: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static) -> Result<Running<'a>> {
     let mut program = echo_many(net, Load::Library, mode)?.before_exec(before);
     if flipping() {
         program = program.env("SMCR_FLIP", "0");
@@ -59,19 +50,12 @@ fn echo_many<'a>(net: &'a Net, load: Load, mode: &str) -> Result<Program<'a>> {
 /// Starts it, until it listens.
 fn listening<'a>(net: &'a Net, program: Program<'a>) -> Result<Running<'a>> {
     let running = program.start()?;
-    net.wait_listen(PORT)
-        .with_context(|| format!("{:?}", running.so_far()))?;
+    net.wait_listen(PORT).with_context(|| format!("{:?}", running.so_far()))?;
     Ok(running)
 }
 
 /// As [`server`] with variables of its environment.
-pub fn server_with<'a>(
-    net: &'a Net,
-    load: Load,
-    mode: &str,
-    address: &[&str],
-    variables: &[(&str, &str)],
-) -> Result<Running<'a>> {
+pub fn server_with<'a>(net: &'a Net, load: Load, mode: &str, address: &[&str], variables: &[(&str, &str)]) -> Result<Running<'a>> {
     let mut program = echo_many(net, load, mode)?.args(address);
     for (name, value) in variables {
         program = program.env(name, value);
@@ -93,12 +77,7 @@ impl<'a> Talker<'a> {
     }
 
     /// `before` is a program that starts the client, with its arguments.
-    pub fn start_through(
-        net: &'a Net,
-        load: Load,
-        before: &[&str],
-        args: &[&str],
-    ) -> Result<Talker<'a>> {
+    pub fn start_through(net: &'a Net, load: Load, before: &[&str], args: &[&str]) -> Result<Talker<'a>> {
         let talker = compiled("talker")?;
         let mut line: Vec<&str> = before.to_vec();
         line.push(talker.to_str().context("path")?);
@@ -109,16 +88,8 @@ impl<'a> Talker<'a> {
     /// A client by its whole command line.
     pub fn start_line(net: &'a Net, load: Load, line: &[&str]) -> Result<Talker<'a>> {
         let (from, to) = std::io::pipe()?;
-        let running = Program::new(net, load, line[0])
-            .args(&line[1..])
-            .stdin(from)
-            .start()?;
-        Ok(Talker {
-            running,
-            to,
-            told: 0,
-            answered: 0,
-        })
+        let running = Program::new(net, load, line[0]).args(&line[1..]).stdin(from).start()?;
+        Ok(Talker { running, to, told: 0, answered: 0 })
     }
 
     pub fn pid(&self) -> i32 {
@@ -280,10 +251,7 @@ pub fn attack(net: &Net, args: &[&str]) -> Result<String> {
 
 /// The same as another user.
 pub fn attack_as(net: &Net, who: Option<&str>, args: &[&str]) -> Result<String> {
-    let ended = hostile_as(net, who, args)
-        .env("RUST_BACKTRACE", "0")
-        .start()?
-        .wait(DEADLINE * 2)?;
+    let ended = hostile_as(net, who, args).env("RUST_BACKTRACE", "0").start()?.wait(DEADLINE * 2)?;
     ensure!(ended.status.success(), "{ended}");
     Ok(ended.out)
 }
@@ -304,22 +272,10 @@ pub fn survive(mode: &str, who: Option<&str>, attacks: &[&[&str]]) -> Result<()>
         let here = here();
         line[1] = &here;
         let out = attack_as(&net, who, &line);
-        ensure!(
-            !server.gone()?,
-            "the server has died: {:?}\n{out:?}",
-            server.so_far()
-        );
-        println!(
-            "{mode}, {who:?}: {}",
-            out.with_context(|| format!("{mode}: {attack_args:?}"))?
-                .trim()
-        );
-        friend
-            .finish()
-            .with_context(|| format!("a friend, {mode}: {attack_args:?}"))?;
-        native
-            .finish()
-            .with_context(|| format!("a native one, {mode}: {attack_args:?}"))?;
+        ensure!(!server.gone()?, "the server has died: {:?}\n{out:?}", server.so_far());
+        println!("{mode}, {who:?}: {}", out.with_context(|| format!("{mode}: {attack_args:?}"))?.trim());
+        friend.finish().with_context(|| format!("a friend, {mode}: {attack_args:?}"))?;
+        native.finish().with_context(|| format!("a native one, {mode}: {attack_args:?}"))?;
     }
     let c = friend.connection()?;
     ensure!(c["state"] == "ACCELERATED", "{c}");

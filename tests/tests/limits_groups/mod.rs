@@ -24,9 +24,7 @@ impl Group {
                 continue;
             }
             let group = Group(dir);
-            let set = |(old, new, value): &(&str, &str, &str)| {
-                std::fs::write(group.0.join(if v2 { new } else { old }), value).is_ok()
-            };
+            let set = |(old, new, value): &(&str, &str, &str)| std::fs::write(group.0.join(if v2 { new } else { old }), value).is_ok();
             if limits.iter().all(set) {
                 return Some(group);
             }

@@ -67,8 +67,7 @@ pub fn streams(dice: &mut Dice, control: &Control, fired: &Fired, figures: &mut 
             mill.await_moved(dice.roll(2_000_000)).with_context(|| what.clone())?;
         }
         if dice.roll(8) == 0 {
-            mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(50)))
-                .with_context(|| what.clone())?;
+            mill.pause(*dice.pick(&[victim, survivor]), Duration::from_millis(dice.roll(50))).with_context(|| what.clone())?;
             figures.pauses += 1;
         }
         control.disturb(&net, dice, figures)?;

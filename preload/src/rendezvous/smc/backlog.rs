@@ -206,10 +206,11 @@ pub fn descriptors(add: &mut impl FnMut(i32)) {
 
 /// A descriptor of ours has another number now; false if it is none of these.
 pub fn moved(old: i32, new: i32) -> bool {
-    desk::moved(old, new) || KEPT.iter().filter(|k| k.key.load(Acquire) != 0).any(|k| {
-        k.ours.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-            || k.taken.compare_exchange(old, new, AcqRel, Relaxed).is_ok()
-    })
+    desk::moved(old, new)
+        || KEPT
+            .iter()
+            .filter(|k| k.key.load(Acquire) != 0)
+            .any(|k| k.ours.compare_exchange(old, new, AcqRel, Relaxed).is_ok() || k.taken.compare_exchange(old, new, AcqRel, Relaxed).is_ok())
 }
 
 /// A forked child watches nothing; the parent keeps what is kept. It is asked for that where the child accepts a stand-in.
@@ -235,9 +236,7 @@ impl Listener {
 
     /// Whether it is still the one that was marked.
     pub fn is_there(&self) -> bool {
-        let same = self.s.generation.load(Relaxed) == self.generation
-            && self.s.has(flag::MARKED)
-            && net::cookie(self.fd) == Ok(self.cookie);
+        let same = self.s.generation.load(Relaxed) == self.generation && self.s.has(flag::MARKED) && net::cookie(self.fd) == Ok(self.cookie);
         if !same {
             WATCHED.fetch_sub(1, Relaxed);
         }

@@ -47,7 +47,8 @@ pub(super) fn answer() {
         let _ = net::recv_slice(descriptor(), names.as_flattened_mut(), libc::MSG_DONTWAIT);
         return;
     };
-    if n == names.as_flattened().len() && got == 1
+    if n == names.as_flattened().len()
+        && got == 1
         && let Some((taken, clc)) = backlog::take_out(names.map(u64::from_ne_bytes))
     {
         if rights::send_with_fds(fds[0], &clc.to_ne_bytes(), &[taken]).is_err() {

@@ -20,8 +20,8 @@ mod way_back;
 
 use super::learn_names;
 use super::mark::{self, Shown};
-use crate::engine::{disconnected, shadow};
 use crate::engine::linked::{self, Rings};
+use crate::engine::{disconnected, shadow};
 use crate::family::sock::{Sock, flag, role};
 use crate::link::{cover, lock};
 use crate::sys::few::{self, Brief};
@@ -130,7 +130,12 @@ fn begin(s: &'static Sock, sock: i32, peer: Peer, patience: Time) {
     let cookie = net::cookie(sock).unwrap_or(0);
     s.cookie.store(cookie, Relaxed);
     // The handshake has a descriptor of its own: the program may close its one meanwhile.
-    let own = own_descriptor(sock).filter(|own| service::ensure() || { fd::close(*own); false });
+    let own = own_descriptor(sock).filter(|own| {
+        service::ensure() || {
+            fd::close(*own);
+            false
+        }
+    });
     let Some(own) = own else { return do_without(s, sock, peer, patience) };
     let rings = lock::with(|all| {
         let slot = all.reserve(s, size.bytes()).ok()?;

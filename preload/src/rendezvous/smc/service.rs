@@ -3,20 +3,20 @@
 //! Made by the first handshake or marked listener of the process, with all signals blocked; it sleeps in poll(2) and costs
 //! nothing while its links are idle. A forked child has none until it begins a handshake itself.
 
+use super::FOR_FIRST;
 use super::backlog::{self, Listener};
+use super::blocked::Blocked;
 use super::desk;
 use super::heir::Heir;
-use super::FOR_FIRST;
 use super::relatives;
-use super::blocked::Blocked;
 use super::shake::{self, Shake};
 use super::way_back::Leaver;
+use crate::family::sock::{Sock, flag};
 use crate::link::cover::{self, rest::Rest};
 use crate::link::leave::TcpEvent;
 use crate::link::lock::{self, now};
 use crate::link::slot::Id;
 use crate::log;
-use crate::family::sock::{Sock, flag};
 use crate::sys::few::{self, Brief};
 use crate::sys::{fd, held, net, proc, spare};
 use crate::verbs::uevent;
@@ -100,17 +100,20 @@ pub fn is_running() -> bool {
 /// The same, and makes it if there is none. False where the process may have no more threads or descriptors.
 pub fn ensure() -> bool {
     // A handler that interrupted this would wait for itself.
-    is_running() || proc::with_signals_blocked(|| loop {
-        match RUNNING.compare_exchange(run::NOT, run::BEGINS, AcqRel, Acquire) {
-            Err(run::IS) => return true,
-            Err(_) => drop(fd::poll(&mut [], 1)),
-            Ok(_) => {
-                let is = start();
-                RUNNING.store(if is { run::IS } else { run::NOT }, Release); // pairs with the Acquire above
-                return is;
+    is_running()
+        || proc::with_signals_blocked(|| {
+            loop {
+                match RUNNING.compare_exchange(run::NOT, run::BEGINS, AcqRel, Acquire) {
+                    Err(run::IS) => return true,
+                    Err(_) => drop(fd::poll(&mut [], 1)),
+                    Ok(_) => {
+                        let is = start();
+                        RUNNING.store(if is { run::IS } else { run::NOT }, Release); // pairs with the Acquire above
+                        return is;
+                    }
+                }
             }
-        }
-    })
+        })
 }
 
 fn enqueue(job: Job) {

@@ -7,9 +7,9 @@
 //! the program's.
 
 use super::shake::Wants;
+use crate::engine::debt;
 use crate::engine::linked;
 use crate::engine::way_back::{self, Stand};
-use crate::engine::debt;
 use crate::family::sock::Sock;
 use crate::layout::fin;
 use crate::link::leave::Leaving;
@@ -255,4 +255,3 @@ pub(super) fn descriptor(hint: Option<i32>, cookie: u64) -> Res<i32> {
     })?;
     found
 }
-

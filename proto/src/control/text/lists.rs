@@ -22,8 +22,7 @@ pub fn ports(text: &str) -> Result<Ports, TextError<'_>> {
         if let Some(other) = list.iter().find(|r| r.overlaps(range)) {
             return Err(Fault::PortsOverlap(*other).at(item));
         }
-        list.push(range)
-            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+        list.push(range).map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
     }
     Ok(list)
 }
@@ -57,8 +56,7 @@ pub fn prefixes(text: &str) -> Result<Prefixes, TextError<'_>> {
         if let Some(other) = list.iter().find(|p| p.covers(prefix) || prefix.covers(**p)) {
             return Err(Fault::AddressesOverlap(*other).at(item));
         }
-        list.push(prefix)
-            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+        list.push(prefix).map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
     }
     Ok(list)
 }
@@ -90,8 +88,7 @@ pub fn rules(text: &str) -> Result<Rules, TextError<'_>> {
     let mut list = Rules::new();
     for item in items(text, ';', NONE) {
         let item = item?;
-        list.push(rule(item)?)
-            .map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
+        list.push(rule(item)?).map_err(|_| Fault::TooMany(LIST_CAP).at(item))?;
     }
     Ok(list)
 }
@@ -103,10 +100,7 @@ pub fn rule(item: &str) -> Result<Rule, TextError<'_>> {
     let mut seen = [false; 6];
     for word in item.split_whitespace() {
         let (key, value) = word.split_once('=').ok_or(Fault::NotAWord.at(word))?;
-        let place = ["use", "program", "role", "uid", "addr", "port"]
-            .iter()
-            .position(|k| *k == key)
-            .ok_or(Fault::NotAWord.at(word))?;
+        let place = ["use", "program", "role", "uid", "addr", "port"].iter().position(|k| *k == key).ok_or(Fault::NotAWord.at(word))?;
         if let Some(seen) = seen.get_mut(place) {
             if *seen {
                 return Err(Fault::Twice.at(word));
@@ -151,26 +145,17 @@ pub fn eids(text: &str) -> Result<Eids, TextError<'_>> {
         if list.contains(&eid) {
             return Err(Fault::Twice.at(item));
         }
-        list.push(eid)
-            .map_err(|_| Fault::TooMany(EID_CAP).at(item))?;
+        list.push(eid).map_err(|_| Fault::TooMany(EID_CAP).at(item))?;
     }
     Ok(list)
 }
 
 /// The pieces of a list, trimmed. No piece may be empty; the whole may be empty or the word for it.
-fn items<'a>(
-    text: &'a str,
-    by: char,
-    empty: &str,
-) -> impl Iterator<Item = Result<&'a str, TextError<'a>>> {
+fn items<'a>(text: &'a str, by: char, empty: &str) -> impl Iterator<Item = Result<&'a str, TextError<'a>>> {
     let text = text.trim();
     let pieces = (!text.is_empty() && text != empty).then(|| text.split(by));
     pieces.into_iter().flatten().map(move |piece| {
         let piece = piece.trim();
-        if piece.is_empty() {
-            Err(Fault::EmptyItem.at(text))
-        } else {
-            Ok(piece)
-        }
+        if piece.is_empty() { Err(Fault::EmptyItem.at(text)) } else { Ok(piece) }
     })
 }

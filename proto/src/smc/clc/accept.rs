@@ -80,9 +80,7 @@ impl Endpoint {
     /// reach beyond the address space.
     pub fn ring_address(&self) -> Result<u64, WireError> {
         let size = self.size.bytes() as u64;
-        let start = self
-            .rmb_address
-            .checked_add(size * (self.index.value() as u64 - 1));
+        let start = self.rmb_address.checked_add(size * (self.index.value() as u64 - 1));
         match start {
             Some(start) if start.checked_add(size).is_some() => Ok(start),
             _ => Err(WireError::Address),
@@ -234,10 +232,7 @@ fn parse_v2(first_contact: bool, kind: Kind, bytes: &[u8]) -> Result<Form, WireE
     }
     let eid = Eid(fields.array(field::EID)?);
     if !first_contact {
-        return Ok(Form::V2 {
-            eid,
-            first_contact: None,
-        });
+        return Ok(Form::V2 { eid, first_contact: None });
     }
     // A peer of release 2.0 may end its message after the 36 bytes that the protocol names.
     let content = bytes.len() - TRAILER_LEN;
@@ -272,17 +267,9 @@ fn parse_v2(first_contact: bool, kind: Kind, bytes: &[u8]) -> Result<Form, WireE
             gids.push(Gid(fields.array(field::GIDS + 16 * i)?));
         }
     }
-    let first = FirstContact {
-        direct: fields.u8(field::DIRECT)? & 0x80 != 0,
-        os: os_release >> 4,
-        release,
-        hostname: fields.array(field::HOSTNAME)?,
-        gids,
-    };
-    Ok(Form::V2 {
-        eid,
-        first_contact: Some(first),
-    })
+    let first =
+        FirstContact { direct: fields.u8(field::DIRECT)? & 0x80 != 0, os: os_release >> 4, release, hostname: fields.array(field::HOSTNAME)?, gids };
+    Ok(Form::V2 { eid, first_contact: Some(first) })
 }
 
 /// Writes the extension; returns where it ends.
@@ -324,12 +311,7 @@ mod tests {
             token: Token::new(1).unwrap(),
             size: RmbeSize::from_code(2).unwrap(),
         };
-        AcceptConfirm {
-            endpoint,
-            form: Form::V1 {
-                first_contact: true,
-            },
-        }
+        AcceptConfirm { endpoint, form: Form::V1 { first_contact: true } }
     }
 
     fn refused(at: usize, value: u8) -> Option<WireError> {
@@ -360,11 +342,7 @@ mod tests {
         assert_eq!(refused(7, 0x19), Some(WireError::SmcD));
         assert_eq!(refused(3, 0xc4), Some(WireError::SmcD));
         assert_eq!(refused(65, 0), Some(WireError::Trailer));
-        assert_eq!(
-            refused(field::INDEX, 255),
-            None,
-            "any index but 0 is honoured"
-        );
+        assert_eq!(refused(field::INDEX, 255), None, "any index but 0 is honoured");
     }
 
     #[test]
@@ -377,15 +355,8 @@ mod tests {
         assert_eq!(end.ring_address(), Err(WireError::Address));
         end.index = RmbeIndex::FIRST;
         end.rmb_address = u64::MAX - 5;
-        assert_eq!(
-            end.ring_address(),
-            Err(WireError::Address),
-            "it ends beyond"
-        );
-        let message = Message::Confirm(AcceptConfirm {
-            endpoint: end,
-            ..accept()
-        });
+        assert_eq!(end.ring_address(), Err(WireError::Address), "it ends beyond");
+        let message = Message::Confirm(AcceptConfirm { endpoint: end, ..accept() });
         assert_eq!(Message::parse(&message.emit()), Err(WireError::Address));
     }
 }

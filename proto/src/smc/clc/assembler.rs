@@ -83,15 +83,9 @@ mod tests {
     #[test]
     fn garbage_is_refused_at_the_header() {
         let mut assembler = Assembler::new();
-        assert_eq!(
-            assembler.handle_bytes(b"GET / HTTP/1.1"),
-            Err(WireError::Eyecatcher)
-        );
+        assert_eq!(assembler.handle_bytes(b"GET / HTTP/1.1"), Err(WireError::Eyecatcher));
         let mut long = [0xe2, 0xd4, 0xc3, 0xd9, 1, 0xff, 0xff, 0x20];
-        assert_eq!(
-            Assembler::new().handle_bytes(&long),
-            Err(WireError::TooLong)
-        );
+        assert_eq!(Assembler::new().handle_bytes(&long), Err(WireError::TooLong));
         long[5..7].copy_from_slice(&[0, 11]);
         assert_eq!(Assembler::new().handle_bytes(&long), Err(WireError::Length));
     }

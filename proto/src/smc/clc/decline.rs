@@ -48,22 +48,13 @@ pub struct DeclineV2 {
 impl Decline {
     /// A Decline in the layout of version 1, which every peer reads.
     pub const fn new(peer_id: PeerId, diagnosis: Diagnosis) -> Decline {
-        Decline {
-            peer_id,
-            diagnosis,
-            out_of_sync: false,
-            v2: None,
-        }
+        Decline { peer_id, diagnosis, out_of_sync: false, v2: None }
     }
 
     /// Reads the fields of a message of this header.
     pub fn parse(header: &Header, bytes: &[u8]) -> Result<Decline, WireError> {
         let fields = Fields(bytes);
-        let expected = if header.version == 1 {
-            field::LEN_V1
-        } else {
-            field::LEN_V2
-        };
+        let expected = if header.version == 1 { field::LEN_V1 } else { field::LEN_V2 };
         if bytes.len() != expected {
             return Err(WireError::Length);
         }
@@ -74,10 +65,7 @@ impl Decline {
             for (i, word) in extra.iter_mut().enumerate() {
                 *word = fields.u32(field::EXTRA + 4 * i)?;
             }
-            Some(DeclineV2 {
-                os: fields.u8(field::OS)? >> 4,
-                extra,
-            })
+            Some(DeclineV2 { os: fields.u8(field::OS)? >> 4, extra })
         };
         Ok(Decline {
             peer_id: PeerId(fields.array(field::PEER_ID)?),

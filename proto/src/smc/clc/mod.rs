@@ -103,13 +103,7 @@ impl Header {
         if length as usize > MAX_LEN {
             return Err(WireError::TooLong);
         }
-        Ok(Header {
-            kind,
-            length,
-            version,
-            bits: last & 0x0f,
-            smcd,
-        })
+        Ok(Header { kind, length, version, bits: last & 0x0f, smcd })
     }
 }
 

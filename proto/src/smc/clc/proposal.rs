@@ -153,10 +153,7 @@ impl Release {
     pub const fn with_features_of(self, other: Release) -> Release {
         match self {
             Release::V20 => Release::V20,
-            Release::V21(limits) => Release::V21(Limits {
-                features: limits.features & other.features(),
-                ..limits
-            }),
+            Release::V21(limits) => Release::V21(Limits { features: limits.features & other.features(), ..limits }),
         }
     }
 }
@@ -181,11 +178,7 @@ impl Proposal {
             }
         };
         let fixed = field::BASE_LEN + ip_len + TRAILER_LEN;
-        let (rest, v2) = if two {
-            parse_v2(fields, v2_type)?
-        } else {
-            (ip_offset, None)
-        };
+        let (rest, v2) = if two { parse_v2(fields, v2_type)? } else { (ip_offset, None) };
         if bytes.len() != fixed + rest {
             return Err(WireError::Length);
         }
@@ -218,12 +211,7 @@ impl Proposal {
         }
         let version = if self.v2.is_some() { 2 } else { 1 };
         let v1_type = if self.v1.is_some() { 0 } else { 2 };
-        frame(
-            &mut out[..end + TRAILER_LEN],
-            Kind::Proposal,
-            version,
-            v1_type,
-        )
+        frame(&mut out[..end + TRAILER_LEN], Kind::Proposal, version, v1_type)
     }
 }
 
@@ -233,18 +221,10 @@ fn parse_ip(fields: Fields, at: usize) -> Result<(usize, Prefixes), WireError> {
     if count > MAX_ENTRIES {
         return Err(WireError::Count);
     }
-    let mut prefixes = Prefixes {
-        v4: (
-            fields.array(at + ip::SUBNET)?,
-            fields.u8(at + ip::PREFIX_LEN)?,
-        ),
-        v6: List::new(),
-    };
+    let mut prefixes = Prefixes { v4: (fields.array(at + ip::SUBNET)?, fields.u8(at + ip::PREFIX_LEN)?), v6: List::new() };
     for i in 0..count {
         let entry = at + ip::V6 + i * ip::V6_LEN;
-        prefixes
-            .v6
-            .push((fields.array(entry)?, fields.u8(entry + 16)?));
+        prefixes.v6.push((fields.array(entry)?, fields.u8(entry + 16)?));
     }
     Ok((ip::V6 + count * ip::V6_LEN, prefixes))
 }
@@ -283,14 +263,7 @@ fn parse_v2(fields: Fields, v2_type: u8) -> Result<(usize, Option<OfferV2>), Wir
             features: fields.u16(at + ext::FEATURES)?,
         }),
     };
-    Ok((
-        len,
-        Some(OfferV2 {
-            gid: Gid(fields.array(at + ext::GID)?),
-            release,
-            eids,
-        }),
-    ))
+    Ok((len, Some(OfferV2 { gid: Gid(fields.array(at + ext::GID)?), release, eids })))
 }
 
 fn emit_ip(prefixes: &Prefixes, out: &mut [u8]) -> usize {
@@ -325,26 +298,13 @@ mod tests {
     use super::*;
 
     fn v1_only() -> Proposal {
-        let v1 = Some(Prefixes {
-            v4: ([10, 77, 0, 0], 24),
-            v6: List::new(),
-        });
-        Proposal {
-            peer_id: PeerId([1; 8]),
-            gid: Gid([2; 16]),
-            mac: Mac([3; 6]),
-            v1,
-            v2: None,
-        }
+        let v1 = Some(Prefixes { v4: ([10, 77, 0, 0], 24), v6: List::new() });
+        Proposal { peer_id: PeerId([1; 8]), gid: Gid([2; 16]), mac: Mac([3; 6]), v1, v2: None }
     }
 
     fn v2_offer() -> OfferV2 {
         let eids = List::of(&[Eid::new("SMCR-LAB2").unwrap()]);
-        OfferV2 {
-            gid: Gid::from_ipv4([10, 77, 0, 2]),
-            release: Release::V20,
-            eids,
-        }
+        OfferV2 { gid: Gid::from_ipv4([10, 77, 0, 2]), release: Release::V20, eids }
     }
 
     #[test]
@@ -354,16 +314,10 @@ mod tests {
         assert_eq!((bytes.len(), bytes[7]), (52, 0x10));
         proposal.v2 = Some(v2_offer());
         let bytes = proposal.emit();
-        assert_eq!(
-            (bytes.len(), bytes[7], bytes[39], bytes[51]),
-            (164, 0x20, 40, 36)
-        );
+        assert_eq!((bytes.len(), bytes[7], bytes[39], bytes[51]), (164, 0x20, 40, 36));
         proposal.v1 = None;
         let bytes = proposal.emit();
-        assert_eq!(
-            (bytes.len(), bytes[7], bytes[39], bytes[51]),
-            (156, 0x22, 0, 28)
-        );
+        assert_eq!((bytes.len(), bytes[7], bytes[39], bytes[51]), (156, 0x22, 0, 28));
     }
 
     #[test]
@@ -382,28 +336,16 @@ mod tests {
         longer[52..].copy_from_slice(&super::super::SMCR);
         assert_eq!(Message::parse(&longer), Err(WireError::Length));
         longer[39] = 4;
-        assert!(
-            Message::parse(&longer).is_ok(),
-            "the IP area may lie further on"
-        );
+        assert!(Message::parse(&longer).is_ok(), "the IP area may lie further on");
     }
 
     #[test]
     fn subnets_meet_only_if_equal() {
         let ours = v1_only().v1.unwrap();
         assert!(ours.meet(&ours));
-        assert!(!ours.meet(&Prefixes {
-            v4: ([10, 77, 0, 0], 16),
-            ..ours
-        }));
-        assert!(
-            !Prefixes::default().meet(&Prefixes::default()),
-            "no IPv4 is no common subnet"
-        );
-        let v6 = Prefixes {
-            v6: List::of(&[([9; 16], 64)]),
-            ..Prefixes::default()
-        };
+        assert!(!ours.meet(&Prefixes { v4: ([10, 77, 0, 0], 16), ..ours }));
+        assert!(!Prefixes::default().meet(&Prefixes::default()), "no IPv4 is no common subnet");
+        let v6 = Prefixes { v6: List::of(&[([9; 16], 64)]), ..Prefixes::default() };
         assert!(v6.meet(&v6));
     }
 }

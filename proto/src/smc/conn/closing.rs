@@ -2,9 +2,9 @@
 //!
 //! The driver calls it through [`Conn`]; what each flag means for the state is in [`super::state`].
 
+use super::Conn;
 use super::report::{ConnError, Violation};
 use super::state::{Farewell, State};
-use super::Conn;
 use crate::smc::cdc::ConnFlags;
 use crate::smc::id::Rkey;
 
@@ -72,10 +72,7 @@ impl Conn {
     /// The peer withdrew these memories ([`crate::smc::link::Event::RkeysDeleted`]). A connection that
     /// could still write into one of them is aborted; one that is done with writing does not care.
     pub fn handle_rkeys_deleted(&mut self, keys: &[Rkey]) {
-        let withdrawn = self
-            .peer
-            .as_ref()
-            .is_some_and(|peer| keys.contains(&peer.rkey));
+        let withdrawn = self.peer.as_ref().is_some_and(|peer| keys.contains(&peer.rkey));
         if withdrawn && self.write_error().is_none() {
             self.violated(Violation::RingWithdrawn);
         }
@@ -88,11 +85,7 @@ impl Conn {
             return;
         }
         self.error.get_or_insert(ConnError::Aborted);
-        self.state = if self.closed {
-            State::Closed
-        } else {
-            State::PeerAbortWait
-        };
+        self.state = if self.closed { State::Closed } else { State::PeerAbortWait };
     }
 
     /// Whether it did.
@@ -116,11 +109,7 @@ impl Conn {
     /// Aborts: the peer's word cannot be trusted any more.
     pub(super) fn violated(&mut self, violation: Violation) -> Violation {
         self.error.get_or_insert(ConnError::Reset);
-        self.state = if self.closed {
-            State::Closed
-        } else {
-            State::ProcessAbort
-        };
+        self.state = if self.closed { State::Closed } else { State::ProcessAbort };
         if !self.local.contains(ConnFlags::ABORTED) {
             self.local |= ConnFlags::ABORTED;
             self.cdc_due = true;

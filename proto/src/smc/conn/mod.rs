@@ -96,13 +96,7 @@ impl Conn {
     pub fn activate(&mut self, peer: &Endpoint) -> Result<(), WireError> {
         let (ring, rkey, token) = (peer.ring_address()?, peer.rkey, peer.token);
         if self.peer.is_none() {
-            self.peer = Some(Peer {
-                token,
-                ring,
-                offset: ring.wrapping_sub(peer.rmb_address),
-                rkey,
-                tx: Sender::new(peer.size.bytes()),
-            });
+            self.peer = Some(Peer { token, ring, offset: ring.wrapping_sub(peer.rmb_address), rkey, tx: Sender::new(peer.size.bytes()) });
             if self.state == State::Init {
                 self.state = State::Active;
             }
@@ -168,17 +162,13 @@ impl Conn {
 
     /// Address and key with which a segment of the peer's ring is written.
     pub fn remote(&self, segment: Segment) -> Option<(u64, Rkey)> {
-        self.peer
-            .as_ref()
-            .map(|peer| (peer.ring + segment.offset as u64, peer.rkey))
+        self.peer.as_ref().map(|peer| (peer.ring + segment.offset as u64, peer.rkey))
     }
 
     /// Bytes written since the start, and how many of them the peer is known to have read. What lies
     /// between has to be kept if the connection shall survive its link.
     pub fn sent_bytes(&self) -> (u64, u64) {
-        self.peer
-            .as_ref()
-            .map_or((0, 0), |peer| (peer.tx.produced(), peer.tx.consumed()))
+        self.peer.as_ref().map_or((0, 0), |peer| (peer.tx.produced(), peer.tx.consumed()))
     }
 
     // Receiving.
@@ -215,12 +205,7 @@ impl Conn {
         let closing = self.peer_flags(cdc.conn_flags);
         self.update_if_due();
         self.end_if_due();
-        Ok(Update {
-            received,
-            freed,
-            urgent,
-            closing,
-        })
+        Ok(Update { received, freed, urgent, closing })
     }
 
     /// Bytes that can be read in one go. 0 with [`Conn::is_eof`] false is "would block".
@@ -288,24 +273,14 @@ impl Conn {
             return Some(message);
         }
         let repeats = self.is_repeating();
-        let peer = self
-            .peer
-            .as_mut()
-            .filter(|_| self.cdc_due && !self.link_down)?;
+        let peer = self.peer.as_mut().filter(|_| self.cdc_due && !self.link_down)?;
         self.cdc_due = false;
         // The end comes behind the bytes, also those that are sent again.
         self.told = if repeats { self.local & ConnFlags::ABORTED } else { self.local };
         self.sent = self.sent.wrapping_add(1);
         self.unnumbered = false;
         let (producer, producer_flags) = peer.tx.announce();
-        let message = Cdc {
-            sequence: self.sent,
-            token: peer.token,
-            producer,
-            consumer: self.rx.confirm(),
-            producer_flags,
-            conn_flags: self.told,
-        };
+        let message = Cdc { sequence: self.sent, token: peer.token, producer, consumer: self.rx.confirm(), producer_flags, conn_flags: self.told };
         Some(message.emit())
     }
 
@@ -316,8 +291,7 @@ impl Conn {
             Some(WriteError::Aborted)
         } else if self.is_done() && !self.is_repeating() {
             Some(WriteError::Pipe)
-        } else if self.remote.intersects(ConnFlags::ANY_CLOSE) || self.state == State::ProcessAbort
-        {
+        } else if self.remote.intersects(ConnFlags::ANY_CLOSE) || self.state == State::ProcessAbort {
             // Nothing may be written into a ring that its owner gave up.
             Some(WriteError::Reset)
         } else {

@@ -128,11 +128,7 @@ impl Receiver {
         self.consumed += bytes.min(self.readable()) as u64;
         if let Some(mark) = self.mark {
             // Inline, the byte itself was read; else something behind it.
-            let passed = if self.inline {
-                mark.at + 1
-            } else {
-                mark.at + 2
-            };
+            let passed = if self.inline { mark.at + 1 } else { mark.at + 2 };
             if self.consumed >= passed {
                 self.mark = None;
                 self.force |= self.inline;
@@ -144,10 +140,7 @@ impl Receiver {
     /// The peer waits until everything is read, so the byte is skipped as soon as it is next, not
     /// when the program comes to read on.
     fn skip_urgent(&mut self) {
-        if self
-            .mark
-            .is_some_and(|mark| !self.inline && mark.at == self.consumed)
-        {
+        if self.mark.is_some_and(|mark| !self.inline && mark.at == self.consumed) {
             self.consumed += 1;
             self.force = true;
         }
@@ -160,11 +153,7 @@ impl Receiver {
 
     /// Whether the program stands at the urgent byte (SIOCATMARK).
     pub fn at_mark(&self) -> bool {
-        let next = if self.inline {
-            self.consumed
-        } else {
-            self.consumed.wrapping_sub(1)
-        };
+        let next = if self.inline { self.consumed } else { self.consumed.wrapping_sub(1) };
         self.mark.is_some_and(|mark| mark.at == next)
     }
 

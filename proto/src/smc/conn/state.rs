@@ -57,21 +57,13 @@ impl State {
     /// The state after close(), with the flags that both ends have sent so far.
     pub(super) fn on_close(self, local: ConnFlags, remote: ConnFlags) -> (State, Farewell) {
         let only_done_writing = !local.intersects(ConnFlags::ANY_CLOSE);
-        let if_only_done = if only_done_writing {
-            Farewell::Close
-        } else {
-            Farewell::None
-        };
+        let if_only_done = if only_done_writing { Farewell::Close } else { Farewell::None };
         match self {
             State::Active => (State::PeerCloseWait1, Farewell::Close),
             State::PeerCloseWait1 | State::PeerCloseWait2 => (self, if_only_done),
             State::AppCloseWait1 | State::AppCloseWait2 => {
                 let peer_gone = remote.intersects(ConnFlags::ANY_CLOSE);
-                let next = if peer_gone {
-                    State::Closed
-                } else {
-                    State::PeerFinCloseWait
-                };
+                let next = if peer_gone { State::Closed } else { State::PeerFinCloseWait };
                 (next, Farewell::Close)
             }
             State::AppFinCloseWait => (State::Closed, if_only_done),
@@ -92,11 +84,7 @@ impl State {
             State::Init | State::Active => State::AppCloseWait1,
             State::PeerCloseWait1 | State::PeerCloseWait2 if peer_gone => {
                 let said_so = local.intersects(ConnFlags::ANY_CLOSE);
-                if said_so {
-                    State::Closed
-                } else {
-                    State::AppFinCloseWait
-                }
+                if said_so { State::Closed } else { State::AppFinCloseWait }
             }
             State::PeerCloseWait1 => State::PeerCloseWait2,
             State::PeerFinCloseWait if peer_gone => State::Closed,
@@ -106,16 +94,10 @@ impl State {
 
     fn on_abort(self, local: ConnFlags) -> State {
         match self {
-            State::Init | State::Active | State::AppCloseWait1 | State::AppFinCloseWait => {
-                State::ProcessAbort
-            }
+            State::Init | State::Active | State::AppCloseWait1 | State::AppFinCloseWait => State::ProcessAbort,
             State::PeerCloseWait1 | State::PeerCloseWait2 => {
                 let said_so = local.intersects(ConnFlags::ANY_CLOSE);
-                if said_so {
-                    State::Closed
-                } else {
-                    State::ProcessAbort
-                }
+                if said_so { State::Closed } else { State::ProcessAbort }
             }
             State::AppCloseWait2 | State::PeerFinCloseWait | State::PeerAbortWait => State::Closed,
             State::ProcessAbort | State::Closed => self,
@@ -164,19 +146,13 @@ mod tests {
     fn an_end_that_said_closed_is_done_when_the_peer_says_it() {
         assert_eq!(State::PeerCloseWait1.on_peer(CL, CL), State::Closed);
         assert_eq!(State::PeerCloseWait2.on_peer(CL, AB), State::Closed);
-        assert_eq!(
-            State::AppCloseWait1.on_close(NONE, CL),
-            (State::Closed, Farewell::Close)
-        );
+        assert_eq!(State::AppCloseWait1.on_close(NONE, CL), (State::Closed, Farewell::Close));
     }
 
     #[test]
     fn close_is_said_once() {
         assert_eq!(State::PeerCloseWait1.on_close(DW, NONE).1, Farewell::Close);
-        assert_eq!(
-            State::PeerCloseWait1.on_close(DW | CL, NONE).1,
-            Farewell::None
-        );
+        assert_eq!(State::PeerCloseWait1.on_close(DW | CL, NONE).1, Farewell::None);
         assert_eq!(State::ProcessAbort.on_close(NONE, AB).1, Farewell::Abort);
     }
 }

@@ -61,14 +61,7 @@ impl Client {
         wire.deadline = Some(now + ACCEPT_TIMEOUT);
         wire.send(&Message::Proposal(proposal.clone()));
         let state = State::AwaitAccept;
-        Client {
-            wire,
-            proposal: Some(proposal),
-            host,
-            state,
-            event: None,
-            refusal: None,
-        }
+        Client { wire, proposal: Some(proposal), host, state, event: None, refusal: None }
     }
 
     /// Declines at once: the SMC option was agreed, but nothing can be offered. The peer does the
@@ -76,28 +69,14 @@ impl Client {
     pub fn refusing(peer_id: PeerId, code: Diagnosis, host: Host) -> Client {
         let mut wire = Wire::new(peer_id);
         wire.decline(code, false);
-        Client {
-            wire,
-            proposal: None,
-            host,
-            state: State::Over,
-            event: None,
-            refusal: None,
-        }
+        Client { wire, proposal: None, host, state: State::Over, event: None, refusal: None }
     }
 
     /// Goes on where another process has sent a Proposal and waits for Accept until then: to decline what comes.
     pub fn proposed(until: Time, peer_id: PeerId, code: Diagnosis, host: Host) -> Client {
         let mut wire = Wire::new(peer_id);
         wire.deadline = Some(until);
-        Client {
-            wire,
-            proposal: None,
-            host,
-            state: State::AwaitAccept,
-            event: None,
-            refusal: Some(code),
-        }
+        Client { wire, proposal: None, host, state: State::AwaitAccept, event: None, refusal: Some(code) }
     }
 
     /// Until when Accept is awaited, if its first byte is: another process may go on from here.
@@ -108,11 +87,7 @@ impl Client {
 
     /// Bytes that may be read from TCP now; reading more could take what is the program's.
     pub fn want(&self) -> usize {
-        if matches!(self.state, State::Deciding(_) | State::Over) {
-            0
-        } else {
-            self.wire.want()
-        }
+        if matches!(self.state, State::Deciding(_) | State::Over) { 0 } else { self.wire.want() }
     }
 
     /// Takes bytes of the stream; returns how many.
@@ -173,10 +148,7 @@ impl Client {
                 }),
             },
         };
-        self.wire.send(&Message::Confirm(AcceptConfirm {
-            endpoint: local,
-            form,
-        }));
+        self.wire.send(&Message::Confirm(AcceptConfirm { endpoint: local, form }));
         let params = params(Role::Client, local, accept.endpoint, &accept, offered);
         if params.first_contact {
             self.state = State::AwaitLink(params);
@@ -266,10 +238,7 @@ impl Client {
     fn check(&self, accept: &AcceptConfirm) -> Result<(), Diagnosis> {
         let offered = self.proposal.as_ref();
         match accept.form {
-            Form::V1 { .. } => offered
-                .and_then(|p| p.v1)
-                .map(|_| ())
-                .ok_or(Diagnosis::MODE_MISMATCH),
+            Form::V1 { .. } => offered.and_then(|p| p.v1).map(|_| ()).ok_or(Diagnosis::MODE_MISMATCH),
             Form::V2 { eid, first_contact } => {
                 let offer = offered.and_then(|p| p.v2).ok_or(Diagnosis::MODE_MISMATCH)?;
                 if !offer.eids.contains(&eid) {

@@ -93,10 +93,7 @@ impl Agreed {
     /// The limits of release 2.1, if it was agreed on now.
     pub const fn limits(&self) -> Option<Limits> {
         match self {
-            Agreed::V2 {
-                release: Some(Release::V21(limits)),
-                ..
-            } => Some(*limits),
+            Agreed::V2 { release: Some(Release::V21(limits)), .. } => Some(*limits),
             _ => None,
         }
     }
@@ -130,11 +127,7 @@ impl Fallback {
     /// The reason to show: "the peer declined" if it did, else the number of the code, if it has
     /// one of its own.
     pub const fn reason(&self) -> Option<Reason> {
-        if self.by_peer {
-            Diagnosis::PEER_DECLINED.reason()
-        } else {
-            self.code.reason()
-        }
+        if self.by_peer { Diagnosis::PEER_DECLINED.reason() } else { self.code.reason() }
     }
 }
 
@@ -167,38 +160,20 @@ impl Host {
         for (place, byte) in padded.iter_mut().zip(name.bytes()) {
             *place = byte;
         }
-        Host {
-            os: 2,
-            name: padded,
-        }
+        Host { os: 2, name: padded }
     }
 }
 
 /// Builds the parameters; `peer_message` is the Accept or Confirm that the peer sent, `own` what this end has named for a first contact:
 /// a feature is agreed on where both ends have.
-fn params(
-    role: Role,
-    local: Endpoint,
-    peer: Endpoint,
-    peer_message: &AcceptConfirm,
-    own: Release,
-) -> Params {
+fn params(role: Role, local: Endpoint, peer: Endpoint, peer_message: &AcceptConfirm, own: Release) -> Params {
     use super::clc::accept::Form;
     let version = match peer_message.form {
         Form::V1 { .. } => Agreed::V1,
-        Form::V2 { eid, first_contact } => Agreed::V2 {
-            eid,
-            release: first_contact.map(|f| f.release.with_features_of(own)),
-            direct: first_contact.is_some_and(|f| f.direct),
-        },
+        Form::V2 { eid, first_contact } => {
+            Agreed::V2 { eid, release: first_contact.map(|f| f.release.with_features_of(own)), direct: first_contact.is_some_and(|f| f.direct) }
+        }
     };
     let first_contact = peer_message.first_contact();
-    Params {
-        role,
-        version,
-        first_contact,
-        local,
-        peer,
-        mtu: local.mtu.min(peer.mtu),
-    }
+    Params { role, version, first_contact, local, peer, mtu: local.mtu.min(peer.mtu) }
 }

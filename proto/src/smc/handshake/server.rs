@@ -79,13 +79,7 @@ impl Server {
     pub fn new(now: Time, peer_id: PeerId, offer: Result<Offer, Diagnosis>, host: Host) -> Server {
         let mut wire = Wire::new(peer_id);
         wire.deadline = Some(now + MESSAGE_TIMEOUT);
-        Server {
-            wire,
-            offer,
-            host,
-            state: State::AwaitProposal,
-            event: None,
-        }
+        Server { wire, offer, host, state: State::AwaitProposal, event: None }
     }
 
     /// Goes on where another process waits for a Proposal until then: to decline it.
@@ -103,11 +97,7 @@ impl Server {
 
     /// Bytes that may be read from TCP now; reading more could take what is the program's.
     pub fn want(&self) -> usize {
-        if matches!(self.state, State::Deciding(..) | State::Over) {
-            0
-        } else {
-            self.wire.want()
-        }
+        if matches!(self.state, State::Deciding(..) | State::Over) { 0 } else { self.wire.want() }
     }
 
     /// Takes bytes of the stream; returns how many.
@@ -163,23 +153,11 @@ impl Server {
             Choice::V1 => Form::V1 { first_contact },
             Choice::V2(eid, release) => {
                 let Host { os, name: hostname } = self.host;
-                let first = FirstContact {
-                    direct,
-                    os,
-                    release,
-                    hostname,
-                    gids: List::new(),
-                };
-                Form::V2 {
-                    eid,
-                    first_contact: first_contact.then_some(first),
-                }
+                let first = FirstContact { direct, os, release, hostname, gids: List::new() };
+                Form::V2 { eid, first_contact: first_contact.then_some(first) }
             }
         };
-        let accept = AcceptConfirm {
-            endpoint: local,
-            form,
-        };
+        let accept = AcceptConfirm { endpoint: local, form };
         self.wire.send(&Message::Accept(accept));
         self.wire.deadline = Some(now + MESSAGE_TIMEOUT);
         self.state = State::AwaitConfirm(proposal, accept, now + CONFIRM_TIMEOUT, false);
@@ -265,13 +243,7 @@ impl Server {
         if proposal.peer_id != PeerId::default() {
             (peer.peer_id, peer.mac) = (proposal.peer_id, proposal.mac);
         }
-        let params = params(
-            Role::Server,
-            accept.endpoint,
-            peer,
-            &confirm,
-            accept.release().unwrap_or(Release::V20),
-        );
+        let params = params(Role::Server, accept.endpoint, peer, &confirm, accept.release().unwrap_or(Release::V20));
         self.wire.deadline = None;
         if params.first_contact {
             self.state = State::AwaitLink(params);
@@ -322,11 +294,7 @@ fn choose_release(ours: Limits, offer: &OfferV2) -> Result<Release, Diagnosis> {
         return Err(Diagnosis::MAX_LINKS);
     }
     let features = ours.features & theirs.features;
-    Ok(Release::V21(Limits {
-        max_conns,
-        max_links,
-        features,
-    }))
+    Ok(Release::V21(Limits { max_conns, max_links, features }))
 }
 
 /// A client that answers something else than what was asked. True: it means another link group.
@@ -336,16 +304,9 @@ fn check_confirm(accept: &AcceptConfirm, confirm: &AcceptConfirm) -> Result<(), 
     }
     match (accept.form, confirm.form) {
         (Form::V1 { .. }, Form::V1 { .. }) => Ok(()),
-        (
-            Form::V2 {
-                first_contact: Some(ours),
-                ..
-            },
-            Form::V2 {
-                first_contact: Some(theirs),
-                ..
-            },
-        ) => check_limits(ours.release, theirs.release).map_err(|code| (code, false)),
+        (Form::V2 { first_contact: Some(ours), .. }, Form::V2 { first_contact: Some(theirs), .. }) => {
+            check_limits(ours.release, theirs.release).map_err(|code| (code, false))
+        }
         (Form::V2 { .. }, Form::V2 { .. }) => Ok(()),
         _ => Err((Diagnosis::VERSION_MISMATCH, false)),
     }

@@ -23,21 +23,11 @@ pub(super) struct Wire {
 impl Wire {
     pub fn new(peer_id: PeerId) -> Wire {
         let assembler = Assembler::new();
-        Wire {
-            peer_id,
-            assembler,
-            transmit: None,
-            deadline: None,
-            outcome: None,
-        }
+        Wire { peer_id, assembler, transmit: None, deadline: None, outcome: None }
     }
 
     pub fn want(&self) -> usize {
-        if self.outcome.is_some() {
-            0
-        } else {
-            self.assembler.want()
-        }
+        if self.outcome.is_some() { 0 } else { self.assembler.want() }
     }
 
     pub fn is_inside(&self) -> bool {
@@ -46,11 +36,7 @@ impl Wire {
 
     pub fn outcome(&self) -> Option<Outcome> {
         // A Decline has to be in the stream before the program's bytes.
-        if self.transmit.is_some() {
-            None
-        } else {
-            self.outcome
-        }
+        if self.transmit.is_some() { None } else { self.outcome }
     }
 
     pub fn is_over(&self) -> bool {
@@ -101,11 +87,7 @@ impl Wire {
         let mut decline = Decline::new(self.peer_id, code);
         decline.out_of_sync = end_group;
         self.send(&Message::Decline(decline));
-        self.finish(Outcome::Fallback(Fallback {
-            code,
-            by_peer: false,
-            end_group,
-        }));
+        self.finish(Outcome::Fallback(Fallback { code, by_peer: false, end_group }));
     }
 
     pub fn fail(&mut self, failure: Failure) {
@@ -130,11 +112,7 @@ impl Wire {
     fn declined(&mut self, decline: &Decline) {
         // What was to be sent is void; a Decline is never answered.
         self.transmit = None;
-        self.finish(Outcome::Fallback(Fallback {
-            code: decline.diagnosis,
-            by_peer: true,
-            end_group: decline.out_of_sync,
-        }));
+        self.finish(Outcome::Fallback(Fallback { code: decline.diagnosis, by_peer: true, end_group: decline.out_of_sync }));
     }
 
     fn refuse(&mut self, error: WireError) {

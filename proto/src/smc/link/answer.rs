@@ -7,9 +7,7 @@ use super::{Event, Flow, Group, LINKS, State};
 use crate::smc::Time;
 use crate::smc::handshake::Role;
 use crate::smc::list::List;
-use crate::smc::llc::{
-    ConfirmLink, ConfirmRkey, DeleteRkey, Family, Message, RequestAddLink, TestLink,
-};
+use crate::smc::llc::{ConfirmLink, ConfirmRkey, DeleteRkey, Family, Message, RequestAddLink, TestLink};
 
 impl Group {
     pub(super) fn answer(&mut self, now: Time, by: usize, message: Message) {
@@ -109,10 +107,7 @@ impl Group {
             }
             return;
         }
-        let mut answer = DeleteRkey {
-            response: true,
-            ..m
-        };
+        let mut answer = DeleteRkey { response: true, ..m };
         if m.more > 0 {
             // More keys than are taken at once: none of them is, and the peer is told so.
             answer.negative = true;

@@ -45,11 +45,7 @@ impl Config {
     /// waits 2 s + 1 s for one while it holds a lock of its whole host.
     pub(super) fn void_add_link(&self) -> AddLink {
         let (direct, target_gid) = (self.direct, self.peer_gid);
-        let ext = AddLinkExt {
-            direct,
-            target_gid,
-            rkeys: List::new(),
-        };
+        let ext = AddLinkExt { direct, target_gid, rkeys: List::new() };
         AddLink {
             kind: AddKind::Request,
             mac: self.mac,

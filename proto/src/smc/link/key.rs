@@ -58,23 +58,14 @@ impl GroupKey {
 
     fn has_link(&self, accept: &AcceptConfirm) -> bool {
         let end = &accept.endpoint;
-        self.qpn == end.qpn
-            && self.gid == end.gid
-            && (self.family == Family::V2 || self.mac == end.mac)
+        self.qpn == end.qpn && self.gid == end.gid && (self.family == Family::V2 || self.mac == end.mac)
     }
 }
 
 /// Client: the place among the active `groups` of the one that an Accept without first contact
 /// names. The error is the code to decline with, and whether the server has to end the group.
-pub fn find<'a>(
-    groups: impl IntoIterator<Item = &'a GroupKey>,
-    accept: &AcceptConfirm,
-) -> Result<usize, (Diagnosis, bool)> {
-    let family = if accept.version() == 1 {
-        Family::V1
-    } else {
-        Family::V2
-    };
+pub fn find<'a>(groups: impl IntoIterator<Item = &'a GroupKey>, accept: &AcceptConfirm) -> Result<usize, (Diagnosis, bool)> {
+    let family = if accept.version() == 1 { Family::V1 } else { Family::V2 };
     let mut peer_known = false;
     for (place, group) in groups.into_iter().enumerate() {
         let candidate = group.role == Role::Client && group.family == family;
@@ -85,9 +76,5 @@ pub fn find<'a>(
             peer_known = true;
         }
     }
-    Err(if peer_known {
-        (Diagnosis::NO_SUCH_LINK, false)
-    } else {
-        (Diagnosis::OUT_OF_SYNC, true)
-    })
+    Err(if peer_known { (Diagnosis::NO_SUCH_LINK, false) } else { (Diagnosis::OUT_OF_SYNC, true) })
 }

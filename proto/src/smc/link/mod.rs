@@ -30,10 +30,7 @@ use super::Time;
 use super::handshake::Role;
 use super::id::Rkey;
 use super::list::List;
-use super::llc::{
-    AddLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, Frame, LinkReason, MAX_DELETE_KEYS,
-    Message, RkeyOnLink, TestLink,
-};
+use super::llc::{AddLink, ConfirmRkey, DeleteLink, DeleteRkey, Family, Frame, LinkReason, MAX_DELETE_KEYS, Message, RkeyOnLink, TestLink};
 
 pub use self::config::{Config, MAX_CONNECTIONS};
 pub use self::event::{Event, GroupError, State};
@@ -229,8 +226,7 @@ impl Group {
             others.push(RkeyOnLink { link: self.number(place), rkey, address });
         }
         let OwnKey { rkey, address } = keys[by];
-        let request =
-            ConfirmRkey { response: false, negative: false, retry: false, rkey, address, others };
+        let request = ConfirmRkey { response: false, negative: false, retry: false, rkey, address, others };
         self.begin_flow(now, Flow::ConfirmRkey(rkey), Message::ConfirmRkey(request))
     }
 

@@ -152,11 +152,7 @@ pub struct RkeyMap {
 
 impl RkeyMap {
     fn parse(f: Fields, at: usize) -> Result<RkeyMap, WireError> {
-        Ok(RkeyMap {
-            known: Rkey(f.u32(at)?),
-            new: Rkey(f.u32(at + 4)?),
-            address: f.u64(at + 8)?,
-        })
+        Ok(RkeyMap { known: Rkey(f.u32(at)?), new: Rkey(f.u32(at + 4)?), address: f.u64(at + 8)? })
     }
 
     fn emit(&self, out: &mut [u8], at: usize) {
@@ -167,12 +163,7 @@ impl RkeyMap {
 }
 
 impl AddLink {
-    pub(super) fn parse(
-        f: Fields,
-        family: Family,
-        (reason, flags): (u8, u8),
-        arrived: usize,
-    ) -> Result<Self, WireError> {
+    pub(super) fn parse(f: Fields, family: Family, (reason, flags): (u8, u8), arrived: usize) -> Result<Self, WireError> {
         let kind = match (flags & RESPONSE != 0, flags & REJECT != 0) {
             (false, _) => AddKind::Request,
             (true, false) => AddKind::Accept,
@@ -214,11 +205,7 @@ impl AddLink {
         };
         out[add::DIRECT] = (ext.direct as u8) << 7;
         put(out, add::TARGET_GID, &ext.target_gid.0);
-        put(
-            out,
-            add::RKEY_COUNT,
-            &(ext.rkeys.len() as u16).to_le_bytes(),
-        );
+        put(out, add::RKEY_COUNT, &(ext.rkeys.len() as u16).to_le_bytes());
         for (i, map) in ext.rkeys.iter().enumerate() {
             map.emit(out, add::RKEYS + add::RKEY_LEN * i);
         }
@@ -241,11 +228,7 @@ fn parse_ext(f: Fields, arrived: usize) -> Result<AddLinkExt, WireError> {
         }
     }
     let target_gid = Gid(f.array(add::TARGET_GID)?);
-    Ok(AddLinkExt {
-        direct: f.u8(add::DIRECT)? & 0x80 != 0,
-        target_gid,
-        rkeys,
-    })
+    Ok(AddLinkExt { direct: f.u8(add::DIRECT)? & 0x80 != 0, target_gid, rkeys })
 }
 
 mod cont {
@@ -270,17 +253,9 @@ pub struct AddLinkCont {
 
 impl AddLinkCont {
     pub(super) fn parse(f: Fields, response: bool) -> Result<Self, WireError> {
-        let rkeys = [
-            RkeyMap::parse(f, cont::FIRST)?,
-            RkeyMap::parse(f, cont::SECOND)?,
-        ];
+        let rkeys = [RkeyMap::parse(f, cont::FIRST)?, RkeyMap::parse(f, cont::SECOND)?];
         let (link, remaining) = (f.u8(cont::LINK)?, f.u8(cont::REMAINING)?);
-        Ok(AddLinkCont {
-            response,
-            link,
-            remaining,
-            rkeys,
-        })
+        Ok(AddLinkCont { response, link, remaining, rkeys })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> u8 {
@@ -384,10 +359,7 @@ impl RequestAddLink {
         for (i, gid) in self.gids.iter().enumerate() {
             put(out, request::GIDS + 16 * i, &gid.0);
         }
-        (
-            response(self.response),
-            LEN.max(request::GIDS + 16 * self.gids.len()),
-        )
+        (response(self.response), LEN.max(request::GIDS + 16 * self.gids.len()))
     }
 }
 

@@ -7,10 +7,7 @@
 mod link_messages;
 mod rkey_messages;
 
-pub use self::link_messages::{
-    AddKind, AddLink, AddLinkCont, AddLinkExt, ConfirmLink, DeleteLink, LinkReason, MAX_RKEYS,
-    RequestAddLink, RkeyMap,
-};
+pub use self::link_messages::{AddKind, AddLink, AddLinkCont, AddLinkExt, ConfirmLink, DeleteLink, LinkReason, MAX_RKEYS, RequestAddLink, RkeyMap};
 pub use self::rkey_messages::{ConfirmRkey, DeleteRkey, MAX_DELETE_KEYS, RkeyOnLink, TestLink};
 
 use super::error::WireError;
@@ -156,10 +153,7 @@ mod tests {
 
     #[test]
     fn the_length_is_checked_in_either_order() {
-        let test = Message::TestLink(TestLink {
-            response: false,
-            user_data: [0; 16],
-        });
+        let test = Message::TestLink(TestLink { response: false, user_data: [0; 16] });
         let mut bytes = test.emit(Family::V2);
         assert_eq!(bytes[..4], [0x27, 44, 0, 0]);
         assert_eq!(Message::parse(&bytes), Ok((Family::V2, test)));

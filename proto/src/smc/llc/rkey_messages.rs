@@ -56,11 +56,7 @@ impl ConfirmRkey {
         for i in 0..count {
             let at = confirm::OTHERS + confirm::OTHER_LEN * i;
             let (link, rkey) = (f.u8(at)?, Rkey(f.u32(at + 1)?));
-            if !others.push(RkeyOnLink {
-                link,
-                rkey,
-                address: f.u64(at + 5)?,
-            }) {
+            if !others.push(RkeyOnLink { link, rkey, address: f.u64(at + 5)? }) {
                 return Err(WireError::Count);
             }
         }
@@ -127,13 +123,7 @@ impl DeleteRkey {
             return Err(WireError::Count);
         }
         let (negative, errors) = (bits & NEGATIVE != 0, f.u8(delete::ERRORS)?);
-        Ok(DeleteRkey {
-            response,
-            negative,
-            errors,
-            keys,
-            more: more as u8,
-        })
+        Ok(DeleteRkey { response, negative, errors, keys, more: more as u8 })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> u8 {
@@ -161,10 +151,7 @@ pub struct TestLink {
 
 impl TestLink {
     pub(super) fn parse(f: Fields, response: bool) -> Result<Self, WireError> {
-        Ok(TestLink {
-            response,
-            user_data: f.array(test::USER_DATA)?,
-        })
+        Ok(TestLink { response, user_data: f.array(test::USER_DATA)? })
     }
 
     pub(super) fn emit(&self, out: &mut [u8]) -> u8 {
@@ -191,10 +178,7 @@ mod tests {
         bytes[..5].copy_from_slice(&[0x09, 44, 0, 0, 9]);
         assert_eq!(Message::parse(&bytes), Err(WireError::Count));
         bytes[0] = 0x29;
-        assert!(
-            Message::parse(&bytes).is_ok(),
-            "nine keys fit 44 bytes in version 2"
-        );
+        assert!(Message::parse(&bytes).is_ok(), "nine keys fit 44 bytes in version 2");
         bytes[4] = 10;
         assert_eq!(Message::parse(&bytes), Err(WireError::Count));
     }

@@ -6,8 +6,8 @@ use smcr_proto::smc::diagnosis::Diagnosis;
 use smcr_proto::smc::handshake::client::Event as ClientEvent;
 use smcr_proto::smc::handshake::server::{Choice, Event as ServerEvent};
 use smcr_proto::smc::handshake::{Outcome, Params, Role};
-use smcr_proto::smc::link::key::{GroupKey, find};
 use smcr_proto::smc::id::Rkey;
+use smcr_proto::smc::link::key::{GroupKey, find};
 use smcr_proto::smc::link::{Config, Event, Group, OwnKey, State, TEST_LINK};
 use smcr_proto::smc::llc::{Family, RkeyMap};
 
@@ -29,14 +29,10 @@ impl Pair {
                             Choice::V1 => Family::V1,
                             Choice::V2(..) => Family::V2,
                         };
-                        let reuse = self.ends[end].group.as_ref().is_some_and(|(key, group)| {
-                            group.state() == State::Active && key.serves(family, &proposal)
-                        });
+                        let reuse =
+                            self.ends[end].group.as_ref().is_some_and(|(key, group)| group.state() == State::Active && key.serves(family, &proposal));
                         let (now, own) = (self.now, self.ends[end].slots[place].own);
-                        let Handshake::Server(server) = &mut self.ends[end].slots[place].handshake
-                        else {
-                            unreachable!()
-                        };
+                        let Handshake::Server(server) = &mut self.ends[end].slots[place].handshake else { unreachable!() };
                         server.accept(now, own, !reuse, true);
                     }
                     Some(ServerEvent::BringUpLink(params)) => self.bring_up(end, place, &params),
@@ -91,16 +87,10 @@ impl Pair {
 
     fn accepted(&mut self, place: usize, accept: &AcceptConfirm) {
         let known = self.ends[CLIENT].group.as_ref().map(|(key, _)| key);
-        let found = if accept.first_contact() {
-            Ok(0)
-        } else {
-            find(known, accept)
-        };
+        let found = if accept.first_contact() { Ok(0) } else { find(known, accept) };
         let own = self.ends[CLIENT].slots[place].own;
         let slot = &mut self.ends[CLIENT].slots[place];
-        let Handshake::Client(client) = &mut slot.handshake else {
-            unreachable!()
-        };
+        let Handshake::Client(client) = &mut slot.handshake else { unreachable!() };
         match found {
             Ok(_) => {
                 slot.conn.activate(&accept.endpoint).unwrap();
@@ -112,10 +102,7 @@ impl Pair {
 
     fn bring_up(&mut self, end: usize, place: usize, params: &Params) {
         self.flush(end, place);
-        self.ends[end].slots[place]
-            .conn
-            .activate(&params.peer)
-            .unwrap();
+        self.ends[end].slots[place].conn.activate(&params.peer).unwrap();
         let limits = params.version.limits();
         let mut group = Group::new(Config {
             role: params.role,
@@ -199,10 +186,7 @@ impl Pair {
                 let now = self.now;
                 for place in 0..self.ends[end].slots.len() {
                     let code = Diagnosis::TIMEOUT_CONFIRM_LINK;
-                    match (
-                        &mut self.ends[end].slots[place].handshake,
-                        event == Event::Ready,
-                    ) {
+                    match (&mut self.ends[end].slots[place].handshake, event == Event::Ready) {
                         (Handshake::Client(client), true) => client.link_ready(),
                         (Handshake::Server(server), true) => server.link_ready(),
                         (Handshake::Client(client), false) => client.link_failed(now, code),

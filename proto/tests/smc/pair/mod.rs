@@ -140,12 +140,7 @@ impl Pair {
         let host = parts::host();
         let handshakes = [
             Handshake::Client(Client::new(self.now, proposal, host)),
-            Handshake::Server(Server::new(
-                self.now,
-                parts::peer_id(parts::SERVER),
-                Ok(offer),
-                host,
-            )),
+            Handshake::Server(Server::new(self.now, parts::peer_id(parts::SERVER), Ok(offer), host)),
         ];
         self.begin_with(handshakes, [client, server])
     }
@@ -156,12 +151,7 @@ impl Pair {
         let host = parts::host();
         let handshakes = [
             Handshake::Client(Client::new(self.now, proposal, host)),
-            Handshake::Server(Server::new(
-                self.now,
-                parts::peer_id(parts::SERVER),
-                Ok(offer),
-                host,
-            )),
+            Handshake::Server(Server::new(self.now, parts::peer_id(parts::SERVER), Ok(offer), host)),
         ];
         self.begin_with(handshakes, [RmbeSize::MIN; 2])
     }
@@ -169,11 +159,7 @@ impl Pair {
     fn begin_with(&mut self, handshakes: [Handshake; 2], sizes: [RmbeSize; 2]) -> usize {
         let place = self.ends[CLIENT].slots.len();
         for (end, (handshake, size)) in handshakes.into_iter().zip(sizes).enumerate() {
-            let who = if end == CLIENT {
-                parts::CLIENT
-            } else {
-                parts::SERVER
-            };
+            let who = if end == CLIENT { parts::CLIENT } else { parts::SERVER };
             let own = parts::endpoint(who, place as u32 + 1, size);
             self.ends[end].slots.push(Slot {
                 handshake,
@@ -282,11 +268,7 @@ impl Pair {
         let until = self.now + time;
         loop {
             self.run();
-            let group = |end: &End| {
-                end.group
-                    .as_ref()
-                    .and_then(|(_, group)| group.poll_timeout())
-            };
+            let group = |end: &End| end.group.as_ref().and_then(|(_, group)| group.poll_timeout());
             let timers = self.ends.iter().filter_map(group);
             let slots = self.ends.iter().flat_map(|end| &end.slots);
             let next = timers.chain(slots.filter_map(Slot::timeout)).min();

@@ -18,12 +18,7 @@ impl Pair {
         }
         let slot = &mut self.ends[end].slots[place];
         let mut done = 0;
-        for segment in slot
-            .conn
-            .write(bytes.len() as u32, urgent)
-            .expect("writable")
-            .iter()
-        {
+        for segment in slot.conn.write(bytes.len() as u32, urgent).expect("writable").iter() {
             let part = bytes[done..done + segment.len as usize].to_vec();
             done += part.len();
             let (address, _) = slot.conn.remote(*segment).unwrap();

@@ -13,14 +13,9 @@ impl Pair {
             Work::Write(address, bytes) => {
                 let inside = |slot: &&mut Slot| {
                     let start = slot.own.ring_address().unwrap() + base(link);
-                    start <= address
-                        && address + bytes.len() as u64 <= start + slot.ring.len() as u64
+                    start <= address && address + bytes.len() as u64 <= start + slot.ring.len() as u64
                 };
-                let slot = to
-                    .slots
-                    .iter_mut()
-                    .find(inside)
-                    .expect("a write into a ring");
+                let slot = to.slots.iter_mut().find(inside).expect("a write into a ring");
                 // Of a dead link something may still come; the ring is then nobody else's.
                 assert!(!is_alive || !slot.has_given_its_ring_up(), "a write into a ring that was given up");
                 let at = (address - slot.own.ring_address().unwrap() - base(link)) as usize;

@@ -22,13 +22,7 @@ struct Rules {
     switch_first: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    reader: true,
-    setter: true,
-    waits: true,
-    counts_first: true,
-    switch_first: true,
-};
+const AS_IT_IS: Rules = Rules { reader: true, setter: true, waits: true, counts_first: true, switch_first: true };
 
 struct Conn {
     careful: AtomicU32,
@@ -59,11 +53,7 @@ impl Conn {
             switched = self.switch.load(Acquire) != 0;
             there = self.queue.len();
         }
-        let left = if switched {
-            self.at_kernel.load(Relaxed) - taken
-        } else {
-            u32::MAX
-        };
+        let left = if switched { self.at_kernel.load(Relaxed) - taken } else { u32::MAX };
         self.queue.take(there.min(left as usize))
     }
 }
@@ -109,10 +99,7 @@ fn model(r: Rules) -> impl Fn() + Sync + Send + 'static {
         got.extend(conn.recv(got.len() as u32, r));
         setter.join().unwrap();
         peer.join().unwrap();
-        assert!(
-            !got.contains(&Byte::Doorbell),
-            "the program got a byte that is not payload"
-        );
+        assert!(!got.contains(&Byte::Doorbell), "the program got a byte that is not payload");
     }
 }
 
@@ -123,55 +110,25 @@ fn the_program_gets_payload_only() {
 
 #[test]
 fn a_reader_without_seqcst() {
-    breaks(
-        "reader's SeqCst",
-        model(Rules {
-            reader: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("reader's SeqCst", model(Rules { reader: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_setter_without_seqcst() {
-    breaks(
-        "setter's SeqCst",
-        model(Rules {
-            setter: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("setter's SeqCst", model(Rules { setter: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn ready_with_a_reader_inside() {
-    breaks(
-        "nobody inside",
-        model(Rules {
-            waits: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("nobody inside", model(Rules { waits: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_reader_that_counts_after_it_looked() {
-    breaks(
-        "count first",
-        model(Rules {
-            counts_first: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("count first", model(Rules { counts_first: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_proof_before_its_switch() {
-    breaks(
-        "switch first",
-        model(Rules {
-            switch_first: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("switch first", model(Rules { switch_first: false, ..AS_IT_IS }));
 }

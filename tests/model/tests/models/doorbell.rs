@@ -28,14 +28,8 @@ pub(super) struct Rules {
     second_ringer: bool,
 }
 
-pub(super) const AS_IT_IS: Rules = Rules {
-    producer_fence: true,
-    consumer_fence: true,
-    looks_again: true,
-    rung_by_exchange: true,
-    counts_first: false,
-    second_ringer: false,
-};
+pub(super) const AS_IT_IS: Rules =
+    Rules { producer_fence: true, consumer_fence: true, looks_again: true, rung_by_exchange: true, counts_first: false, second_ringer: false };
 
 pub(super) struct Dir {
     pub head: AtomicU32,
@@ -58,12 +52,7 @@ impl Dir {
     }
 
     fn ring(&self, r: Rules) {
-        if self.bell.load(Relaxed) == ARMED
-            && self
-                .bell
-                .compare_exchange(ARMED, RINGING, AcqRel, Relaxed)
-                .is_ok()
-        {
+        if self.bell.load(Relaxed) == ARMED && self.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok() {
             if r.counts_first {
                 self.bells.fetch_add(1, Release);
             }
@@ -126,17 +115,10 @@ fn model(r: Rules, messages: u32) -> impl Fn() + Sync + Send + 'static {
             caller.join().unwrap();
         }
         if asleep && dir.head.load(Acquire) != tail {
-            assert!(
-                !dir.queue.is_empty(),
-                "sleeps with data in the ring and no doorbell"
-            );
+            assert!(!dir.queue.is_empty(), "sleeps with data in the ring and no doorbell");
         }
         let sent = dir.bells.load(Acquire);
-        assert_eq!(
-            dir.queue.len() as u32,
-            sent - taken,
-            "every doorbell is counted"
-        );
+        assert_eq!(dir.queue.len() as u32, sent - taken, "every doorbell is counted");
     }
 }
 
@@ -147,84 +129,33 @@ fn no_wake_up_is_lost() {
 
 #[test]
 fn two_threads_may_ring() {
-    holds(model(
-        Rules {
-            second_ringer: true,
-            ..AS_IT_IS
-        },
-        1,
-    ));
+    holds(model(Rules { second_ringer: true, ..AS_IT_IS }, 1));
 }
 
 #[test]
 fn without_the_producers_fence() {
-    breaks(
-        "producer's fence",
-        model(
-            Rules {
-                producer_fence: false,
-                ..AS_IT_IS
-            },
-            2,
-        ),
-    );
+    breaks("producer's fence", model(Rules { producer_fence: false, ..AS_IT_IS }, 2));
 }
 
 #[test]
 fn without_the_consumers_fence() {
-    breaks(
-        "consumer's fence",
-        model(
-            Rules {
-                consumer_fence: false,
-                ..AS_IT_IS
-            },
-            2,
-        ),
-    );
+    breaks("consumer's fence", model(Rules { consumer_fence: false, ..AS_IT_IS }, 2));
 }
 
 #[test]
 fn without_the_second_look() {
-    breaks(
-        "second look",
-        model(
-            Rules {
-                looks_again: false,
-                ..AS_IT_IS
-            },
-            2,
-        ),
-    );
+    breaks("second look", model(Rules { looks_again: false, ..AS_IT_IS }, 2));
 }
 
 /// The consumer armed again between the byte and RUNG: its ARMED must not be overwritten.
 #[test]
 fn rung_by_a_plain_store() {
-    breaks(
-        "RUNG by store",
-        model(
-            Rules {
-                rung_by_exchange: false,
-                ..AS_IT_IS
-            },
-            2,
-        ),
-    );
+    breaks("RUNG by store", model(Rules { rung_by_exchange: false, ..AS_IT_IS }, 2));
 }
 
 /// Counted before it is sent, a doorbell may be expected that is not there: payload would be taken
 /// for it.
 #[test]
 fn counted_before_it_is_sent() {
-    breaks(
-        "count first",
-        model(
-            Rules {
-                counts_first: true,
-                ..AS_IT_IS
-            },
-            2,
-        ),
-    );
+    breaks("count first", model(Rules { counts_first: true, ..AS_IT_IS }, 2));
 }

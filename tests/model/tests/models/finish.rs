@@ -21,12 +21,7 @@ struct Rules {
     wait: Ordering,
 }
 
-const AS_IT_IS: Rules = Rules {
-    user: true,
-    taker: true,
-    over: Release,
-    wait: Acquire,
-};
+const AS_IT_IS: Rules = Rules { user: true, taker: true, over: Release, wait: Acquire };
 
 struct Shared {
     /// The slot of the table; the place in force.
@@ -43,11 +38,7 @@ unsafe impl Send for Shared {}
 
 impl Shared {
     fn new(slot: u32) -> Arc<Shared> {
-        Arc::new(Shared {
-            slot: AtomicU32::new(slot),
-            users: AtomicU32::new(0),
-            what: [UnsafeCell::new(0), UnsafeCell::new(0)],
-        })
+        Arc::new(Shared { slot: AtomicU32::new(slot), users: AtomicU32::new(0), what: [UnsafeCell::new(0), UnsafeCell::new(0)] })
     }
 
     fn read(&self, at: u32) {
@@ -135,46 +126,22 @@ fn a_step() {
 
 #[test]
 fn a_step_without_its_fence() {
-    breaks(
-        "fence of the step",
-        step(Rules {
-            user: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("fence of the step", step(Rules { user: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_step_without_the_fence_of_who_closes() {
-    breaks(
-        "fence of who closes",
-        step(Rules {
-            taker: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("fence of who closes", step(Rules { taker: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_step_without_release() {
-    breaks(
-        "Release behind the step",
-        step(Rules {
-            over: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Release behind the step", step(Rules { over: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_step_without_acquire() {
-    breaks(
-        "Acquire of who closes",
-        step(Rules {
-            wait: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Acquire of who closes", step(Rules { wait: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
@@ -184,44 +151,20 @@ fn a_policy() {
 
 #[test]
 fn a_policy_without_the_readers_fence() {
-    breaks(
-        "SeqCst of the reader",
-        settings(Rules {
-            user: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("SeqCst of the reader", settings(Rules { user: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_policy_without_the_writers_fence() {
-    breaks(
-        "SeqCst of the change",
-        settings(Rules {
-            taker: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("SeqCst of the change", settings(Rules { taker: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_policy_without_release() {
-    breaks(
-        "Release of the reader",
-        settings(Rules {
-            over: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Release of the reader", settings(Rules { over: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_policy_without_acquire() {
-    breaks(
-        "Acquire of the change",
-        settings(Rules {
-            wait: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Acquire of the change", settings(Rules { wait: Relaxed, ..AS_IT_IS }));
 }

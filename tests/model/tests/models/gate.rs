@@ -25,13 +25,7 @@ struct Rules {
     limited: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    counted: true,
-    waits: true,
-    wait_load: Acquire,
-    leave: Release,
-    limited: true,
-};
+const AS_IT_IS: Rules = Rules { counted: true, waits: true, wait_load: Acquire, leave: Release, limited: true };
 
 struct Half {
     gate: AtomicU32,
@@ -46,11 +40,7 @@ struct Half {
 
 impl Half {
     fn ring(&self, r: Rules) {
-        let open = if r.counted {
-            self.gate.fetch_add(1, AcqRel) & CLOSED == 0
-        } else {
-            self.gate.load(Acquire) & CLOSED == 0
-        };
+        let open = if r.counted { self.gate.fetch_add(1, AcqRel) & CLOSED == 0 } else { self.gate.load(Acquire) & CLOSED == 0 };
         if open {
             self.queue.send(Byte::Doorbell);
             self.kernel.fetch_add(1, Relaxed);
@@ -118,11 +108,7 @@ fn model(r: Rules) -> impl Fn() + Sync + Send + 'static {
             followed = half.follow(&mut taken, r);
         }
         assert!(followed, "the receiver never reaches the mark");
-        assert_eq!(
-            half.queue.take(9),
-            [Byte::Payload(1)],
-            "what the program reads from TCP"
-        );
+        assert_eq!(half.queue.take(9), [Byte::Payload(1)], "what the program reads from TCP");
     }
 }
 
@@ -133,47 +119,23 @@ fn doorbells_stay_before_the_mark() {
 
 #[test]
 fn a_ringer_that_is_not_counted() {
-    breaks(
-        "counted",
-        model(Rules {
-            counted: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("counted", model(Rules { counted: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_switch_that_does_not_wait() {
-    breaks(
-        "waits",
-        model(Rules {
-            waits: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("waits", model(Rules { waits: false, ..AS_IT_IS }));
 }
 
 /// The doorbell went, but the count of the kernel's stream that the mark is made of is an old one.
 #[test]
 fn a_ringer_that_leaves_relaxed() {
-    breaks(
-        "Release of the leaving ringer",
-        model(Rules {
-            leave: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Release of the leaving ringer", model(Rules { leave: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_switch_that_sees_relaxed() {
-    breaks(
-        "Acquire of the wait",
-        model(Rules {
-            wait_load: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Acquire of the wait", model(Rules { wait_load: Relaxed, ..AS_IT_IS }));
 }
 
 /// The next stretch of memory rings behind the payload; its doorbells are counted before the
@@ -182,10 +144,7 @@ fn a_switch_that_sees_relaxed() {
 fn doorbells_of_the_next_stretch() {
     let stretch = |limited| {
         move || {
-            let r = Rules {
-                limited,
-                ..AS_IT_IS
-            };
+            let r = Rules { limited, ..AS_IT_IS };
             let half = Arc::new(Half {
                 gate: AtomicU32::new(0),
                 kernel: AtomicU32::new(0),

@@ -30,13 +30,7 @@ struct Rules {
     one_step: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    counted: true,
-    second_look: true,
-    enter: AcqRel,
-    deferred: true,
-    one_step: true,
-};
+const AS_IT_IS: Rules = Rules { counted: true, second_look: true, enter: AcqRel, deferred: true, one_step: true };
 
 struct Process {
     slot: AtomicU32,

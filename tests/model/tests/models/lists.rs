@@ -29,11 +29,7 @@ struct List {
 impl List {
     /// Both are free, the second behind the first.
     fn new() -> List {
-        List {
-            head: AtomicU32::new(1),
-            next: [AtomicU32::new(2), AtomicU32::new(0)],
-            records: [UnsafeCell::new(0), UnsafeCell::new(0)],
-        }
+        List { head: AtomicU32::new(1), next: [AtomicU32::new(2), AtomicU32::new(0)], records: [UnsafeCell::new(0), UnsafeCell::new(0)] }
     }
 
     fn changed(r: Free, old: u32, index: u32) -> u32 {

@@ -19,13 +19,7 @@ struct Rules {
     looks: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    take: Acquire,
-    release: Release,
-    kick: true,
-    after: true,
-    looks: true,
-};
+const AS_IT_IS: Rules = Rules { take: Acquire, release: Release, kick: true, after: true, looks: true };
 
 struct Lock {
     owner: AtomicU32,
@@ -41,11 +35,7 @@ unsafe impl Send for Lock {}
 
 impl Lock {
     fn new() -> Lock {
-        Lock {
-            owner: AtomicU32::new(0),
-            marked: AtomicU32::new(0),
-            state: UnsafeCell::new(0),
-        }
+        Lock { owner: AtomicU32::new(0), marked: AtomicU32::new(0), state: UnsafeCell::new(0) }
     }
 
     fn try_take(&self, me: u32, r: Rules) -> bool {
@@ -146,24 +136,12 @@ fn one_at_a_time() {
 
 #[test]
 fn one_at_a_time_without_acquire() {
-    breaks(
-        "Acquire of who takes it",
-        two(Rules {
-            take: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Acquire of who takes it", two(Rules { take: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn one_at_a_time_without_release() {
-    breaks(
-        "Release of who lets it go",
-        two(Rules {
-            release: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Release of who lets it go", two(Rules { release: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
@@ -173,33 +151,15 @@ fn no_mark_is_left() {
 
 #[test]
 fn marks_without_the_first_fence() {
-    breaks(
-        "fence in kick",
-        marks(Rules {
-            kick: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("fence in kick", marks(Rules { kick: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn marks_without_the_second_fence() {
-    breaks(
-        "fence in after",
-        marks(Rules {
-            after: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("fence in after", marks(Rules { after: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn marks_that_nobody_looks_for() {
-    breaks(
-        "look in after",
-        marks(Rules {
-            looks: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("look in after", marks(Rules { looks: false, ..AS_IT_IS }));
 }

@@ -21,11 +21,7 @@ struct Rules {
     seen: Ordering,
 }
 
-const AS_IT_IS: Rules = Rules {
-    says: true,
-    marked: AcqRel,
-    seen: Acquire,
-};
+const AS_IT_IS: Rules = Rules { says: true, marked: AcqRel, seen: Acquire };
 
 #[derive(Default)]
 struct Dir {
@@ -56,11 +52,7 @@ fn door(r: Rules) -> impl Fn() + Sync + Send + 'static {
             thread::yield_now();
         }
         let seen = dir.switch.load(Relaxed) != 0;
-        assert_eq!(
-            seen,
-            sender.join().unwrap(),
-            "a switch behind a closed door"
-        );
+        assert_eq!(seen, sender.join().unwrap(), "a switch behind a closed door");
     }
 }
 
@@ -88,36 +80,18 @@ fn a_door() {
 
 #[test]
 fn a_door_without_saying_so() {
-    breaks(
-        "says that it marks",
-        door(Rules {
-            says: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("says that it marks", door(Rules { says: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_door_without_release() {
-    breaks(
-        "Release of who has marked",
-        door(Rules {
-            marked: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Release of who has marked", door(Rules { marked: Relaxed, ..AS_IT_IS }));
 }
 
 /// The receiver's own exchange may have come behind all of it: the load alone is what a closed door waits by.
 #[test]
 fn a_door_without_acquire() {
-    breaks(
-        "Acquire of who closes",
-        door(Rules {
-            seen: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("Acquire of who closes", door(Rules { seen: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]

@@ -26,11 +26,7 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     fn new(refs: u32) -> Memory {
-        Memory {
-            at: AtomicU32::new(0),
-            refs: AtomicU32::new(refs),
-            what: [UnsafeCell::new(0), UnsafeCell::new(0), UnsafeCell::new(0)],
-        }
+        Memory { at: AtomicU32::new(0), refs: AtomicU32::new(refs), what: [UnsafeCell::new(0), UnsafeCell::new(0), UnsafeCell::new(0)] }
     }
 
     fn write(&self, at: u32) {
@@ -58,11 +54,7 @@ impl Memory {
 }
 
 /// Two make it at the same time, a third finds it.
-fn published(
-    store: Ordering,
-    found: Ordering,
-    load: Ordering,
-) -> impl Fn() + Sync + Send + 'static {
+fn published(store: Ordering, found: Ordering, load: Ordering) -> impl Fn() + Sync + Send + 'static {
     move || {
         let memory = Arc::new(Memory::new(0));
         let maker = {
@@ -76,10 +68,7 @@ fn published(
             let memory = memory.clone();
             thread::spawn(move || {
                 let at = memory.at.load(load);
-                assert!(
-                    at == 0 || memory.read(at) == at,
-                    "found before it was written"
-                );
+                assert!(at == 0 || memory.read(at) == at, "found before it was written");
             })
         };
         let at = memory.make(2, store, found);
@@ -142,26 +131,17 @@ fn an_address() {
 
 #[test]
 fn an_address_without_release() {
-    breaks(
-        "Release of the address",
-        published(Acquire, Acquire, Acquire),
-    );
+    breaks("Release of the address", published(Acquire, Acquire, Acquire));
 }
 
 #[test]
 fn an_address_without_acquire() {
-    breaks(
-        "Acquire of who looks for it",
-        published(AcqRel, Acquire, Relaxed),
-    );
+    breaks("Acquire of who looks for it", published(AcqRel, Acquire, Relaxed));
 }
 
 #[test]
 fn an_address_that_another_one_made_without_acquire() {
-    breaks(
-        "Acquire of who came second",
-        published(AcqRel, Relaxed, Acquire),
-    );
+    breaks("Acquire of who came second", published(AcqRel, Relaxed, Acquire));
 }
 
 #[test]

@@ -26,14 +26,8 @@ struct Rules {
     rings_all: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    producer_fence: true,
-    consumer_fence: true,
-    mark_first: true,
-    looks_at_mark: true,
-    looks_again: true,
-    rings_all: true,
-};
+const AS_IT_IS: Rules =
+    Rules { producer_fence: true, consumer_fence: true, mark_first: true, looks_at_mark: true, looks_again: true, rings_all: true };
 
 #[derive(Default)]
 struct Both {

@@ -25,14 +25,7 @@ struct Rules {
     size_after_head: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    publish: Release,
-    see: Acquire,
-    free: Release,
-    reuse: Acquire,
-    when_empty: true,
-    size_after_head: true,
-};
+const AS_IT_IS: Rules = Rules { publish: Release, see: Acquire, free: Release, reuse: Acquire, when_empty: true, size_after_head: true };
 
 struct Ring {
     head: AtomicU32,
@@ -113,11 +106,7 @@ fn model(r: Rules) -> impl Fn() + Sync + Send + 'static {
         let producer = {
             let ring = ring.clone();
             thread::spawn(move || {
-                let mut p = Producer {
-                    head: 1,
-                    base: 0,
-                    size: 1,
-                };
+                let mut p = Producer { head: 1, base: 0, size: 1 };
                 (0..3).filter(|_| p.put(&ring, r)).count() as u32
             })
         };
@@ -136,66 +125,30 @@ fn every_byte_once_and_whole() {
 
 #[test]
 fn head_published_relaxed() {
-    breaks(
-        "head's Release",
-        model(Rules {
-            publish: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("head's Release", model(Rules { publish: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn head_seen_relaxed() {
-    breaks(
-        "head's Acquire",
-        model(Rules {
-            see: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("head's Acquire", model(Rules { see: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn tail_published_relaxed() {
-    breaks(
-        "tail's Release",
-        model(Rules {
-            free: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("tail's Release", model(Rules { free: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn tail_seen_relaxed() {
-    breaks(
-        "tail's Acquire",
-        model(Rules {
-            reuse: Relaxed,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("tail's Acquire", model(Rules { reuse: Relaxed, ..AS_IT_IS }));
 }
 
 #[test]
 fn base_changed_while_it_holds_bytes() {
-    breaks(
-        "empty",
-        model(Rules {
-            when_empty: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("empty", model(Rules { when_empty: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn size_read_before_head() {
-    breaks(
-        "size after head",
-        model(Rules {
-            size_after_head: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("size after head", model(Rules { size_after_head: false, ..AS_IT_IS }));
 }

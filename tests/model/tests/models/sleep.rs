@@ -19,13 +19,7 @@ struct Rules {
     apart: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    producer_fence: true,
-    consumer_fence: true,
-    numbered: true,
-    once: true,
-    apart: true,
-};
+const AS_IT_IS: Rules = Rules { producer_fence: true, consumer_fence: true, numbered: true, once: true, apart: true };
 
 struct Waiter {
     word: AtomicU32,
@@ -34,10 +28,7 @@ struct Waiter {
 
 impl Waiter {
     fn new(word: u32) -> Waiter {
-        Waiter {
-            word: AtomicU32::new(word),
-            eventfd: EventFd::new(),
-        }
+        Waiter { word: AtomicU32::new(word), eventfd: EventFd::new() }
     }
 
     fn fall_asleep(&self, r: Rules) {
@@ -129,10 +120,7 @@ fn model(r: Rules, messages: u32, other: bool) -> impl Fn() + Sync + Send + 'sta
         }
         let rings = producer.join().unwrap();
         if asleep && dir.head.load(Acquire) != tail {
-            assert!(
-                waiters[who].eventfd.wakes(),
-                "sleeps with data in the ring, not rung"
-            );
+            assert!(waiters[who].eventfd.wakes(), "sleeps with data in the ring, not rung");
         }
         assert!(rings <= sleeps, "more than one ring for a sleep");
     }
@@ -235,77 +223,27 @@ fn no_wake_up_is_lost_when_another_waiter_takes_over() {
 
 #[test]
 fn without_the_producers_fence() {
-    breaks(
-        "producer's fence",
-        model(
-            Rules {
-                producer_fence: false,
-                ..AS_IT_IS
-            },
-            2,
-            false,
-        ),
-    );
+    breaks("producer's fence", model(Rules { producer_fence: false, ..AS_IT_IS }, 2, false));
 }
 
 #[test]
 fn without_the_consumers_fence() {
-    breaks(
-        "consumer's fence",
-        model(
-            Rules {
-                consumer_fence: false,
-                ..AS_IT_IS
-            },
-            2,
-            false,
-        ),
-    );
+    breaks("consumer's fence", model(Rules { consumer_fence: false, ..AS_IT_IS }, 2, false));
 }
 
 /// The second sleep looks like the first, which was rung already.
 #[test]
 fn without_numbers() {
-    breaks(
-        "numbered sleeps",
-        model(
-            Rules {
-                numbered: false,
-                ..AS_IT_IS
-            },
-            2,
-            false,
-        ),
-    );
+    breaks("numbered sleeps", model(Rules { numbered: false, ..AS_IT_IS }, 2, false));
 }
 
 /// The sleep of the second waiter carries the count of the first one's.
 #[test]
 fn without_a_note_for_each_waiter() {
-    breaks(
-        "notes apart",
-        model(
-            Rules {
-                apart: false,
-                ..AS_IT_IS
-            },
-            2,
-            true,
-        ),
-    );
+    breaks("notes apart", model(Rules { apart: false, ..AS_IT_IS }, 2, true));
 }
 
 #[test]
 fn without_once_per_sleep() {
-    breaks(
-        "once",
-        model(
-            Rules {
-                once: false,
-                ..AS_IT_IS
-            },
-            2,
-            false,
-        ),
-    );
+    breaks("once", model(Rules { once: false, ..AS_IT_IS }, 2, false));
 }

@@ -74,10 +74,7 @@ fn two_threads_of_a_set(one_step: bool) -> impl Fn() + Sync + Send + 'static {
         first.join().unwrap();
         producer.join().unwrap();
         if empty && set.head.load(Acquire) != 0 {
-            assert!(
-                set.eventfd.wakes(),
-                "a thread of the set sleeps and the word says awake"
-            );
+            assert!(set.eventfd.wakes(), "a thread of the set sleeps and the word says awake");
         }
     }
 }

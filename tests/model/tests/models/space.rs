@@ -25,22 +25,11 @@ struct Rules {
     takes: u32,
 }
 
-const AS_IT_IS: Rules = Rules {
-    producer_fence: true,
-    consumer_fence: true,
-    looks_again: true,
-    passes_on: true,
-    looks_at_name: true,
-    step: 1,
-    takes: 1,
-};
+const AS_IT_IS: Rules =
+    Rules { producer_fence: true, consumer_fence: true, looks_again: true, passes_on: true, looks_at_name: true, step: 1, takes: 1 };
 
 /// The consumer takes all that the ring held, and makes sure at the end alone.
-const NOW_AND_THEN: Rules = Rules {
-    step: SIZE,
-    takes: SIZE,
-    ..AS_IT_IS
-};
+const NOW_AND_THEN: Rules = Rules { step: SIZE, takes: SIZE, ..AS_IT_IS };
 
 struct Dir {
     head: AtomicU32,
@@ -60,10 +49,7 @@ impl Dir {
             fence(SeqCst);
         }
         let word = self.space.load(Relaxed) as usize;
-        if word != 0
-            && self.head.load(Relaxed) - tail < SIZE
-            && self.sleep[word - 1].load(Relaxed) & 1 != 0
-        {
+        if word != 0 && self.head.load(Relaxed) - tail < SIZE && self.sleep[word - 1].load(Relaxed) & 1 != 0 {
             self.eventfd[word - 1].ring();
         }
     }
@@ -143,10 +129,7 @@ fn model(r: Rules, writers: u32, interrupted: bool) -> impl Fn() + Sync + Send +
                 dir.wakes_up(me, r);
             }
         }
-        assert_eq!(
-            asleep, [false; 2],
-            "a writer sleeps beside a ring with room"
-        );
+        assert_eq!(asleep, [false; 2], "a writer sleeps beside a ring with room");
     }
 }
 
@@ -170,54 +153,36 @@ fn a_fence_now_and_then() {
 
 #[test]
 fn too_seldom_a_fence() {
-    let r = Rules {
-        step: 2 * SIZE,
-        ..NOW_AND_THEN
-    };
+    let r = Rules { step: 2 * SIZE, ..NOW_AND_THEN };
     breaks("fence within what is unread", model(r, 1, false));
 }
 
 #[test]
 fn without_the_producers_fence() {
-    let r = Rules {
-        producer_fence: false,
-        ..AS_IT_IS
-    };
+    let r = Rules { producer_fence: false, ..AS_IT_IS };
     breaks("producer's fence", model(r, 1, false));
 }
 
 #[test]
 fn without_the_consumers_fence() {
-    let r = Rules {
-        consumer_fence: false,
-        ..AS_IT_IS
-    };
+    let r = Rules { consumer_fence: false, ..AS_IT_IS };
     breaks("consumer's fence", model(r, 1, false));
 }
 
 #[test]
 fn without_the_second_look() {
-    let r = Rules {
-        looks_again: false,
-        ..AS_IT_IS
-    };
+    let r = Rules { looks_again: false, ..AS_IT_IS };
     breaks("second look", model(r, 1, false));
 }
 
 #[test]
 fn two_writers_without_passing_on() {
-    let r = Rules {
-        passes_on: false,
-        ..AS_IT_IS
-    };
+    let r = Rules { passes_on: false, ..AS_IT_IS };
     breaks("pass on", model(r, 2, false));
 }
 
 #[test]
 fn two_writers_that_trust_the_others_name() {
-    let r = Rules {
-        looks_at_name: false,
-        ..AS_IT_IS
-    };
+    let r = Rules { looks_at_name: false, ..AS_IT_IS };
     breaks("look at the name", model(r, 2, true));
 }

@@ -25,12 +25,7 @@ struct Rules {
     mark_first: bool,
 }
 
-const AS_IT_IS: Rules = Rules {
-    sender: true,
-    switcher: true,
-    asks_inside: true,
-    mark_first: true,
-};
+const AS_IT_IS: Rules = Rules { sender: true, switcher: true, asks_inside: true, mark_first: true };
 
 struct Half {
     lock: Mutex<()>,
@@ -110,11 +105,7 @@ fn model(r: Rules) -> impl Fn() + Sync + Send + 'static {
             // The peer: whoever sees the switch sees where.
             thread::spawn(move || {
                 if half.switch.load(Acquire) == 1 {
-                    assert_ne!(
-                        half.at_kernel.load(Relaxed),
-                        u32::MAX,
-                        "a switch without its mark"
-                    );
+                    assert_ne!(half.at_kernel.load(Relaxed), u32::MAX, "a switch without its mark");
                 }
             })
         };
@@ -142,44 +133,20 @@ fn nothing_behind_the_mark() {
 
 #[test]
 fn a_sender_without_seqcst() {
-    breaks(
-        "sender's SeqCst",
-        model(Rules {
-            sender: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("sender's SeqCst", model(Rules { sender: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_switch_without_seqcst() {
-    breaks(
-        "switcher's SeqCst",
-        model(Rules {
-            switcher: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("switcher's SeqCst", model(Rules { switcher: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_sender_that_asks_before_it_says_so() {
-    breaks(
-        "ask inside",
-        model(Rules {
-            asks_inside: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("ask inside", model(Rules { asks_inside: false, ..AS_IT_IS }));
 }
 
 #[test]
 fn a_switch_counted_before_its_mark() {
-    breaks(
-        "mark first",
-        model(Rules {
-            mark_first: false,
-            ..AS_IT_IS
-        }),
-    );
+    breaks("mark first", model(Rules { mark_first: false, ..AS_IT_IS }));
 }

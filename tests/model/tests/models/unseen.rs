@@ -65,12 +65,7 @@ impl Dir {
         if word == EACH {
             self.queue.send(Byte::Doorbell);
             self.bells.fetch_add(1, Release);
-        } else if word == ARMED
-            && self
-                .bell
-                .compare_exchange(ARMED, RINGING, AcqRel, Relaxed)
-                .is_ok()
-        {
+        } else if word == ARMED && self.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok() {
             self.queue.send(Byte::Doorbell);
             self.bells.fetch_add(1, Release);
             let _ = self.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
@@ -105,11 +100,7 @@ impl Reader {
         if self.how != How::TakesLast {
             self.take(due);
         }
-        let word = if self.how == How::Disarms {
-            LOOKING
-        } else {
-            self.asks
-        };
+        let word = if self.how == How::Disarms { LOOKING } else { self.asks };
         self.asked = true;
         self.dir.bell.swap(word, Relaxed);
         fence(SeqCst);
@@ -148,34 +139,14 @@ impl Reader {
 }
 
 /// The program reads up to `n` messages at a time; what it does in between is its way of waiting.
-fn model(
-    asks: u32,
-    when: When,
-    how: How,
-    wait: Wait,
-    n: u32,
-    messages: u32,
-) -> impl Fn() + Sync + Send + 'static {
+fn model(asks: u32, when: When, how: How, wait: Wait, n: u32, messages: u32) -> impl Fn() + Sync + Send + 'static {
     move || {
-        let dir = Arc::new(Dir {
-            head: AtomicU32::new(0),
-            bell: AtomicU32::new(ARMED),
-            bells: AtomicU32::new(0),
-            queue: Queue::new(),
-        });
+        let dir = Arc::new(Dir { head: AtomicU32::new(0), bell: AtomicU32::new(ARMED), bells: AtomicU32::new(0), queue: Queue::new() });
         let producer = {
             let dir = dir.clone();
             thread::spawn(move || (1..=messages).for_each(|head| dir.publish(head)))
         };
-        let mut reader = Reader {
-            dir: dir.clone(),
-            tail: 0,
-            taken: 0,
-            when,
-            how,
-            asks,
-            asked: false,
-        };
+        let mut reader = Reader { dir: dir.clone(), tail: 0, taken: 0, when, how, asks, asked: false };
         let mut seen = 0;
         // Each round: the waiter finds something, or sleeps for good.
         let mut asleep = false;
@@ -208,10 +179,7 @@ fn model(
         }
         // A program that reads until EAGAIN is not called again for nothing: it must not spin.
         while reader.read(n) > 0 {}
-        assert!(
-            how == How::Disarms || dir.queue.is_empty(),
-            "readable with nothing to read"
-        );
+        assert!(how == How::Disarms || dir.queue.is_empty(), "readable with nothing to read");
     }
 }
 
@@ -237,24 +205,14 @@ fn once_it_has_asked_a_short_read_need_not_arm() {
 /// The doorbell that called it is counted, and the word set to RUNG, behind its read.
 #[test]
 fn a_short_read_that_arms_only_where_a_doorbell_is_counted() {
-    breaks(
-        "ask before a short read",
-        model(EACH, When::Counted, How::TakesLast, Wait::Edge, 2, 2),
-    );
+    breaks("ask before a short read", model(EACH, When::Counted, How::TakesLast, Wait::Edge, 2, 2));
 }
 
 /// One byte for each arming is enough for waiters that go by EAGAIN or short reads.
 #[test]
 fn one_byte_for_each_arming() {
     holds(model(ARMED, When::Empty, How::TakesLast, Wait::Level, 1, 3));
-    holds(model(
-        ARMED,
-        When::Eagain,
-        How::TakesLast,
-        Wait::Level,
-        1,
-        3,
-    ));
+    holds(model(ARMED, When::Eagain, How::TakesLast, Wait::Level, 1, 3));
     holds(model(ARMED, When::Empty, How::TakesLast, Wait::Edge, 2, 2));
 }
 
@@ -262,38 +220,23 @@ fn one_byte_for_each_arming() {
 /// all of it, the rest lies in the ring without a doorbell.
 #[test]
 fn doorbells_taken_before_the_word_is_armed() {
-    breaks(
-        "take last",
-        model(ARMED, When::Eagain, How::TakesFirst, Wait::Level, 1, 3),
-    );
+    breaks("take last", model(ARMED, When::Eagain, How::TakesFirst, Wait::Level, 1, 3));
 }
 
 /// An edge-triggered program that goes by short reads never hears of what comes next.
 #[test]
 fn edge_triggered_armed_only_at_eagain() {
-    breaks(
-        "arm at a short read",
-        model(ARMED, When::Eagain, How::TakesLast, Wait::Edge, 2, 2),
-    );
+    breaks("arm at a short read", model(ARMED, When::Eagain, How::TakesLast, Wait::Edge, 2, 2));
 }
 
 #[test]
 fn a_reader_that_disarms() {
-    breaks(
-        "unseen may not disarm",
-        model(EACH, When::Empty, How::Disarms, Wait::Level, 1, 2),
-    );
+    breaks("unseen may not disarm", model(EACH, When::Empty, How::Disarms, Wait::Level, 1, 2));
 }
 
 /// The first arming finds the word at RUNG: what was published before it rang nobody.
 #[test]
 fn a_reader_that_does_not_look_again() {
-    breaks(
-        "second look",
-        model(ARMED, When::Empty, How::Blindly, Wait::Level, 2, 2),
-    );
-    breaks(
-        "second look",
-        model(EACH, When::Empty, How::Blindly, Wait::Level, 2, 2),
-    );
+    breaks("second look", model(ARMED, When::Empty, How::Blindly, Wait::Level, 2, 2));
+    breaks("second look", model(EACH, When::Empty, How::Blindly, Wait::Level, 2, 2));
 }

@@ -24,14 +24,7 @@ struct Rules {
     followed: Ordering,
 }
 
-const AS_IT_IS: Rules = Rules {
-    asked: AcqRel,
-    claimed: AcqRel,
-    claims_at_once: true,
-    looks_before: true,
-    answered: Release,
-    followed: Acquire,
-};
+const AS_IT_IS: Rules = Rules { asked: AcqRel, claimed: AcqRel, claims_at_once: true, looks_before: true, answered: Release, followed: Acquire };
 
 #[derive(Default)]
 struct Dir {

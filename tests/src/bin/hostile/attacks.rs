@@ -12,11 +12,7 @@ use std::time::{Duration, Instant};
 pub fn establish(to: SocketAddr) -> Result<Link> {
     let mut link = Link::new(to, Region::new(Kind::Right)?)?;
     let offer = link.offer((VERSION_LOW, VERSION_HIGH), link.facts.cookie);
-    ensure!(
-        link.negotiate(offer)?,
-        "an honest offer was not taken: {:?}",
-        link.answers
-    );
+    ensure!(link.negotiate(offer)?, "an honest offer was not taken: {:?}", link.answers);
     link.region.d32(1, at::CTL).fetch_or(READY, SeqCst);
     link.prove()?;
     for i in 0..8u8 {
@@ -24,10 +20,7 @@ pub fn establish(to: SocketAddr) -> Result<Link> {
         link.ring(&message);
         link.expect(&message)?;
     }
-    ensure!(
-        link.region.d32(1, at::SWITCH).load(Relaxed) == 1,
-        "the server stays on TCP"
-    );
+    ensure!(link.region.d32(1, at::SWITCH).load(Relaxed) == 1, "the server stays on TCP");
     Ok(link)
 }
 
@@ -44,18 +37,8 @@ pub fn honest(to: SocketAddr) -> Result<()> {
 }
 
 /// Names of the single wrong values that must cost the connection.
-const FIELDS: &[&str] = &[
-    "head-far",
-    "head-back",
-    "tail-ahead",
-    "tail-back",
-    "size-zero",
-    "size-odd",
-    "size-huge",
-    "size-wide",
-    "bells-far",
-    "frozen-far",
-];
+const FIELDS: &[&str] =
+    &["head-far", "head-back", "tail-ahead", "tail-back", "size-zero", "size-odd", "size-huge", "size-wide", "bells-far", "frozen-far"];
 
 /// The same of a switch that is marked. The server looks at it when it reads, and not while nothing seems to have come.
 const SWITCHES: &[&str] = &["switch-far", "switch-back", "ring-mark-back", "kernel-mark-back"];
@@ -63,10 +46,7 @@ const SWITCHES: &[&str] = &["switch-far", "switch-back", "ring-mark-back", "kern
 /// One wrong value in one field: the connection is reset.
 pub fn field(to: SocketAddr, args: &[String]) -> Result<()> {
     match args.first().map(String::as_str) {
-        Some("all") => FIELDS
-            .iter()
-            .chain(SWITCHES)
-            .try_for_each(|name| one(to, name).context(*name)),
+        Some("all") => FIELDS.iter().chain(SWITCHES).try_for_each(|name| one(to, name).context(*name)),
         Some(name) => one(to, name),
         None => bail!("which field"),
     }
@@ -234,9 +214,7 @@ pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
             if n.is_multiple_of(5) {
                 let head = link.region.d64(0, at::HEAD).load(Relaxed);
                 let size = dice.roll() % 3000;
-                link.region
-                    .d64(0, at::HEAD)
-                    .store(head.wrapping_add(size), SeqCst);
+                link.region.d64(0, at::HEAD).store(head.wrapping_add(size), SeqCst);
             } else if n % 5 == 1 {
                 // Anywhere in the header: both directions, marks, nonce, padding.
                 let word = link.region.u32((dice.roll() % 288 * 4) as usize);
@@ -245,9 +223,7 @@ pub fn fuzz(to: SocketAddr, args: &[String]) -> Result<()> {
                 let word = link.region.u64((dice.roll() % 144 * 8) as usize);
                 word.store(dice.value(word.load(Relaxed)), SeqCst);
             } else if n % 5 == 3 {
-                let cell = link
-                    .region
-                    .word((dice.roll() % (LEN as u64 / 8) * 8) as usize);
+                let cell = link.region.word((dice.roll() % (LEN as u64 / 8) * 8) as usize);
                 cell.store(dice.roll(), SeqCst);
             } else {
                 let _ = std::io::Write::write(&mut link.tcp, &[n as u8]);
@@ -276,9 +252,7 @@ pub fn stall(to: SocketAddr) -> Result<()> {
         link.ring(&[9; 1000]);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    link.region
-        .d64(1, at::FROZEN)
-        .store(link.region.d64(1, at::TAIL).load(Relaxed), SeqCst);
+    link.region.d64(1, at::FROZEN).store(link.region.d64(1, at::TAIL).load(Relaxed), SeqCst);
     link.region.d32(1, at::CTL).fetch_or(2, SeqCst);
     link.wake();
     println!("stalled");

@@ -43,10 +43,8 @@ pub fn claim(to: SocketAddr, args: &[String]) -> Result<()> {
             if name == "bells-counted" {
                 r.d32(0, at::BELLS).fetch_add(3, SeqCst);
             }
-            r.d64(0, at::AT_RING + 8 * next as usize)
-                .store(head, SeqCst);
-            r.d64(0, at::AT_KERNEL + 8 * next as usize)
-                .store(link.sent + 3, SeqCst);
+            r.d64(0, at::AT_RING + 8 * next as usize).store(head, SeqCst);
+            r.d64(0, at::AT_KERNEL + 8 * next as usize).store(link.sent + 3, SeqCst);
             r.d32(0, at::SWITCH).store(next, SeqCst);
         }
         // As a peer that was killed between a doorbell and counting it, and as one that was stopped.

@@ -27,11 +27,7 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
         }
         std::net::IpAddr::V6(ip) => ip.octets(),
     };
-    let family = if own.is_ipv4() && !mapped {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
-    };
+    let family = if own.is_ipv4() && !mapped { libc::AF_INET } else { libc::AF_INET6 };
     let mut req = [0u8; 72];
     req[..4].copy_from_slice(&72u32.to_ne_bytes());
     req[4..6].copy_from_slice(&20u16.to_ne_bytes());
@@ -48,17 +44,10 @@ fn ask(own: SocketAddr, peer: SocketAddr, mapped: bool) -> Result<Facts> {
     let mut msg = [0u8; 2048];
     // SAFETY: plain system calls on buffers of ours.
     let n = unsafe {
-        let fd = libc::socket(
-            libc::AF_NETLINK,
-            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
-            libc::NETLINK_SOCK_DIAG,
-        );
+        let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG);
         ensure!(fd >= 0, "netlink");
         let fd = OwnedFd::from_raw_fd(fd);
-        ensure!(
-            libc::send(fd.as_raw_fd(), req.as_ptr().cast(), 72, 0) == 72,
-            "netlink"
-        );
+        ensure!(libc::send(fd.as_raw_fd(), req.as_ptr().cast(), 72, 0) == 72, "netlink");
         libc::recv(fd.as_raw_fd(), msg.as_mut_ptr().cast(), msg.len(), 0)
     };
     let msg = msg.get(..n.max(0) as usize).context("netlink")?;

@@ -74,21 +74,9 @@ impl Link {
         let facts = until("announcement", || {
             echo(&mut tcp, 8)?;
             sent += 8;
-            Ok(look_up(tcp.peer_addr()?, tcp.local_addr()?)
-                .ok()
-                .filter(|f| announced(f.pacing).is_some()))
+            Ok(look_up(tcp.peer_addr()?, tcp.local_addr()?).ok().filter(|f| announced(f.pacing).is_some()))
         })?;
-        Ok(Link {
-            tcp,
-            sent,
-            channel: None,
-            region,
-            facts,
-            bells: vec![],
-            answers: vec![],
-            hung_up: false,
-            in_memory: false,
-        })
+        Ok(Link { tcp, sent, channel: None, region, facts, bells: vec![], answers: vec![], hung_up: false, in_memory: false })
     }
 
     pub fn echo(&mut self, n: usize) -> Result<()> {
@@ -103,12 +91,7 @@ impl Link {
     }
 
     pub fn offer(&self, versions: (u16, u16), cookie: u64) -> Offer {
-        Offer {
-            versions,
-            cookie,
-            id: 77,
-            rate: proof_rate(self.facts.cookie << 7 | 1),
-        }
+        Offer { versions, cookie, id: 77, rate: proof_rate(self.facts.cookie << 7 | 1) }
     }
 
     /// Sends an offer and works on until the server took it (true), or refused or ignored it.
@@ -151,20 +134,14 @@ impl Link {
         }
         self.mark(1);
         self.send_raw(&nonce)?;
-        until("proof taken", || {
-            Ok((self.region.u32(SERVER).load(Acquire) == 2).then_some(()))
-        })
+        until("proof taken", || Ok((self.region.u32(SERVER).load(Acquire) == 2).then_some(())))
     }
 
     /// Says that the stream goes on in the ring from here.
     pub fn mark(&self, switch: u32) {
-        self.region
-            .d64(0, at::AT_KERNEL + 8 * switch as usize)
-            .store(self.sent, Relaxed);
+        self.region.d64(0, at::AT_KERNEL + 8 * switch as usize).store(self.sent, Relaxed);
         let head = self.region.d64(0, at::HEAD).load(Relaxed);
-        self.region
-            .d64(0, at::AT_RING + 8 * switch as usize)
-            .store(head, Relaxed);
+        self.region.d64(0, at::AT_RING + 8 * switch as usize).store(head, Relaxed);
         self.region.d32(0, at::SWITCH).store(switch, SeqCst);
     }
 
@@ -177,9 +154,7 @@ impl Link {
     pub fn ring(&mut self, bytes: &[u8]) {
         let head = self.region.d64(0, at::HEAD).load(Relaxed);
         self.region.put(0, head, bytes);
-        self.region
-            .d64(0, at::HEAD)
-            .store(head + bytes.len() as u64, SeqCst);
+        self.region.d64(0, at::HEAD).store(head + bytes.len() as u64, SeqCst);
         self.wake();
     }
 
@@ -191,11 +166,7 @@ impl Link {
         }
         let word = self.region.d32(0, at::BELL);
         let each = word.load(Relaxed) == EACH;
-        if each
-            || word
-                .compare_exchange(ARMED, RINGING, SeqCst, Relaxed)
-                .is_ok()
-        {
+        if each || word.compare_exchange(ARMED, RINGING, SeqCst, Relaxed).is_ok() {
             if self.tcp.write(&[0xb7]).is_ok_and(|n| n == 1) {
                 self.sent += 1;
                 self.region.d32(0, at::BELLS).fetch_add(1, SeqCst);
@@ -227,12 +198,8 @@ impl Link {
             }
             let r = &self.region;
             if r.d32(1, at::SWITCH).load(Acquire) & 1 == 1 {
-                r.d32(1, at::PASSED)
-                    .store(r.d32(1, at::SWITCH).load(Relaxed), Relaxed);
-                let (head, tail) = (
-                    r.d64(1, at::HEAD).load(Acquire),
-                    r.d64(1, at::TAIL).load(Relaxed),
-                );
+                r.d32(1, at::PASSED).store(r.d32(1, at::SWITCH).load(Relaxed), Relaxed);
+                let (head, tail) = (r.d64(1, at::HEAD).load(Acquire), r.d64(1, at::TAIL).load(Relaxed));
                 let mut part = vec![0; (head - tail) as usize];
                 r.take(1, tail, &mut part);
                 got.extend_from_slice(&part);
@@ -242,13 +209,7 @@ impl Link {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.tcp.set_nonblocking(false)?;
-        ensure!(
-            got == want,
-            "{} bytes came back, {} were sent; the first: {:?}",
-            got.len(),
-            want.len(),
-            &got[..got.len().min(8)]
-        );
+        ensure!(got == want, "{} bytes came back, {} were sent; the first: {:?}", got.len(), want.len(), &got[..got.len().min(8)]);
         Ok(())
     }
 
@@ -279,10 +240,7 @@ impl Link {
         loop {
             let mut raw = [0u8; MAX_MESSAGE];
             let mut control = [0u64; 16];
-            let mut iov = libc::iovec {
-                iov_base: raw.as_mut_ptr().cast(),
-                iov_len: raw.len(),
-            };
+            let mut iov = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
             // SAFETY: as in `tell`; the kernel wrote the control messages that are walked.
             let n = unsafe {
                 let mut msg: libc::msghdr = std::mem::zeroed();
@@ -290,11 +248,7 @@ impl Link {
                 msg.msg_iovlen = 1;
                 msg.msg_control = control.as_mut_ptr().cast();
                 msg.msg_controllen = size_of_val(&control);
-                let n = libc::recvmsg(
-                    channel,
-                    &mut msg,
-                    libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
-                );
+                let n = libc::recvmsg(channel, &mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
                 if n > 0 {
                     let c = libc::CMSG_FIRSTHDR(&msg);
                     if !c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS {
@@ -359,11 +313,7 @@ pub fn seqpacket(name: &[u8]) -> Result<OwnedFd> {
         let fd = OwnedFd::from_raw_fd(fd);
         let (addr, len) = abstract_address(name);
         let r = libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len);
-        ensure!(
-            r == 0,
-            "connect to the channel: {}",
-            std::io::Error::last_os_error()
-        );
+        ensure!(r == 0, "connect to the channel: {}", std::io::Error::last_os_error());
         Ok(fd)
     }
 }

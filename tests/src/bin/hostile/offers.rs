@@ -28,19 +28,14 @@ fn goes_on(link: &mut Link) -> Result<()> {
     for n in [1, 100, 30_000] {
         link.echo(n)?;
     }
-    ensure!(
-        link.region.d64(1, at::HEAD).load(Relaxed) == 0,
-        "payload in a refused region"
-    );
+    ensure!(link.region.d64(1, at::HEAD).load(Relaxed) == 0, "payload in a refused region");
     Ok(())
 }
 
 /// Regions that could be torn away or raise SIGBUS.
 fn kinds(to: SocketAddr) -> Result<()> {
     use Kind::*;
-    for kind in [
-        NoSeals, Shrinkable, TooShort, TooLong, WrongMagic, HugeTlb, Pipe, File, Proc,
-    ] {
+    for kind in [NoSeals, Shrinkable, TooShort, TooLong, WrongMagic, HugeTlb, Pipe, File, Proc] {
         let region = match Region::new(kind) {
             Ok(r) => r,
             Err(e) if kind == HugeTlb => {
@@ -65,17 +60,11 @@ fn kinds(to: SocketAddr) -> Result<()> {
 }
 
 fn versions(to: SocketAddr) -> Result<()> {
-    for versions in [
-        (VERSION_HIGH + 1, VERSION_HIGH + 9),
-        (0, VERSION_LOW - 1),
-        (u16::MAX, u16::MAX),
-    ] {
+    for versions in [(VERSION_HIGH + 1, VERSION_HIGH + 9), (0, VERSION_LOW - 1), (u16::MAX, u16::MAX)] {
         let mut link = Link::new(to, Region::new(Kind::Right)?)?;
         let offer = link.offer(versions, link.facts.cookie);
         ensure!(!link.negotiate(offer)?, "{versions:?} was taken");
-        let refused = link.answers.iter().any(
-            |m| matches!(m, Message::Answer(a) if a.reason == Reason::Version && a.version == 0),
-        );
+        let refused = link.answers.iter().any(|m| matches!(m, Message::Answer(a) if a.reason == Reason::Version && a.version == 0));
         ensure!(refused, "{versions:?}: {:?}", link.answers);
         goes_on(&mut link)?;
     }
@@ -111,10 +100,7 @@ fn garbage(to: SocketAddr) -> Result<()> {
     drop(link);
     let mut link = Link::new(to, Region::new(Kind::Right)?)?;
     let offer = link.offer(VERSIONS, link.facts.cookie);
-    ensure!(
-        link.negotiate(offer)?,
-        "an honest offer after the garbage was not taken"
-    );
+    ensure!(link.negotiate(offer)?, "an honest offer after the garbage was not taken");
     println!("garbage: {} messages", raws.len());
     Ok(())
 }

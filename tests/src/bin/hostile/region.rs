@@ -61,11 +61,7 @@ pub struct Region {
 }
 
 fn check(n: libc::c_int) -> io::Result<libc::c_int> {
-    if n < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(n)
-    }
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) }
 }
 
 impl Region {
@@ -73,35 +69,17 @@ impl Region {
     pub fn new(kind: Kind) -> io::Result<Region> {
         let fd = descriptor(kind)?;
         let (flags, from) = match kind {
-            Kind::Pipe | Kind::Proc | Kind::TooShort => {
-                (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
-            }
+            Kind::Pipe | Kind::Proc | Kind::TooShort => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
             _ => (libc::MAP_SHARED, fd.as_raw_fd()),
         };
         let len = if kind == Kind::HugeTlb { 2 << 20 } else { LEN };
         // SAFETY: a new mapping.
-        let map = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                from,
-                0,
-            )
-        };
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, from, 0) };
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let region = Region {
-            fd,
-            map: map.cast(),
-        };
-        let magic = if kind == Kind::WrongMagic {
-            MAGIC ^ 1 << 60
-        } else {
-            MAGIC
-        };
+        let region = Region { fd, map: map.cast() };
+        let magic = if kind == Kind::WrongMagic { MAGIC ^ 1 << 60 } else { MAGIC };
         region.u64(0).store(magic, Relaxed);
         for dir in 0..2 {
             region.d32(dir, at::SIZE).store(64 * 1024, Relaxed);
@@ -173,10 +151,7 @@ fn descriptor(kind: Kind) -> io::Result<OwnedFd> {
     let memfd = |flags: u32, len: usize| -> io::Result<OwnedFd> {
         // SAFETY: plain system calls; the descriptor is ours.
         unsafe {
-            let fd = check(libc::memfd_create(
-                c"smcr-region".as_ptr(),
-                libc::MFD_ALLOW_SEALING | flags,
-            ))?;
+            let fd = check(libc::memfd_create(c"smcr-region".as_ptr(), libc::MFD_ALLOW_SEALING | flags))?;
             let fd = OwnedFd::from_raw_fd(fd);
             check(libc::ftruncate(fd.as_raw_fd(), len as i64))?;
             Ok(fd)
@@ -196,11 +171,7 @@ fn descriptor(kind: Kind) -> io::Result<OwnedFd> {
         }
         Kind::File => {
             let path = std::env::temp_dir().join(format!("hostile-{}", std::process::id()));
-            let file = std::fs::File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(&path)?;
+            let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
             std::fs::remove_file(&path)?;
             file.set_len(FILE_LEN as u64)?;
             return Ok(file.into());

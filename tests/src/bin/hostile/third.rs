@@ -6,10 +6,7 @@ use crate::link::{Link, PATIENCE, READY, abstract_address, connect, until};
 use crate::region::{Kind, NONCE, Region, SERVER, at};
 use crate::who::unshare;
 use anyhow::{Context, Result, bail, ensure};
-use smcr_proto::rendezvous::{
-    MAX_MESSAGE, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, announcement, channel_name,
-    proof_rate,
-};
+use smcr_proto::rendezvous::{MAX_MESSAGE, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, announcement, channel_name, proof_rate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,20 +14,8 @@ use std::sync::atomic::Ordering::*;
 
 fn set_pacing(tcp: &TcpStream, rate: u64) -> Result<()> {
     // SAFETY: eight bytes of ours.
-    let r = unsafe {
-        libc::setsockopt(
-            tcp.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const rate).cast(),
-            8,
-        )
-    };
-    ensure!(
-        r == 0,
-        "SO_MAX_PACING_RATE: {}",
-        std::io::Error::last_os_error()
-    );
+    let r = unsafe { libc::setsockopt(tcp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, (&raw const rate).cast(), 8) };
+    ensure!(r == 0, "SO_MAX_PACING_RATE: {}", std::io::Error::last_os_error());
     Ok(())
 }
 
@@ -38,18 +23,9 @@ fn set_pacing(tcp: &TcpStream, rate: u64) -> Result<()> {
 /// `foreign SERVER VICTIM`. Prints "taken" or "not taken"; fails if any of it comes here.
 pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
     let victim: SocketAddr = args.first().context("victim")?.parse()?;
-    let facts = until("announcement on the foreign connection", || {
-        Ok(look_up(server, victim)
-            .ok()
-            .filter(|f| announced(f.pacing).is_some()))
-    })?;
+    let facts = until("announcement on the foreign connection", || Ok(look_up(server, victim).ok().filter(|f| announced(f.pacing).is_some())))?;
     let mut link = Link::new(server, Region::new(Kind::Right)?)?;
-    let offer = Offer {
-        versions: (VERSION_LOW, VERSION_HIGH),
-        cookie: facts.cookie,
-        id: 5,
-        rate: proof_rate(99),
-    };
+    let offer = Offer { versions: (VERSION_LOW, VERSION_HIGH), cookie: facts.cookie, id: 5, rate: proof_rate(99) };
     let taken = link.negotiate(offer)?;
     println!("{}", if taken { "taken" } else { "not taken" });
     std::io::stdout().flush()?;
@@ -63,14 +39,8 @@ pub fn foreign(server: SocketAddr, args: &[String]) -> Result<()> {
         r.d64(0, at::AT_KERNEL + 8).store(at_kernel, SeqCst);
         r.d32(0, at::SWITCH).store(1, SeqCst);
         at_kernel += 1000;
-        ensure!(
-            r.d64(1, at::HEAD).load(Acquire) == 0,
-            "payload of a foreign connection came here"
-        );
-        ensure!(
-            r.u32(SERVER).load(Acquire) != 2,
-            "proved without being the other end"
-        );
+        ensure!(r.d64(1, at::HEAD).load(Acquire) == 0, "payload of a foreign connection came here");
+        ensure!(r.u32(SERVER).load(Acquire) != 2, "proved without being the other end");
         // The kernel names the listener when the connection is gone.
         let gone = look_up(server, victim).map_or(true, |f| f.cookie != facts.cookie);
         Ok(gone.then_some(()))
@@ -107,11 +77,7 @@ pub fn silent(at: SocketAddr, args: &[String]) -> Result<()> {
     let how = args.first().context("how")?.clone();
     let name = u64::from(std::process::id()) << 8 | 7;
     let listener = TcpListener::bind(at)?;
-    let channel = if how == "nowhere" {
-        None
-    } else {
-        Some(listen_channel(name, &how)?)
-    };
+    let channel = if how == "nowhere" { None } else { Some(listen_channel(name, &how)?) };
     let (mut tcp, _) = listener.accept()?;
     set_pacing(&tcp, announcement(name))?;
     tcp.set_nodelay(true)?;
@@ -138,15 +104,11 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
         let fd = OwnedFd::from_raw_fd(fd);
-        ensure!(
-            libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) == 0,
-            "bind"
-        );
+        ensure!(libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) == 0, "bind");
         if how.starts_with("nobody") {
             let child = libc::fork();
             if child == 0 {
-                let failed = libc::setresuid(65534, 65534, 65534) != 0
-                    || libc::listen(fd.as_raw_fd(), 100) != 0;
+                let failed = libc::setresuid(65534, 65534, 65534) != 0 || libc::listen(fd.as_raw_fd(), 100) != 0;
                 libc::_exit(i32::from(failed));
             }
             let mut status = 0;
@@ -162,20 +124,12 @@ fn listen_channel(name: u64, how: &str) -> Result<OwnedFd> {
 fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
     loop {
         // SAFETY: plain system calls.
-        let peer = unsafe {
-            libc::accept(
-                channel.as_raw_fd(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
+        let peer = unsafe { libc::accept(channel.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut()) };
         ensure!(peer >= 0, "accept");
         // SAFETY: fresh.
         let peer = unsafe { OwnedFd::from_raw_fd(peer) };
         let (raw, fds) = receive(&peer)?;
-        let Ok((Message::Offer(offer), _)) = Message::parse(&raw) else {
-            bail!("no offer")
-        };
+        let Ok((Message::Offer(offer), _)) = Message::parse(&raw) else { bail!("no offer") };
         println!("offer for {:x}", offer.cookie);
         match how {
             "hangup" => continue,
@@ -183,14 +137,7 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                 for n in 0..50usize {
                     let junk = vec![n as u8; 1 + n];
                     // SAFETY: a buffer of ours.
-                    unsafe {
-                        libc::send(
-                            peer.as_raw_fd(),
-                            junk.as_ptr().cast(),
-                            junk.len(),
-                            libc::MSG_NOSIGNAL,
-                        )
-                    };
+                    unsafe { libc::send(peer.as_raw_fd(), junk.as_ptr().cast(), junk.len(), libc::MSG_NOSIGNAL) };
                 }
             }
             "lie" | "nobody-lie" => {
@@ -200,10 +147,7 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
                 unsafe {
                     let p = libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_SHARED, fd, 0);
                     ensure!(p != libc::MAP_FAILED, "mmap");
-                    (*p.cast::<u8>()
-                        .add(crate::region::HEADER_AT + SERVER)
-                        .cast::<std::sync::atomic::AtomicU32>())
-                    .store(1, SeqCst);
+                    (*p.cast::<u8>().add(crate::region::HEADER_AT + SERVER).cast::<std::sync::atomic::AtomicU32>()).store(1, SeqCst);
                 }
             }
             _ => {}
@@ -215,10 +159,7 @@ fn answer(channel: &OwnedFd, how: &str) -> Result<()> {
 fn receive(channel: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut raw = [0u8; MAX_MESSAGE];
     let mut control = [0u64; 16];
-    let mut iov = libc::iovec {
-        iov_base: raw.as_mut_ptr().cast(),
-        iov_len: raw.len(),
-    };
+    let mut iov = libc::iovec { iov_base: raw.as_mut_ptr().cast(), iov_len: raw.len() };
     let mut fds = Vec::new();
     // SAFETY: buffers of ours live until the call returns; the kernel wrote what is walked.
     let n = unsafe {
@@ -231,9 +172,7 @@ fn receive(channel: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
         let c = libc::CMSG_FIRSTHDR(&msg);
         if n > 0 && !c.is_null() {
             for i in 0..((*c).cmsg_len - libc::CMSG_LEN(0) as usize) / 4 {
-                fds.push(OwnedFd::from_raw_fd(
-                    libc::CMSG_DATA(c).cast::<i32>().add(i).read_unaligned(),
-                ));
+                fds.push(OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<i32>().add(i).read_unaligned()));
             }
         }
         n

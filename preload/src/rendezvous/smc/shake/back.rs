@@ -18,9 +18,7 @@ use std::sync::atomic::{Ordering::*, fence};
 
 impl Shake {
     pub(super) fn head(&self) -> u64 {
-        lock::with(|all| self.slot(all).map(|s| s.tx_dir().head.load(Acquire)))
-            .flatten()
-            .unwrap_or(0)
+        lock::with(|all| self.slot(all).map(|s| s.tx_dir().head.load(Acquire))).flatten().unwrap_or(0)
     }
 
     pub(super) fn link(&mut self, params: &Params) {

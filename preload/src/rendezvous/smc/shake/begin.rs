@@ -78,13 +78,7 @@ impl Shake {
                     release: Release::V21(if self.is_ours() { LIMITS_OF_OURS } else { LIMITS }),
                     eids: control::user_eids(),
                 };
-                let proposal = Proposal {
-                    peer_id,
-                    gid: port.gid,
-                    mac: port.mac,
-                    v1: None,
-                    v2: Some(offer),
-                };
+                let proposal = Proposal { peer_id, gid: port.gid, mac: port.mac, v1: None, v2: Some(offer) };
                 Client::new(now(), proposal, host)
             }
             (refusal, _) => {

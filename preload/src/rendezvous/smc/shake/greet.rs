@@ -10,8 +10,8 @@ use crate::sys::Errno;
 use smcr_proto::handshake::HELLO;
 use smcr_proto::reason::Reason;
 use smcr_proto::smc::Time;
-use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind, MAX_LEN, SMCR};
 use smcr_proto::smc::clc::decline::{Decline, LEN_V1, LEN_V2};
+use smcr_proto::smc::clc::{HEADER_LEN, Header, Kind, MAX_LEN, SMCR};
 use smcr_proto::smc::diagnosis::Diagnosis;
 
 /// What may come late: when its time was over, it was on its way perhaps, or the peer had been stopped.

@@ -106,27 +106,13 @@ enum Machine {
 
 impl Shake {
     /// A handshake for a connection that is in memory already.
-    pub fn new(
-        s: &'static Sock,
-        fd: i32,
-        id: Id,
-        size: RmbeSize,
-        peer: Peer,
-        refusal: Option<(Reason, Diagnosis)>,
-    ) -> Shake {
+    pub fn new(s: &'static Sock, fd: i32, id: Id, size: RmbeSize, peer: Peer, refusal: Option<(Reason, Diagnosis)>) -> Shake {
         let shake = Shake::bare(s, fd, Some(id), size, peer, refusal);
         shake.bequeath();
         shake
     }
 
-    fn bare(
-        s: &'static Sock,
-        fd: i32,
-        id: Option<Id>,
-        size: RmbeSize,
-        peer: Peer,
-        refusal: Option<(Reason, Diagnosis)>,
-    ) -> Shake {
+    fn bare(s: &'static Sock, fd: i32, id: Option<Id>, size: RmbeSize, peer: Peer, refusal: Option<(Reason, Diagnosis)>) -> Shake {
         Shake {
             s,
             generation: s.generation.load(Relaxed),
@@ -352,7 +338,9 @@ impl Shake {
                 if std::mem::take(&mut self.awaits_link) && f.code == Diagnosis::TIMEOUT_CONFIRM_LINK {
                     self.tried = Some(false);
                 }
-                if f.end_group && let Some(place) = self.group {
+                if f.end_group
+                    && let Some(place) = self.group
+                {
                     lock::with(|all| all.end_group(place));
                 }
                 if !f.by_peer {
