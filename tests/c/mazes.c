@@ -1,5 +1,6 @@
 /* Owns: random walks over epoll sets: sets in sets, connections under several numbers, whose closed ones leave ghosts, pipes, what is waited for while the other
- * end sends, poll and select around all of it. The two ends take turns; a seed has one transcript. MAZE_SEED=N walks another way. */
+ * end sends, poll and select around all of it. The two ends take turns; a seed has one transcript. MAZE_SEED=N walks another way; what is sent
+ * has arrived after MAZE_ARRIVES us (2000). */
 #include "dice.h"
 #include "sets.h"
 
@@ -293,6 +294,7 @@ static void meanwhile(int sends_here, unsigned c, unsigned s, unsigned by_poll) 
 static void walk(unsigned seed, unsigned kind) {
     seed += (unsigned)asked_for("MAZE", "SEED", 0);
     is_level = kind & (ENDS | CHILDREN);
+    useconds_t arrives = (useconds_t)asked_for("MAZE", "ARRIVES", 2000);
     for (unsigned w = 0; w < WALKS; w++) {
         begin_round(seed, w);
         say("walk %u", w);
@@ -319,7 +321,7 @@ static void walk(unsigned seed, unsigned kind) {
             } else if (who == (unsigned)is_a) {
                 say("%u:", i);
                 step(kind);
-                usleep(moved || ended ? 2000 : 0);
+                usleep(moved || ended ? arrives : 0);
                 note(1);
             } else {
                 note(0);
@@ -336,6 +338,7 @@ static void plain_1(void) { walk(1, 0); }
 static void plain_2(void) { walk(2, 0); }
 static void shut_1(void) { walk(3, SHUT); }
 static void shut_2(void) { walk(4, SHUT); }
+static void shut_3(void) { walk(510, SHUT); } /* an end, behind a change of medium */
 static void ends_1(void) { walk(5, ENDS); }
 static void ends_2(void) { walk(6, ENDS); }
 static void threads_1(void) { walk(11, THREADS); }
@@ -343,11 +346,13 @@ static void threads_2(void) { walk(13, THREADS | ENDS); }
 static void children_1(void) { walk(9, CHILDREN); }
 static void children_2(void) { walk(11, CHILDREN); }
 static void children_3(void) { walk(8, CHILDREN | SHUT); }
+static void children_4(void) { walk(316, CHILDREN | SHUT); } /* an end, behind a child's wait */
 
 const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"plain_2", plain_2, plain_2, COLD | SWITCHES},
                              {"shut_1", shut_1, shut_1, COLD | SWITCHES},
                              {"shut_2", shut_2, shut_2, COLD | SWITCHES},
+                             {"shut_3", shut_3, shut_3, COLD | SWITCHES},
                              {"ends_1", ends_1, ends_1, COLD | SWITCHES},
                              {"ends_2", ends_2, ends_2, COLD | SWITCHES},
                              {"threads_1", threads_1, threads_1, COLD | SWITCHES},
@@ -355,4 +360,5 @@ const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"children_1", children_1, children_1, COLD | SWITCHES},
                              {"children_2", children_2, children_2, COLD | SWITCHES},
                              {"children_3", children_3, children_3, COLD | SWITCHES},
+                             {"children_4", children_4, children_4, COLD | SWITCHES},
                              {0}};

@@ -375,5 +375,42 @@ fn left_error(s: &Sock) -> Option<Errno> {
     if s.error.load(Relaxed) == 0 {
         return None;
     }
-    Some(end::took_left(s, s.error.swap(0, Relaxed)))
+    match s.error.swap(0, Relaxed) {
+        0 => None, // another thread has told it meanwhile
+        e => Some(end::took_left(s, e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    #[test]
+    fn an_error_that_was_left_is_told_once() {
+        const TIMES: u32 = 100_000;
+        // SAFETY: all zero is a socket of which nothing is known.
+        let s: Sock = unsafe { std::mem::zeroed() };
+        let (told, wrong, is_over) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+        let look = || match left_error(&s) {
+            Some(Errno(libc::ETIMEDOUT)) => told.fetch_add(1, Relaxed),
+            Some(_) => wrong.fetch_add(1, Relaxed),
+            None => 0,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    look();
+                }
+            });
+            for n in 1..=TIMES {
+                s.error.store(libc::ETIMEDOUT as u32, Relaxed);
+                while told.load(Relaxed) < n {
+                    look();
+                }
+            }
+            is_over.store(true, Relaxed);
+        });
+        assert_eq!((told.into_inner(), wrong.into_inner()), (TIMES, 0));
+    }
 }
