@@ -12,6 +12,7 @@
 # make lab     two guests with soft RoCE: kernel SMC-R and libsmcr in every pair (CASES='-k WORDS')
 # make demo    redis over TCP and over smcr, both rates, and the proof
 # make bench   the table of design goals, TCP and smcr in turn; writes docs/performance.md and docs/plots (BENCH=options of run.sh)
+# make install library, smcrctl, units, man pages, completions below PREFIX (/usr/local), in DESTDIR; uninstall removes them
 # make deb     target/smcr_VERSION_ARCH.deb; test-deb installs, uses and purges it in a copy of the system
 # make deps    what these need from the distribution; each installs its own anyhow
 
@@ -24,7 +25,7 @@ SECS ?= 600
 # Deaths for each pair of ends.
 ROUNDS ?= 100
 
-.PHONY: build test soak kills faults churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench deb test-deb deps clean
+.PHONY: build test soak kills faults churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench install uninstall deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -109,6 +110,13 @@ demo: build
 
 bench: build
 	@tests/bench/run.sh --markdown docs/performance.md --plots docs/plots $(BENCH)
+
+# What `make build` has built, below PREFIX (/usr/local), in DESTDIR; LIBDIR=PREFIX/lib. Builds nothing: it is said by root.
+install:
+	@admin/packaging/install.sh install
+
+uninstall:
+	@admin/packaging/install.sh uninstall
 
 deb: build
 	@admin/packaging/deb.sh

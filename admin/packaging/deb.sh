@@ -18,27 +18,10 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 put() { install -D -m "$1" "$2" "$root/$3"; } # mode, file, place
 
-put 755 "$release/smcrctl" usr/bin/smcrctl
-put 644 "$release/libsmcr.so" "usr/lib/$triplet/libsmcr.so"
-strip --strip-debug "$root/usr/bin/smcrctl" "$root/usr/lib/$triplet/libsmcr.so"
-put 644 $packaging/smcr.service usr/lib/systemd/system/smcr.service
-put 644 $packaging/smcr-network.service usr/lib/systemd/system/smcr-network.service
-put 644 $packaging/user/smcr.service usr/lib/systemd/user/smcr.service
-put 644 $packaging/smcr.toml usr/share/doc/smcr/examples/smcr.toml
-put 644 README.md usr/share/doc/smcr/README.md
-put 644 docs/operating.md usr/share/doc/smcr/operating.md
+DESTDIR=$root PREFIX=/usr LIBDIR=/usr/lib/$triplet ZSHDIR=/usr/share/zsh/vendor-completions $packaging/install.sh install
 put 644 CHANGELOG.md usr/share/doc/smcr/changelog
 put 644 $packaging/copyright usr/share/doc/smcr/copyright
-
-# Made from the command line's own description.
-"$release/smcrctl" man "$root/usr/share/man/man1"
-chmod 644 "$root"/usr/share/man/man1/*
-mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
-    "$root/usr/share/fish/vendor_completions.d"
-"$release/smcrctl" completions bash >"$root/usr/share/bash-completion/completions/smcrctl"
-"$release/smcrctl" completions zsh >"$root/usr/share/zsh/vendor-completions/_smcrctl"
-"$release/smcrctl" completions fish >"$root/usr/share/fish/vendor_completions.d/smcrctl.fish"
-gzip -9n "$root"/usr/share/man/man1/*.1 "$root/usr/share/doc/smcr/changelog"
+gzip -9n "$root"/usr/share/man/man?/* "$root/usr/share/doc/smcr/changelog"
 
 # What the two files ask of the loader.
 needs() { readelf -dW "$root/usr/bin/smcrctl" "$root/usr/lib/$triplet/libsmcr.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u; }

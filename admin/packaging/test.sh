@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the package named, uses it, removes and purges it, in a copy of this system that vanishes
-# afterwards (an overlay in an own mount namespace; no service starts). `make test-deb`; needs root.
+# afterwards (an overlay in an own mount namespace; no service starts), behind what `make install` copies. `make test-deb`; needs root.
 set -eu
 package=$(readlink -f "$1")
 if [ "${SMCR_DEB_INSIDE:-}" != 1 ]; then
@@ -29,6 +29,14 @@ step() { echo "ok  $1"; }
 files() { (cd "$root" && find usr etc var/lib/systemd -xdev \( -name '*smcr*' \) -print 2>/dev/null | sort); }
 before=$(files)
 
+install=$(dirname "$(readlink -f "$0")")/install.sh
+DESTDIR=$root "$install" install
+inside /usr/local/bin/smcrctl check >"$work/check" || { echo "check finds this bad:"; cat "$work/check"; exit 1; }
+grep -q '/usr/local/lib/libsmcr.so' "$work/check" || { cat "$work/check"; exit 1; }
+DESTDIR=$root "$install" uninstall
+[ "$before" = "$(files)" ] || { echo "left behind:"; files; exit 1; }
+step "make install, and uninstall"
+
 inside dpkg -i /smcr.deb >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 step "installed $(inside dpkg-query -W smcr)"
 [ -z "$(inside dpkg -V smcr)" ]
@@ -48,6 +56,7 @@ inside smcrctl config show --origin | grep -q '6379'
 step "the unit's command loads the settings after a start of the machine"
 inside test -s /usr/share/man/man1/smcrctl.1.gz -a -s /usr/share/man/man1/smcrctl-drain.1.gz
 inside sh -c 'zcat /usr/share/man/man1/smcrctl-stats.1.gz | grep -q interval'
+inside sh -c 'zcat /usr/share/man/man7/smcr.7.gz | grep -q SMCR_LOG_FILE && zcat /usr/share/man/man5/smcr.toml.5.gz | grep -q max_memory'
 inside bash -c '. /usr/share/bash-completion/completions/smcrctl && complete -p smcrctl' >/dev/null
 step "man pages and completions"
 inside smcrctl unset port_range_list >/dev/null

@@ -12,7 +12,7 @@ use crate::interfaces;
 /// The name of the array of tables that holds the rules.
 const RULE: &str = "rule";
 /// The words of a rule, in the order in which they are written.
-const RULE_WORDS: [&str; 6] = ["use", "program", "role", "uid", "addr", "port"];
+pub const RULE_WORDS: [&str; 6] = ["use", "program", "role", "uid", "addr", "port"];
 
 /// Reads a file; one that is not there sets nothing. `absent` hears of each interface that has no address now.
 pub fn load(path: &Path, mut absent: impl FnMut(String)) -> anyhow::Result<Layer> {

@@ -32,6 +32,7 @@ mod inherited;
 mod interfaces;
 mod library;
 mod linkgroup;
+mod manual;
 mod mapping;
 mod out;
 mod paths;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use predicates::prelude::PredicateBooleanExt;
 use predicates::str::contains;
+use smcr_proto::control::Attribute;
 
 use crate::bed::{Bed, write};
 use crate::elf;
@@ -172,6 +173,11 @@ fn man_pages_and_completions_come_from_the_code() {
     let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
     assert!(page("smcrctl.1").contains("port\\-range"));
     assert!(page("smcrctl-sock.1").contains("Rings, cursors and bytes as well"));
+    let (library, settings) = (page("smcr.7"), page("smcr.toml.5"));
+    for attribute in Attribute::ALL {
+        assert!(*attribute == Attribute::Rules || settings.contains(&format!("\n\\fB{}\\fR\n", attribute.name())), "{settings}");
+        assert!(attribute.environment().is_none_or(|name| library.contains(&format!("\n\\fB{name}\\fR ("))), "{library}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         assert!(bed.ok(&["completions", shell]).contains("enable-unit"), "{shell}");
     }
