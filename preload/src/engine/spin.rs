@@ -30,7 +30,7 @@ use super::budget::{budget_of, paid, set_budget};
 use crate::config;
 use crate::family::process::count;
 use crate::sys::thread::{self, Thread};
-use crate::sys::{clock, proc};
+use crate::sys::{clock, proc, processor};
 use smcr_proto::page::Counter;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -284,8 +284,7 @@ pub fn is_single_cpu() -> bool {
     match CPUS.load(Relaxed) {
         0 => {
             // Online processors, not this process's affinity: two ends pinned to one each have two.
-            // SAFETY: a constant argument.
-            let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as u32;
+            let n = processor::online();
             CPUS.store(n, Relaxed);
             n == 1
         }

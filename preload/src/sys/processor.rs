@@ -1,5 +1,7 @@
-//! What kind of processor it is, where that decides how something is done. `transport::copy` and `engine::bulk` ask.
+//! What kind of processor it is, where that decides how something is done, and how many are online. `transport::copy`, `engine::bulk` and
+//! `engine::spin` ask.
 
+use super::fd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Whether `rep movsb` is the fastest way into a cache line that another processor has, and out of one.
@@ -12,6 +14,23 @@ pub fn stores_strings_well() -> bool {
         UNKNOWN => ask(),
         known => known == YES,
     }
+}
+
+/// How many processors are online; 2 where nobody says so. Not by sysconf(3), which leaves in errno what went wrong on its way.
+pub fn online() -> u32 {
+    let mut buf = [0u8; 4096];
+    fd::read_file(c"/sys/devices/system/cpu/online", &mut buf).ok().and_then(listed).unwrap_or(2)
+}
+
+/// The number of those in a list such as "0-3,6", as Linux shows it (Documentation/admin-guide/cputopology.rst).
+fn listed(text: &[u8]) -> Option<u32> {
+    let mut all = 0u32;
+    for range in std::str::from_utf8(text).ok()?.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        all = last.checked_sub(first)?.checked_add(1)?.checked_add(all)?;
+    }
+    Some(all)
 }
 
 const UNKNOWN: u8 = 0;
@@ -53,7 +72,18 @@ fn family(signature: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::family;
+    use super::{family, listed, online};
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(listed(b"0\n"), Some(1));
+        assert_eq!(listed(b"0-3,6,8-9\n"), Some(7));
+        for wrong in ["", "x", "3-1", "0-", "0-4294967295"] {
+            assert_eq!(listed(wrong.as_bytes()), None, "{wrong}");
+        }
+        // SAFETY: a constant argument.
+        assert_eq!(i64::from(online()), unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) });
+    }
 
     #[test]
     fn families_are_read_as_the_manual_says() {
