@@ -1,7 +1,8 @@
 /* Owns: random walks over epoll sets: sets in sets, connections under several numbers, whose closed ones leave ghosts, pipes, what is waited for while the other
- * end sends, poll and select around all of it. The two ends take turns; a seed has one transcript. MAZE_SEED=N walks another way; what is sent
+ * end sends, poll and select around all of it, registrations by a ring of io_uring. The two ends take turns; a seed has one transcript. MAZE_SEED=N walks another way; what is sent
  * has arrived after MAZE_ARRIVES us (2000). */
 #include "dice.h"
+#include "ring.h"
 #include "sets.h"
 
 enum { CONNECTIONS = 4, NUMBERS = 3, SETS = 3, WALKS = 3, MOST = 20000, FIRST = 100, NONE = -1 };
@@ -13,6 +14,8 @@ static long sent[CONNECTIONS];
 static int over[CONNECTIONS], gone[CONNECTIONS]; /* this end sends nothing more; the other one: 1, or has closed: 2 */
 static int is_level; /* no edges, nothing told once: what is registered so shows a HUP once more, when it goes back to the kernel */
 static unsigned marks; /* each registration says another one */
+static int has_ring;   /* some come by a ring of io_uring, as libuv's */
+static struct ring ring;
 static char buf[64 * KIB];
 
 /* ---- what there is ---- */
@@ -96,7 +99,7 @@ static void changes(void) {
     int is_set = fd == sets[1] || fd == sets[2];
     if (is_set)
         ev &= EPOLLIN | EPOLLONESHOT; /* of edges of a set there may be more: epoll_nested.c */
-    int r = ctl(sets[s], op, fd, ev, ++marks);
+    int r = has_ring && die_of(3) ? ctl_by_ring(&ring, sets[s], op, fd, ev, ++marks) : ctl(sets[s], op, fd, ev, ++marks);
     say("set %d %s %s %s %#x as %x: %d %s", s, names[op], called(fd), epoll_text(ev), ev, marks, r, r < 0 ? err_name(errno) : "");
 }
 static void looks(void) {
@@ -225,7 +228,7 @@ static void beside(void) {
     pthread_join(waiter, NULL);
 }
 
-enum { SHUT = 1, CHILDREN = 2, ENDS = 4, THREADS = 8 };
+enum { SHUT = 1, CHILDREN = 2, ENDS = 4, THREADS = 8, RINGS = 16 };
 static void step(unsigned kind) {
     unsigned which = die_of(100);
     if (kind & (SHUT | ENDS) && which < 3)
@@ -294,6 +297,7 @@ static void meanwhile(int sends_here, unsigned c, unsigned s, unsigned by_poll) 
 static void walk(unsigned seed, unsigned kind) {
     seed += (unsigned)asked_for("MAZE", "SEED", 0);
     is_level = kind & (ENDS | CHILDREN);
+    has_ring = kind & RINGS && make_ring(&ring, by_syscall, 16, 0);
     useconds_t arrives = (useconds_t)asked_for("MAZE", "ARRIVES", 2000);
     for (unsigned w = 0; w < WALKS; w++) {
         begin_round(seed, w);
@@ -343,6 +347,8 @@ static void ends_1(void) { walk(5, ENDS); }
 static void ends_2(void) { walk(6, ENDS); }
 static void threads_1(void) { walk(11, THREADS); }
 static void threads_2(void) { walk(13, THREADS | ENDS); }
+static void rings_1(void) { walk(20, RINGS); }
+static void rings_2(void) { walk(21, RINGS | ENDS); }
 static void children_1(void) { walk(9, CHILDREN); }
 static void children_2(void) { walk(11, CHILDREN); }
 static void children_3(void) { walk(8, CHILDREN | SHUT); }
@@ -357,6 +363,8 @@ const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"ends_2", ends_2, ends_2, COLD | SWITCHES},
                              {"threads_1", threads_1, threads_1, COLD | SWITCHES},
                              {"threads_2", threads_2, threads_2, COLD | SWITCHES},
+                             {"rings_1", rings_1, rings_1, COLD | SWITCHES},
+                             {"rings_2", rings_2, rings_2, COLD | SWITCHES},
                              {"children_1", children_1, children_1, COLD | SWITCHES},
                              {"children_2", children_2, children_2, COLD | SWITCHES},
                              {"children_3", children_3, children_3, COLD | SWITCHES},

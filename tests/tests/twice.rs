@@ -121,6 +121,7 @@ const PROGRAMS: &[&str] = &[
     "walks",
     "rambles",
     "mazes",
+    "ringed",
     "doors",
     "clans",
     "addresses",

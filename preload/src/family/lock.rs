@@ -40,6 +40,11 @@ impl Drop for Held<'_> {
 }
 
 impl Lock {
+    /// A free one.
+    pub const fn free() -> Lock {
+        Lock { owner: AtomicU32::new(0) }
+    }
+
     /// Takes the lock, waiting for other threads.
     #[inline]
     pub fn take<'a>(&'a self, marker: &'a Marker) -> Result<Held<'a>, Reentered> {

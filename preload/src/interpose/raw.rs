@@ -2,11 +2,15 @@
 //! close sockets take the way of their hooks; all others pass through. None is a cancellation point, whatever the hooks are.
 
 use super::cancel::aside;
+use super::guarded;
 use super::hooks;
 use super::process::Restriction;
 use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
+use crate::ready::ring;
 use crate::real;
 use crate::sys::probe::{is_null_or_there, is_there};
+use crate::sys::uring::Params;
+use crate::table::rings;
 use libc::c_long;
 
 hooks! {
@@ -85,6 +89,17 @@ hooks! {
                 }
                 libc::SYS_io_uring_setup => {
                     crate::table::life::on_io_uring();
+                    let r = real::syscall(nr, a, b, c, d, e, f);
+                    if r >= 0 {
+                        guarded(|| rings::begin(r as i32, &*(b as *const Params)));
+                    }
+                    r
+                }
+                libc::SYS_io_uring_enter => {
+                    const REGISTERED: c_long = 16; // `a` is no descriptor (IORING_ENTER_REGISTERED_RING)
+                    if b as u32 != 0 && d & REGISTERED == 0 {
+                        guarded(|| ring::before_enter(a as i32, b as u32));
+                    }
                     real::syscall(nr, a, b, c, d, e, f)
                 }
                 _ => match fork_flags(nr, a, b) {

@@ -135,7 +135,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
     }
     match table::get(fd) {
         Some(Entry::Sock(s)) => homes::add(s, set),
-        Some(Entry::Set(_)) => {}
+        Some(Entry::Set(_) | Entry::Ring(_)) => {}
         None => homes::note_stray(fd),
     }
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
@@ -173,7 +173,7 @@ fn expose_inner(fd: i32, events: u32) {
     let inner = match table::get(fd) {
         Some(Entry::Set(s)) => Some(s),
         None => set::begin(fd),
-        Some(Entry::Sock(_)) => None,
+        Some(Entry::Sock(_) | Entry::Ring(_)) => None,
     };
     if let Some(s) = inner {
         sleep::expose(fd, s, if events & ET != 0 { EDGES_ALONE } else { BY_LEVEL });

@@ -31,7 +31,7 @@ pub fn give_back() {
 fn sets() -> impl Iterator<Item = (i32, &'static Set)> {
     table::range(0, u32::MAX).filter_map(|(epfd, e)| match e {
         Entry::Set(set) => Some((epfd, set)),
-        Entry::Sock(_) => None,
+        Entry::Sock(_) | Entry::Ring(_) => None,
     })
 }
 

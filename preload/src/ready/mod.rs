@@ -15,6 +15,7 @@ pub mod look;
 pub mod poll;
 mod polled;
 mod readers;
+pub mod ring;
 pub mod select;
 pub mod sleep;
 mod stand_in;

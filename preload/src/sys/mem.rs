@@ -140,6 +140,16 @@ pub fn unmap(p: *mut u8, len: usize) {
     let _ = unsafe { call(Sysno::munmap, [p as usize, len, 0, 0, 0, 0]) };
 }
 
+/// Maps a part of a descriptor shared; forked children have it not.
+pub fn map_for_us_alone(fd: c_int, len: usize, offset: usize) -> Res<*mut u8> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe { call(Sysno::mmap, [0, len, prot, libc::MAP_SHARED as usize, fd as usize, offset]) }? as *mut u8;
+    // SAFETY: acts on that mapping.
+    let marked = unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_DONTFORK as usize, 0, 0, 0]) };
+    marked.inspect_err(|_| unmap(p, len)).map(|_| p)
+}
+
 /// Gives the memory behind a part of a shared mapping back: it reads as zero from now on, in every
 /// process that maps it.
 pub fn give_back(p: *mut u8, len: usize) -> Res {

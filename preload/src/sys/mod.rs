@@ -37,6 +37,7 @@ pub mod thread;
 mod unpolled;
 mod unwinder;
 pub mod unwound;
+pub mod uring;
 pub mod users;
 
 pub use syscalls::Sysno;

@@ -9,7 +9,7 @@
 //! handlers of the program.
 
 use super::life::{REFS, finish, held};
-use super::{Entry, apart, homes, late, range, returning, set, take, waited};
+use super::{Entry, apart, homes, late, range, returning, rings, set, take, waited};
 use crate::control;
 use crate::engine::{close, counted, inside, known, linked, within};
 use crate::family::sock::{Sock, flag};
@@ -141,6 +141,7 @@ pub fn in_child() {
     peers::forget_in_child();
     rendezvous::forget_in_child();
     set::forget_in_child();
+    rings::forget_in_child();
     waited::forget_in_child();
     inside::forget_in_child();
     counted::forget_in_child();

@@ -6,7 +6,7 @@
 //! entry is dropped.
 
 use super::leaver::{Leaver, others_go_on, soon};
-use super::{Entry, get, homes, late, passing, put, range, take};
+use super::{Entry, get, homes, late, passing, put, range, rings, take};
 use crate::engine::{close, inside, shadow, switch};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
@@ -172,6 +172,7 @@ fn forget(fd: i32, entry: Entry) {
                 release(s, None, false);
             }
             Some(Entry::Set(s)) => set::release(s),
+            Some(Entry::Ring(r)) => rings::release(r),
             None => {}
         }
     }
@@ -199,7 +200,7 @@ fn leave_sets(fd: i32, entry: Entry) -> bool {
         }
         // In no other set.
         Entry::Set(s) if s.nested.load(Relaxed) == 0 => false,
-        Entry::Set(_) => {
+        Entry::Set(_) | Entry::Ring(_) => {
             set::forget_fd(fd, set::all(), || None, false);
             false
         }
@@ -265,7 +266,7 @@ pub fn before_close(fd: i32) {
         }
         Entry::Sock(s) => late::withdraw(s, fd),
         Entry::Set(s) if waited::lives_on(s, fd) => return, // threads wait in it
-        Entry::Set(_) => None,
+        Entry::Set(_) | Entry::Ring(_) => None,
     };
     match take(fd) {
         Some(Entry::Sock(s)) => {
@@ -276,6 +277,7 @@ pub fn before_close(fd: i32) {
             }
         }
         Some(Entry::Set(s)) => set::release(s),
+        Some(Entry::Ring(r)) => rings::release(r),
         None => ours.into_iter().for_each(sys::fd::close),
     }
 }

@@ -1,7 +1,7 @@
-//! The socket table: descriptor -> socket or epoll set, one load and no lock.
+//! The socket table: descriptor -> socket, epoll set or ring, one load and no lock.
 //!
 //! A slot holds null (not ours: the hook calls the real function), a [`Sock`] or, tagged, an epoll
-//! set. The table covers the descriptors up to `fs.nr_open`'s default; it lies in .bss, so pages that
+//! set or a ring of io_uring. The table covers the descriptors up to `fs.nr_open`'s default; it lies in .bss, so pages that
 //! are never touched cost nothing and no RLIMIT_NOFILE makes it large. Private to the process; a
 //! forked child has a copy.
 //!
@@ -14,6 +14,7 @@
 //! - [`sending`], [`receiving`]: payload of a tracked socket;
 //! - [`set`]: what a hooked epoll set knows of its members;
 //! - [`homes`]: which sets may have a socket;
+//! - [`rings`]: rings of io_uring;
 //! - [`waited`]: epoll sets that were closed while threads wait in them;
 //! - [`options`]: socket options, fcntl and ioctl of a tracked socket;
 //! - [`busy`]: how long ago a connection was used;
@@ -49,6 +50,7 @@ pub mod passed;
 pub mod passing;
 pub mod receiving;
 pub mod returning;
+pub mod rings;
 pub mod sending;
 pub mod set;
 pub mod spawned;
@@ -57,12 +59,14 @@ pub mod torn;
 pub mod waited;
 
 use crate::family::sock::Sock;
+use rings::Ring;
 use set::Set;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Descriptors that can be tracked.
 pub const CAP: usize = 1 << 20;
 const SET_TAG: usize = 1;
+const RING_TAG: usize = 3;
 
 static TABLE: [AtomicPtr<u8>; CAP] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CAP];
 /// No slot at or above this was ever used.
@@ -75,6 +79,8 @@ pub enum Entry {
     Sock(&'static Sock),
     /// An epoll set with tracked members.
     Set(&'static Set),
+    /// A ring of io_uring.
+    Ring(&'static Ring),
 }
 
 /// The tracked socket behind a descriptor.
@@ -100,6 +106,10 @@ fn decode(p: *mut u8) -> Option<Entry> {
     if p.is_null() {
         return None;
     }
+    if p as usize & RING_TAG == RING_TAG {
+        // SAFETY: so tagged pointers are rings, which are static.
+        return Some(Entry::Ring(unsafe { &*p.map_addr(|a| a & !RING_TAG).cast::<Ring>() }));
+    }
     if p as usize & SET_TAG != 0 {
         // SAFETY: tagged pointers are sets, which are recycled but never unmapped.
         return Some(Entry::Set(unsafe { &*p.map_addr(|a| a & !SET_TAG).cast::<Set>() }));
@@ -113,7 +123,7 @@ fn decode(p: *mut u8) -> Option<Entry> {
 pub fn epoll_set(fd: i32) -> Option<&'static Set> {
     match get(fd)? {
         Entry::Set(s) => Some(s),
-        Entry::Sock(_) => None,
+        Entry::Sock(_) | Entry::Ring(_) => None,
     }
 }
 
@@ -135,6 +145,7 @@ fn encode(e: Entry) -> *mut u8 {
     match e {
         Entry::Sock(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut(),
         Entry::Set(s) => std::ptr::from_ref(s).cast::<u8>().cast_mut().map_addr(|a| a | SET_TAG),
+        Entry::Ring(r) => std::ptr::from_ref(r).cast::<u8>().cast_mut().map_addr(|a| a | RING_TAG),
     }
 }
 
