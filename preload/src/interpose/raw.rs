@@ -102,6 +102,13 @@ hooks! {
                     }
                     real::syscall(nr, a, b, c, d, e, f)
                 }
+                libc::SYS_io_uring_register => {
+                    const RESIZE_RINGS: c_long = 33;
+                    if b == RESIZE_RINGS {
+                        guarded(|| rings::forget(a as i32));
+                    }
+                    real::syscall(nr, a, b, c, d, e, f)
+                }
                 _ => match fork_flags(nr, a, b) {
                     Some(flags) => c_long::from(process::forking(flags, || real::syscall(nr, a, b, c, d, e, f) as i32)),
                     None => real::syscall(nr, a, b, c, d, e, f),

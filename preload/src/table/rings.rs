@@ -2,7 +2,7 @@
 //!
 //! Begun by the hook of syscall(2), ended by `life` where the descriptor goes; `ready::ring` asks for them.
 
-use super::{Entry, life, put, range, take};
+use super::{Entry, get, life, put, range, take};
 use crate::family::lock::{Lock, Marker};
 use crate::sys::uring::{Params, Queue};
 use std::cell::UnsafeCell;
@@ -43,6 +43,14 @@ pub fn begin(fd: i32, params: &Params) {
 pub fn release(ring: &'static Ring) {
     if ring.replace(None) {
         ring.is_taken.store(false, Release);
+    }
+}
+
+/// Its queue is about to lie elsewhere (IORING_REGISTER_RESIZE_RINGS).
+pub fn forget(fd: i32) {
+    if let Some(Entry::Ring(ring)) = get(fd) {
+        take(fd);
+        release(ring);
     }
 }
 
