@@ -30,7 +30,7 @@ SUITES = {
     "redis unit/cluster/misc": 41, "redis unit/cluster/links": 39, "redis integration/psync2": 49, "redis integration/psync2-reg": 48, "redis integration/psync2-pingoff": 45,
     "redis unit/pendingquerybuf": 50, "redis unit/tracking": 42, "redis unit/cluster": 39, "redis unit/pubsubshard": 23, "redis integration/failover": 47,
     "redis integration/replication-2": 50, "redis integration/psync2-master-restart": 49, "redis integration/shutdown": 30,
-    "redis integration/replication-4": 49, "redis integration/block-repl": 42, "redis integration/replication-3": 48, "redis integration/logging": 6, "redis unit/shutdown": 34, "redis unit/introspection": 37, "libuv": 31, "libevent": 39, "libzmq": 50, "nng": 42,
+    "redis integration/replication-4": 49, "redis integration/block-repl": 42, "redis integration/replication-3": 48, "redis integration/logging": 6, "redis unit/shutdown": 34, "redis unit/introspection": 37, "libuv": 31, "libuv-newest": 41, "libevent": 39, "libzmq": 50, "nng": 42,
     "tornado": 46, "ruby socket, net, io, drb": 29, "Rust mio": 48, "Rust tokio": 34, "Rust hyper": 21, "Tcl": 12, "GLib": 27, "Node net": 49,
     "Node https": 41, "twisted.internet.test": 11, "twisted.web.test": 24, "twisted test_tcp": 50, "twisted test_ssl": 24, "gevent": 18,
     "nginx [a-g]": 16, "nginx [h-l]": 14, "nginx [m-r]": 22, "nginx [s-z]": 10, "HAProxy": 13, "memcached t": 33, "curl 1 to 700": 29,

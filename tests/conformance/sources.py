@@ -21,6 +21,7 @@ NGINX = ("debug threads http_ssl_module http_v2_module http_realip_module http_a
 BUILD = {
     "redis": [],
     "libuv1": [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-C", "out", "uv_run_tests_a"]],
+    "libuv": [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-s", "-j2", "-C", "out", "uv_run_tests_a"]],
     "libevent": [["./configure", "-q", "--disable-samples"], ["make", "-s", "-j2"], ["make", "-s", "test/regress"]],
     "apr": [["./configure", "-q"], ["make", "-s", "-j2"], ["make", "-s", "-C", "test", "all"]],
     "zeromq3": [["cmake", "-B", "out", "-DBUILD_TESTS=ON", "-DWITH_DOCS=OFF", "-DBUILD_STATIC=OFF", "."], ["make", "-s", "-j2", "-C", "out"]],
@@ -59,7 +60,7 @@ CRATES = {"tokio": "1.54.1"}
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
             "async-io": "https://github.com/smol-rs/async-io", "hyper": "https://github.com/hyperium/hyper", "nginx": "https://github.com/nginx/nginx",
             "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2",
-            "curl": "https://github.com/curl/curl"}
+            "curl": "https://github.com/curl/curl", "libuv": "https://github.com/libuv/libuv"}
 
 
 def prepare(cache, package):

@@ -41,7 +41,7 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "integration/psync2-reg", "integration/psync2-pingoff", "integration/psync2-master-restart", "integration/failover",
          "integration/shutdown"]
 # What the first word of a name needs the sources of.
-PACKAGES = {"redis": "redis", "libuv": "libuv1", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
+PACKAGES = {"redis": "redis", "libuv": "libuv1", "libuv-newest": "libuv", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
 # Stressors and how much each does: as many operations natively as under the library, or the bytes say nothing about each other.
 STRESS = {"sock": ["--sock-ops", "600"], "sockmany": ["--sockmany-ops", "6000"], "sockabuse": ["--sockabuse-ops", "2000"],
           "epoll": ["--epoll-domain", "ipv4", "--epoll-ops", "20000"],  # its own choice is unix
@@ -108,9 +108,9 @@ def redis(bed, unit):
     return {"passed": passed, "failed": failed}
 
 
-def libuv(bed, _):
-    """libuv's own tests; they refuse to run as root."""
-    tree = tree_of("libuv1")
+def libuv(bed, package):
+    """libuv's own tests; they refuse to run as root. The newest registers with epoll sets by a ring of io_uring."""
+    tree = tree_of(package)
     nobody = [] if os.geteuid() else ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     work = bed.work / "libuv"
     shutil.copytree(tree / "test", work / "test")
@@ -136,7 +136,8 @@ def jobs():
     """Name, function and argument of every part."""
     yield from ((f"CPython {m}", cpython, m) for m in CPYTHON)
     yield from ((f"redis {u}", redis, u) for u in REDIS)
-    yield "libuv", libuv, ""
+    yield "libuv", libuv, "libuv1"
+    yield "libuv-newest", libuv, "libuv"
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
     yield from runtimes.jobs()
     yield from libraries.jobs()
