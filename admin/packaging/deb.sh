@@ -4,7 +4,6 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-release=${CARGO_TARGET_DIR:-target}/release
 out=${CARGO_TARGET_DIR:-target}
 packaging=admin/packaging
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

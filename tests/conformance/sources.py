@@ -17,11 +17,12 @@ NGINX = ("debug threads http_ssl_module http_v2_module http_realip_module http_a
          " http_flv_module http_mp4_module http_gunzip_module http_gzip_static_module http_auth_request_module http_random_index_module"
          " http_secure_link_module http_slice_module http_stub_status_module mail mail_ssl_module stream stream_ssl_module"
          " stream_realip_module stream_ssl_preread_module").split()
+LIBUV = [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-s", "-j2", "-C", "out", "uv_run_tests_a"]]
 # Package of Debian -> how its tests are built, in its folder; nothing where they are scripts.
 BUILD = {
     "redis": [],
-    "libuv1": [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-C", "out", "uv_run_tests_a"]],
-    "libuv": [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-s", "-j2", "-C", "out", "uv_run_tests_a"]],
+    "libuv1": LIBUV,
+    "libuv": LIBUV,
     "libevent": [["./configure", "-q", "--disable-samples"], ["make", "-s", "-j2"], ["make", "-s", "test/regress"]],
     "apr": [["./configure", "-q"], ["make", "-s", "-j2"], ["make", "-s", "-C", "test", "all"]],
     "zeromq3": [["cmake", "-B", "out", "-DBUILD_TESTS=ON", "-DWITH_DOCS=OFF", "-DBUILD_STATIC=OFF", "."], ["make", "-s", "-j2", "-C", "out"]],

@@ -2,14 +2,12 @@
 //! close sockets take the way of their hooks; all others pass through. None is a cancellation point, whatever the hooks are.
 
 use super::cancel::aside;
-use super::guarded;
-use super::hooks;
 use super::process::Restriction;
-use super::{aio, credentials, data_in, data_out, fds, process, readiness, sockets, splices};
+use super::{aio, credentials, data_in, data_out, fds, guarded, hooks, process, readiness, sockets, splices};
 use crate::ready::ring;
 use crate::real;
 use crate::sys::probe::{is_null_or_there, is_there};
-use crate::sys::uring::Params;
+use crate::sys::uring::{self, Params};
 use crate::table::rings;
 use libc::c_long;
 
@@ -96,15 +94,13 @@ hooks! {
                     r
                 }
                 libc::SYS_io_uring_enter => {
-                    const REGISTERED: c_long = 16; // `a` is no descriptor (IORING_ENTER_REGISTERED_RING)
-                    if b as u32 != 0 && d & REGISTERED == 0 {
+                    if b as u32 != 0 && d as u32 & uring::BY_INDEX == 0 {
                         guarded(|| ring::before_enter(a as i32, b as u32));
                     }
                     real::syscall(nr, a, b, c, d, e, f)
                 }
                 libc::SYS_io_uring_register => {
-                    const RESIZE_RINGS: c_long = 33;
-                    if b == RESIZE_RINGS {
+                    if b as u32 == uring::RESIZE_RINGS {
                         guarded(|| rings::forget(a as i32));
                     }
                     real::syscall(nr, a, b, c, d, e, f)

@@ -230,7 +230,12 @@ pub fn leave_full(mb: &Member) {
 
 /// Whether the kernel's registration of a member in memory is the program's own.
 fn is_kernels(nested: bool, mb: &Member) -> bool {
-    nested || table::sock(mb.fd).is_some_and(|s| s.has(flag::SHARED))
+    nested || is_relatives(mb.fd)
+}
+
+/// Whether a relative that waits in the set may have registered it anew (`wait::inherited`).
+pub fn is_relatives(fd: i32) -> bool {
+    table::sock(fd).is_some_and(|s| s.has(flag::SHARED))
 }
 
 fn modify(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_event, real: &impl Fn() -> i32) -> i32 {

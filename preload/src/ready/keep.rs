@@ -3,7 +3,7 @@
 //! Called by `wait` and `sleep` with the set locked.
 
 use super::look::WHOLE;
-use super::{level, stand_in, wait};
+use super::{ctl, level, stand_in, wait};
 use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, kernel, linked};
 use crate::family::lock::Marker;
@@ -85,7 +85,7 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                         inner.member_mut(m).kernel = ONESHOT;
                     }
                     // Cursors don't show it; where the registration is the program's own, or a relative's, an end may be IN alone.
-                    if e.events & ENDS != 0 || mb.kernel & level::RDHUP == 0 || is_relatives(mb.fd) {
+                    if e.events & ENDS != 0 || mb.kernel & level::RDHUP == 0 || ctl::is_relatives(mb.fd) {
                         inner.member_mut(m).idle = WHOLE - 1;
                     }
                     if mb.has_edges_of_both() && (mb.moved && e.events & level::IN == 0 || has_payload(mb.fd)) {
@@ -242,11 +242,6 @@ fn is_only_proof(set: &Set, fd: i32, events: u32) -> bool {
     let Some(s) = table::sock(fd).filter(|s| s.has(flag::CAREFUL)) else { return false };
     follow::progress(s, fd);
     s.rx_in_memory() && set.nested.load(Relaxed) == 0 || level::level(s, fd, false) & level::IN == 0
-}
-
-/// Whether a relative that waits in the set may have registered it anew (`wait::inherited`).
-fn is_relatives(fd: i32) -> bool {
-    table::sock(fd).is_some_and(|s| s.has(flag::SHARED))
 }
 
 /// Whether what comes through the kernel is for the program: not only doorbells.

@@ -84,7 +84,7 @@ pub fn is_safe_memfd(fd: c_int, len: usize) -> bool {
 /// Maps a descriptor shared.
 pub fn map_shared(fd: c_int, len: usize, write: bool) -> Res<*mut u8> {
     let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-    mmap(len, prot, libc::MAP_SHARED, fd)
+    mmap(len, prot, libc::MAP_SHARED, fd, 0)
 }
 
 /// Maps a descriptor in one step over what is mapped at `old`: who looks there meanwhile sees one or
@@ -105,12 +105,12 @@ pub fn map_again(old: *mut u8, len: usize) -> Res<*mut u8> {
 /// Private zeroed memory of our own (never through the program's allocator).
 pub fn map_private(len: usize) -> Res<*mut u8> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    mmap(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    mmap(len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0)
 }
 
 /// Zeroed memory of our own that forked children share.
 pub fn map_anonymous(len: usize) -> Res<*mut u8> {
-    mmap(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)
+    mmap(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
 }
 
 /// Empty private memory in one step over a mapping of ours.
@@ -129,9 +129,9 @@ pub fn move_over(old: *mut u8, fresh: *mut u8, len: usize) -> Res {
     unsafe { call(Sysno::mremap, [fresh as usize, len, len, flags, old as usize, 0]) }
 }
 
-fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int) -> Res<*mut u8> {
+fn mmap(len: usize, prot: c_int, flags: c_int, fd: c_int, offset: usize) -> Res<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice.
-    unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, 0]) }.map(|p| p as *mut u8)
+    unsafe { call(Sysno::mmap, [0, len, prot as usize, flags as usize, fd as usize, offset]) }.map(|p| p as *mut u8)
 }
 
 /// Unmaps; the caller has made sure that nobody uses the memory any more.
@@ -142,9 +142,7 @@ pub fn unmap(p: *mut u8, len: usize) {
 
 /// Maps a part of a descriptor shared; forked children have it not.
 pub fn map_for_us_alone(fd: c_int, len: usize, offset: usize) -> Res<*mut u8> {
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let p = unsafe { call(Sysno::mmap, [0, len, prot, libc::MAP_SHARED as usize, fd as usize, offset]) }? as *mut u8;
+    let p = mmap(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
     // SAFETY: acts on that mapping.
     let marked = unsafe { call(Sysno::madvise, [p as usize, len, libc::MADV_DONTFORK as usize, 0, 0, 0]) };
     marked.inspect_err(|_| unmap(p, len)).map(|_| p)

@@ -49,12 +49,17 @@ const PLAIN: u8 = 1 << 1 | LINKS | 1 << 4 | 1 << 6;
 /// The next one begins when this one is over: IO_LINK, IO_HARDLINK.
 const LINKS: u8 = 1 << 2 | 1 << 3;
 
+/// Flag of io_uring_enter(2): the ring is named by an index, not by a descriptor (IORING_ENTER_REGISTERED_RING).
+pub const BY_INDEX: u32 = 1 << 4;
+/// Operation of io_uring_register(2), behind which the queue lies elsewhere (IORING_REGISTER_RESIZE_RINGS).
+pub const RESIZE_RINGS: u32 = 33;
+
 const OP_NOP: u8 = 0;
 const OP_EPOLL_CTL: u8 = 29;
 
 /// struct io_uring_sqe, of which an operation on an epoll set uses the first part.
 #[repr(C)]
-pub struct Entry {
+pub struct Sqe {
     op: AtomicU8,
     flags: AtomicU8,
     priority: AtomicU16,
@@ -67,7 +72,7 @@ pub struct Entry {
     rest: [AtomicU64; 3],
 }
 
-const _: () = assert!(size_of::<Params>() == 120 && size_of::<Entry>() == 64);
+const _: () = assert!(size_of::<Params>() == 120 && size_of::<Sqe>() == 64);
 
 /// What epoll_ctl(2) is called with.
 pub struct Control {
@@ -99,27 +104,22 @@ impl Queue {
             return Err(Errno(libc::EINVAL));
         }
         let rings = mem::map_for_us_alone(fd, len, 0)?;
-        match mem::map_for_us_alone(fd, number as usize * size_of::<Entry>(), ENTRIES_OFFSET) {
-            Ok(entries) => Ok(Queue { rings, len, entries, number, offsets, has_array }),
-            Err(e) => {
-                mem::unmap(rings, len);
-                Err(e)
-            }
-        }
+        let entries = mem::map_for_us_alone(fd, number as usize * size_of::<Sqe>(), ENTRIES_OFFSET).inspect_err(|_| mem::unmap(rings, len))?;
+        Ok(Queue { rings, len, entries, number, offsets, has_array })
     }
 
     /// The entries that are taken when so many are submitted.
-    pub fn submitted(&self, most: u32) -> impl Iterator<Item = &Entry> {
+    pub fn submitted(&self, most: u32) -> impl Iterator<Item = &Sqe> {
         // Acquire: what the kernel has taken is the program's again. The tail is the submitting thread's own.
         let (first, tail) = (self.word(self.offsets.head).load(Acquire), self.word(self.offsets.tail).load(Relaxed));
         let n = tail.wrapping_sub(first).min(most).min(self.number);
         (0..n).filter_map(move |i| self.entry(first.wrapping_add(i) & (self.number - 1)))
     }
 
-    fn entry(&self, place: u32) -> Option<&Entry> {
+    fn entry(&self, place: u32) -> Option<&Sqe> {
         let i = if self.has_array { self.word(self.offsets.array + place * size_of::<u32>() as u32).load(Relaxed) } else { place };
         // SAFETY: there are so many in the mapping, which lives as long as this does; all are atomics.
-        (i < self.number).then(|| unsafe { &*self.entries.cast::<Entry>().add(i as usize) })
+        (i < self.number).then(|| unsafe { &*self.entries.cast::<Sqe>().add(i as usize) })
     }
 
     /// A word of the rings.
@@ -127,15 +127,16 @@ impl Queue {
         // SAFETY: `map` has looked at each offset that is passed; they are the kernel's, which aligns its words.
         unsafe { &*self.rings.add(at as usize).cast::<AtomicU32>() }
     }
+}
 
-    /// Ends the mappings.
-    pub fn unmap(self) {
+impl Drop for Queue {
+    fn drop(&mut self) {
         mem::unmap(self.rings, self.len);
-        mem::unmap(self.entries, self.number as usize * size_of::<Entry>());
+        mem::unmap(self.entries, self.number as usize * size_of::<Sqe>());
     }
 }
 
-impl Entry {
+impl Sqe {
     /// What it does to an epoll set, if that is all that it is for.
     pub fn control(&self) -> Option<Control> {
         let others = (self.flags.load(Relaxed) & !PLAIN) as u64
@@ -189,7 +190,7 @@ mod tests {
                     queue.word(params.offsets.array + 4 * i).store(place, Relaxed);
                 }
                 // SAFETY: one of the entries.
-                let entry = unsafe { &*queue.entries.cast::<Entry>().add(place as usize) };
+                let entry = unsafe { &*queue.entries.cast::<Sqe>().add(place as usize) };
                 entry.op.store(if i == 1 { OP_NOP } else { OP_EPOLL_CTL }, Relaxed);
                 entry.flags.store(if i == 0 { 1 << 2 } else { 0 }, Relaxed);
                 entry.offset.store(u64::from(100 + i), Relaxed);
@@ -198,12 +199,12 @@ mod tests {
             let of = |most| queue.submitted(most).map(|e| (e.control().map(|c| c.fd), e.leads())).collect::<Vec<_>>();
             assert_eq!(of(9), [(Some(100), true), (None, false), (Some(102), false)]);
             assert_eq!(of(1), [(Some(100), true)]);
-            queue.submitted(1).for_each(Entry::is_done);
+            queue.submitted(1).for_each(Sqe::is_done);
             assert_eq!(of(1), [(None, true)]);
             let odd = queue.submitted(3).last().unwrap();
             odd.rest[0].store(1, Relaxed);
             assert!(odd.control().is_none(), "what it says besides, the kernel is to judge");
-            queue.unmap();
+            drop(queue);
             desc::close(fd);
         }
     }

@@ -31,8 +31,7 @@ pub fn begin(fd: i32, params: &Params) {
     }
     // Acquire: pairs with the Release in `release`.
     let Some(ring) = RINGS.iter().find(|r| !r.is_taken.swap(true, Acquire)) else { return };
-    let is_known = Queue::map(fd, params).is_ok_and(|queue| ring.replace(Some(queue)));
-    if is_known {
+    if Queue::map(fd, params).is_ok_and(|queue| ring.replace(Some(queue))) {
         put(fd, Entry::Ring(ring));
     } else {
         ring.is_taken.store(false, Release);
@@ -56,6 +55,9 @@ pub fn forget(fd: i32) {
 
 /// A forked child has the descriptors, and the mappings neither of the program nor of the library.
 pub fn forget_in_child() {
+    if RINGS.iter().all(|r| !r.is_taken.load(Relaxed)) {
+        return;
+    }
     for (fd, entry) in range(0, u32::MAX) {
         if let Entry::Ring(ring) = entry {
             take(fd);
@@ -63,7 +65,7 @@ pub fn forget_in_child() {
             let marker = Marker::new();
             if let Ok(_held) = ring.lock.take(&marker) {
                 // SAFETY: the lock is held.
-                unsafe { *ring.queue.get() = None };
+                std::mem::forget(unsafe { &mut *ring.queue.get() }.take());
             }
             ring.is_taken.store(false, Release);
         }
@@ -87,9 +89,7 @@ impl Ring {
         let marker = Marker::new();
         let Ok(_held) = self.lock.take(&marker) else { return false };
         // SAFETY: the lock is held.
-        if let Some(before) = std::mem::replace(unsafe { &mut *self.queue.get() }, queue) {
-            before.unmap();
-        }
+        unsafe { *self.queue.get() = queue };
         true
     }
 }
