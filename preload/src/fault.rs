@@ -97,6 +97,8 @@ pub enum Step {
     Careful,
     /// A reader beside one that sleeps in the kernel is counted, and does not sleep yet.
     Outside,
+    /// Sender: the doorbell word says that it is posted, and it is not.
+    Posting,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,

@@ -62,7 +62,9 @@ pub struct Dir {
     pub taken: AtomicU64,
     /// Bytes in the annex, which come before what is unread in the ring, for a return that the consumer asks for.
     pub annex: AtomicU64,
-    _p3: [AtomicU64; 3],
+    /// What the producer posts (`transport::posts`): the consumer's token, and above it its waiter.
+    pub post: AtomicU64,
+    _p3: [AtomicU64; 2],
     /// Doorbell word for space: the producer waits, the consumer rings.
     pub space: AtomicU32,
     _p4: [AtomicU32; 15],

@@ -12,7 +12,7 @@ use crate::slow::only_slow;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 43] = [
+pub const STEPS: [&str; 44] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -55,6 +55,7 @@ pub const STEPS: [&str; 43] = [
     "Unvisited",
     "Careful",
     "Outside",
+    "Posting",
     "Stranger",
 ];
 

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | 0 | consumer | nothing: the consumer looks by itself |
 //! | waiter | consumer | looks at that waiter's sleep word; asleep: its eventfd, once per sleep |
+//! | waiter, POSTED | consumer | moves it to RUNG, posts the connection ([`super::post`]), and as for a waiter |
 //! | ARMED | consumer | moves it to RINGING, sends one byte on the TCP connection, moves it to RUNG |
 //! | EACH | consumer | sends one byte at every publish: the consumer's waiter is unseen and may be edge-triggered |
 //! | RINGING, RUNG | producer | nothing: a byte is on its way or unread |
@@ -19,7 +20,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{budget, end, kernel, known, resets, signals};
+use super::{budget, end, kernel, known, post, resets, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -27,7 +28,7 @@ use crate::sys::thread::full_fence;
 use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
-use crate::transport::waiters::Waiter;
+use crate::transport::waiters::{POSTED, Waiter};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::sync::atomic::{Ordering::*, fence};
@@ -59,16 +60,21 @@ fn is_taken(s: &Sock, dir: &Dir, word: u32) -> bool {
     matches!(word, ARMED | EACH) && dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
 }
 
-/// Whether the word names a waiter that is known to be awake.
+/// Whether the word names a waiter that is known to be awake, and looks at the connection.
 #[inline]
 fn is_awake(s: &Sock, word: u32) -> bool {
-    Waiter::of_word(word).and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w)).is_some_and(|sleep| sleep & 1 == 0)
+    Waiter::of_word(word)
+        .filter(|_| word & POSTED == 0)
+        .and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w))
+        .is_some_and(|sleep| sleep & 1 == 0)
 }
 
 #[cold]
 fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
     if word == LINK {
         super::linked::kick(s);
+    } else if let Some(w) = Waiter::of_posted_word(word) {
+        post::ring(s, dir, sock, w);
     } else if let Some(w) = Waiter::of_word(word) {
         let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
         if ring_waiter(peer, w, Some(dir)) == Rang::Unknown {
@@ -90,14 +96,14 @@ fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
 }
 
 #[derive(PartialEq, Eq)]
-enum Rang {
+pub(super) enum Rang {
     /// It is awake, was rung already, or is rung now.
     Done,
     /// Asleep, and its eventfd is not known here.
     Unknown,
 }
 
-fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
+pub(super) fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
     let sleep = peer.sleep_word(w).or_else(|| {
         // The page may lie unread in the channel.
         crate::transport::channel::drain(peer);
@@ -127,7 +133,7 @@ fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
 }
 
 /// Sends one byte on the TCP connection, unless the stream carries payload.
-fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
+pub(super) fn ring_tcp(s: &Sock, dir: &Dir, sock: i32) {
     // A jump out of this would leave a byte that is sent and not counted.
     signals::quietly(|| ring_tcp_now(s, dir, sock));
 }
@@ -231,6 +237,7 @@ pub fn call(s: &Sock, sock: i32) {
 pub fn tell_again(s: &Sock, sock: i32) {
     if let Some(to) = s.tx.dir().filter(|_| s.tx_in_memory()) {
         after_publish(s, to, sock);
+        post::again(s, to, sock);
     }
     if let Some(from) = s.rx.dir().filter(|_| s.rx_in_memory()) {
         full_fence(); // as in `after_consume`
@@ -375,7 +382,11 @@ pub fn is_sole(s: &Sock, kind: Kind) -> bool {
 
 /// Names the sole waiter in the doorbell word; false if it can't be woken by name.
 pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
-    let word = w.word();
+    name_by(s, dir, w, w.word())
+}
+
+/// As [`name_waiter`], by one of the waiter's words.
+pub(super) fn name_by(s: &Sock, dir: &Dir, w: Waiter, word: u32) -> bool {
     let now = s.rx.waiter.load(Relaxed);
     if now == word && dir.bell.load(Relaxed) == word {
         return true;
@@ -389,7 +400,7 @@ pub fn name_waiter(s: &Sock, dir: &Dir, w: Waiter) -> bool {
         return false;
     }
     s.rx.waiter.store(word, Relaxed);
-    dir.bell.store(word, Relaxed);
+    dir.bell.store(word, Release); // pairs with the exchange in `post::ring`
     fence(SeqCst); // as in `arm`
     true
 }

@@ -16,6 +16,7 @@ use crate::table::member::{ET, Member, ONESHOT};
 use crate::table::members::Inner;
 use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::table::{self, Entry, homes};
+use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
 
@@ -81,7 +82,7 @@ fn needs_look(set: &Set, inner: &Inner, fd: i32) -> bool {
 /// Whether what arrives for it wakes the set: by the waiter's name, or by the byte.
 fn is_armed(set: &Set, s: &Sock) -> bool {
     let word = s.rx.dir().map_or(0, |d| d.bell.load(Relaxed));
-    matches!(word, bell::ARMED | bell::EACH) || set.waiter().is_some_and(|w| w.word() == word)
+    matches!(word, bell::ARMED | bell::EACH) || set.waiter().is_some_and(|w| Waiter::of_word(word) == Some(w))
 }
 
 /// The first member of an epoll descriptor: asks the kernel first (it may be no epoll descriptor).

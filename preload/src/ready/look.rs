@@ -2,7 +2,7 @@
 //!
 //! Called by `wait` with the set locked.
 
-use super::{ahead, level};
+use super::{ahead, level, posted};
 use crate::engine::bell::Kind;
 use crate::engine::{follow, here, idle, kernel, room, wait as engine_wait};
 use crate::family::lock::Marker;
@@ -10,7 +10,7 @@ use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock;
 use crate::table;
-use crate::table::member::{ET, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE};
+use crate::table::member::{ET, LITTLE, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE};
 use crate::table::members::Inner;
 use crate::table::set::Set;
 use libc::epoll_event;
@@ -22,6 +22,8 @@ const FEW: u32 = 32;
 /// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
 /// happen to it is rare, and the kernel's set tells it too.
 pub const WHOLE: u32 = 8;
+// It has been looked at whole before it turns cold: an end that the program was told of with data is there when that is read.
+const _: () = assert!(WHOLE < LITTLE);
 
 /// How much of each hot member to look at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ pub enum Depth {
 
 /// Looks at the hot members and writes their events.
 pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth: Depth) -> usize {
+    posted::take(inner);
     let mut n = 0;
     let len = inner.hot_len;
     let mut i = if inner.turn < len { inner.turn } else { 0 };
@@ -44,7 +47,6 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
     let mut idle = [0u32; 16];
     let mut idle_len = 0;
     let least = if len > FEW { 0 } else { PATIENCE };
-    inner.walks += 1;
     ahead::begin(inner, i);
     while left > 0 && n < out.len() {
         if i >= inner.hot_len {
@@ -93,7 +95,8 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
     }
     // After the walk: taking a member out moves another into its place.
     for m in &idle[..idle_len] {
-        turn_cold(set, inner, *m);
+        let may_wait = inner.member(*m).idle <= PATIENCE;
+        turn_cold(set, inner, *m, may_wait);
     }
     n
 }
@@ -213,8 +216,9 @@ fn is_unchanged(s: &Sock, seen_in: u64, seen_full: u64, seen_bits: u32, is_quick
             && !s.has(flag::SHUT_RD | flag::SHUT_WR)
 }
 
-/// Arms the doorbell byte of a member that had nothing for long; false if something came meanwhile.
-pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
+/// Arms a member that had nothing for long: it is posted, or has its doorbell byte, unless it `may_wait` for that. False: it stays
+/// hot, as something came meanwhile, or for a while.
+pub fn turn_cold(set: &'static Set, inner: &mut Inner, m: u32, may_wait: bool) -> bool {
     let mb = *inner.member(m);
     let s = table::sock(mb.fd);
     if let Some(s) = s
@@ -227,13 +231,23 @@ pub fn turn_cold(_set: &'static Set, inner: &mut Inner, m: u32) -> bool {
         }
         let marker = Marker::new();
         let Some(_held) = s.rx.lock.try_take(&marker) else { return false };
-        kernel::arm_for(s, dir, mb.fd, None, Kind::Set);
+        let is_posted = posted::post(set, inner, m, s, dir);
+        if !is_posted && may_wait {
+            inner.member_mut(m).patience = PATIENCE;
+            return false;
+        }
+        if !is_posted {
+            kernel::arm_for(s, dir, mb.fd, None, Kind::Set);
+        }
         let is_untold = mb.has_edges_of_both() && !mb.spent && !mb.ghost && s.rx_in_memory() && dir.head.load(Acquire) != mb.seen_in;
         if is_untold || follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
+            inner.unpost(m);
             inner.member_mut(m).idle = 0;
             return false;
         }
-        idle::release(s);
+        if !is_posted {
+            idle::release(s);
+        }
     }
     inner.cool(m);
     true

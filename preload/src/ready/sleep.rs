@@ -8,7 +8,7 @@ use super::ctl::{leave_full, register, register_anew};
 use super::keep::{BELL, CHANNEL, keep};
 use super::look::{Depth, is_any_due, is_untold, look, turn_cold};
 use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
-use super::{level, stand_in};
+use super::{level, posted, stand_in};
 use crate::control::wake;
 use crate::engine::bell::Kind;
 use crate::engine::handlers::Since;
@@ -183,9 +183,10 @@ fn tidy(set: &'static Set) {
         // Turning cold moves the last one into the place, which was looked at before.
         if i < l.inner.hot_len {
             let m = l.inner.hot(i);
-            turn_cold(set, l.inner, m);
+            turn_cold(set, l.inner, m, false);
         }
     }
+    posted::rest_all(l.inner);
 }
 
 /// What a sleep was prepared with: the waiter, without which bytes alone wake; the ns after which to look again at rings without room;
@@ -274,7 +275,7 @@ fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
 }
 
 /// Whether the kernel's set reports the waiter's eventfd.
-fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
+pub(super) fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
     if !inner.bell_registered {
         let e = epoll_event { events: level::IN | ET, u64: BELL };
         inner.bell_registered = w.with_eventfd(|held| desc::epoll_ctl(epfd, EPOLL_CTL_ADD, held.fd(), Some(e)).is_ok()) == Some(true);
@@ -317,6 +318,7 @@ fn time_wake(set: &Set, since: u64) {
     const MOST: u32 = 8;
     let marker = Marker::new();
     let Ok(l) = set.lock(&marker) else { return };
+    posted::take(l.inner);
     for i in 0..l.inner.hot_len.min(MOST) {
         let fd = l.inner.member(l.inner.hot(i)).fd;
         if let Some(dir) = table::sock(fd).and_then(|s| s.rx.dir())

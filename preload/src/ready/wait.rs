@@ -10,7 +10,7 @@ use super::ctl::{register, register_anew, take_over};
 use super::keep::keep;
 use super::look::{Depth, WHOLE, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
-use super::{level, stand_in};
+use super::{level, posted, stand_in};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
 use crate::engine::{kernel, linked, signals, spin};
@@ -32,6 +32,8 @@ use std::sync::atomic::Ordering::*;
 /// Between two looks at the kernel, while hot members are polled.
 const LEAST_US: u64 = 2;
 pub const MOST_US: u64 = 50;
+/// Posted members that are looked at for what they can give back, each time that the kernel is.
+const AT_ONCE: u32 = 4;
 /// So many times a small array is taken from the kernel in a row.
 const MOST_SIPS: u32 = 16;
 
@@ -219,6 +221,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
 
 /// The kernel's events, behind the `n` that are there; the new number of events.
 fn look_at_kernel(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], n: usize) -> usize {
+    posted::rest(inner, AT_ONCE);
     let (hot, had) = (inner.hot_len, n);
     let before = clock::ticks();
     let (mut now, mut n, mut is_all) = take_kernels(epfd, set, inner, out, n);
@@ -316,6 +319,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         inner.member_mut(m).idle = WHOLE - 1;
     } else if mb.ours {
         let word = inner.own_word(m);
+        inner.unpost(m);
         inner.cool(m);
         inner.ours -= 1;
         inner.member_mut(m).ours = false;

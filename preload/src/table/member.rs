@@ -12,8 +12,8 @@ pub const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well: they cost about what a doorbell does.
 pub const PATIENCE: u32 = 500;
-/// The same, without the time, of one that has been silent for so long before.
-const LITTLE: u32 = 32;
+/// The same, without the time, of one among many that can be posted: they cost about what that does.
+pub const LITTLE: u32 = 32;
 
 /// One member.
 #[derive(Clone, Copy)]
@@ -56,10 +56,12 @@ pub struct Member {
     pub fresh: bool,
     /// Unproductive looks in a row.
     pub idle: u32,
-    /// After so many of them it turns cold where many are hot ([`Member::learn`]).
+    /// After so many of them it turns cold where many are hot: [`LITTLE`], or [`PATIENCE`] where it could not be posted.
     pub patience: u32,
-    /// Walks of the hot list when it turned cold.
-    pub(super) cooled: u64,
+    /// By which log it is heard of ([`super::logs`]) + 1; 0: by none.
+    pub log: u8,
+    /// Tick at which it was posted; 0: it has given back what it does not need since.
+    pub posted_at: u64,
     /// Tick of the last productive look.
     pub last: u64,
     /// Generation of the socket record at ADD.
@@ -87,19 +89,6 @@ impl Member {
     #[inline]
     pub fn has_edges_of_both(&self) -> bool {
         self.events & ET != 0 && self.asks_for_data() && self.asks_for_room()
-    }
-
-    /// It turns cold: the next time it is not waited for so long. Members of a large set that speak in turn would all be looked at in
-    /// vain, for each of their words.
-    pub(super) fn learn(&mut self, walks: u64) {
-        (self.patience, self.cooled) = (LITTLE, walks);
-    }
-
-    /// It has spoken: it would have paid to wait for it.
-    pub(super) fn unlearn(&mut self, walks: u64) {
-        if walks.wrapping_sub(self.cooled) < u64::from(PATIENCE) {
-            self.patience = PATIENCE;
-        }
     }
 
     /// Whether what arrives is for it, urgent or not.
@@ -130,32 +119,11 @@ pub(super) const NO_MEMBER: Member = Member {
     switches: 0,
     fresh: false,
     idle: 0,
-    patience: PATIENCE,
-    cooled: 0,
+    patience: LITTLE,
+    log: 0,
+    posted_at: 0,
     last: 0,
     generation: 0,
     counted: false,
     hidden: false,
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::table::members::Inner;
-
-    #[test]
-    fn who_speaks_seldom_is_not_waited_for_and_who_comes_back_soon_is() {
-        // SAFETY: all zero is an empty set.
-        let mut inner: Inner = unsafe { std::mem::zeroed() };
-        let m = inner.add(100, 1, 7, 0).expect("a member");
-        assert_eq!(inner.member(m).patience, PATIENCE);
-        for (silence, patience) in [(PATIENCE * 2, LITTLE), (PATIENCE - 1, PATIENCE), (PATIENCE, LITTLE)] {
-            inner.heat(m);
-            inner.walks += 1;
-            inner.cool(m);
-            inner.walks += u64::from(silence);
-            inner.heat_armed(m);
-            assert_eq!(inner.member(m).patience, patience, "{silence}");
-        }
-    }
-}

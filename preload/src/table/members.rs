@@ -2,11 +2,12 @@
 //!
 //! Every member is kept, so that a kernel event can be told by the program's data word, which is never
 //! touched. Members whose socket has a direction in memory are *hot* (looked at by every wait) or
-//! *cold* (their doorbell byte is armed; the kernel wakes the set). Used by `ready` through [`super::set`].
+//! *cold*: *posted* (a log of the peer's tells of them, [`super::logs`]), or their doorbell byte is armed, and the kernel wakes the set. Used by `ready` through [`super::set`].
 
 use super::buried::Buried;
 use super::index::Index;
-use super::member::{Member, NO_MEMBER};
+use super::logs::Logs;
+use super::member::{LITTLE, Member, NO_MEMBER};
 use crate::family::sock::Sock;
 use crate::sys::mem;
 use crate::table;
@@ -25,8 +26,10 @@ pub struct Inner {
     hot: *mut u32,
     /// Members in the hot list.
     pub hot_len: u32,
-    /// Walks of the hot list.
-    pub walks: u64,
+    /// The logs by which posted members are heard of.
+    pub logs: Logs,
+    /// Members below this were looked at last for what they could give back.
+    pub rested: u32,
     /// Where the next walk of the hot list begins (fairness with a small maxevents).
     pub turn: u32,
     /// Changes of `engine::changes` that were taken in.
@@ -72,6 +75,13 @@ impl Inner {
     pub fn forget_waiter(&mut self) {
         self.bell_registered = false;
         self.ears = 0;
+        // What is posted names the old one.
+        for m in 0..self.used {
+            if self.member(m).log != 0 {
+                self.heat(m);
+            }
+        }
+        self.logs.clear();
     }
 
     /// Takes every member out and gives the memory back.
@@ -81,6 +91,7 @@ impl Inner {
                 self.count_out(m);
             }
         }
+        self.logs.clear();
         self.by_fd.clear();
         self.by_data.clear();
         if self.cap > 0 {
@@ -96,7 +107,8 @@ impl Inner {
             by_data: Index::new(),
             hot: std::ptr::null_mut(),
             hot_len: 0,
-            walks: 0,
+            logs: Logs::none(),
+            rested: 0,
             turn: 0,
             held: self.held,
             changes: 0,
@@ -179,6 +191,7 @@ impl Inner {
         }
         self.by_data.remove(mb.data, m);
         self.count_out(m);
+        self.unpost(m);
         self.cool(m);
         if mb.ours {
             self.ours -= 1;
@@ -189,6 +202,9 @@ impl Inner {
     /// The member's descriptor is closed, and another one of its socket, `twin`, is open.
     pub fn orphan(&mut self, m: u32, twin: i32) {
         let fd = self.member(m).fd;
+        if self.member(m).log != 0 {
+            self.heat(m); // what tells of it names the number
+        }
         self.by_fd.remove(fd as u64, m);
         self.orphans += 1;
         let mb = self.member_mut(m);
@@ -292,7 +308,8 @@ impl Inner {
 
     /// As [`Self::heat`] one whose arrivals wake the set as it is.
     pub fn heat_armed(&mut self, m: u32) {
-        let (at, walks) = (self.hot_len, self.walks);
+        self.unpost(m);
+        let at = self.hot_len;
         let mb = self.member_mut(m);
         mb.idle = 0;
         mb.last = 0;
@@ -301,7 +318,7 @@ impl Inner {
         }
         mb.hot = true;
         mb.hot_at = at;
-        mb.unlearn(walks);
+        mb.patience = LITTLE;
         let n = self.hot_len as usize;
         // SAFETY: the list has room for every member (`grow`).
         unsafe { *self.hot.add(n) = m };
@@ -314,10 +331,8 @@ impl Inner {
         if !self.member(m).hot {
             return;
         }
-        let walks = self.walks;
         let mb = self.member_mut(m);
         mb.hot = false;
-        mb.learn(walks);
         let at = mb.hot_at;
         let n = self.hot_len as usize;
         // SAFETY: `hot_len` entries of the list are valid.
@@ -326,6 +341,15 @@ impl Inner {
         list[at.min(n - 1)] = last;
         self.hot_len -= 1;
         self.member_mut(last).hot_at = at as u32;
+    }
+
+    /// It is heard of otherwise than by a log.
+    #[inline]
+    pub fn unpost(&mut self, m: u32) {
+        let log = std::mem::take(&mut self.member_mut(m).log);
+        if log != 0 {
+            self.logs.leave(log as usize - 1);
+        }
     }
 
     /// Entry `i` of the hot list.

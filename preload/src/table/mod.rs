@@ -41,6 +41,7 @@ pub mod late;
 mod leaver;
 pub mod left;
 pub mod life;
+pub mod logs;
 mod marks;
 pub mod member;
 pub mod members;

@@ -18,10 +18,11 @@ const NONE: u32 = u32::MAX;
 pub fn mend(inner: &mut Inner) {
     inner.by_fd.clear();
     inner.by_data.clear();
+    inner.logs.clear();
     (inner.hot_len, inner.turn, inner.ours) = (0, 0, 0);
     for m in 0..inner.used() {
         let mb = inner.member_mut(m);
-        mb.hot = false;
+        (mb.hot, mb.log) = (false, 0);
         let (fd, data, is_named) = (mb.fd, mb.data, !mb.orphan);
         if fd < 0 {
             continue;

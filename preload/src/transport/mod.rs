@@ -7,6 +7,7 @@
 //! - [`wide`]: more of it for a ring that carries bulk;
 //! - [`ring`]: copying in and out, and the check of the other end's cursor;
 //! - [`waiters`]: this family's sleep words and eventfds;
+//! - [`posts`]: what a producer writes for consumers that do not look at each connection;
 //! - [`peers`]: the processes at the other ends;
 //! - [`budget`]: how many descriptors they may take;
 //! - [`idle`]: when those without a connection are looked at again;
@@ -22,6 +23,7 @@ pub mod copy;
 pub mod idle;
 pub mod kin;
 pub mod peers;
+pub mod posts;
 pub mod region;
 pub mod ring;
 mod told;

@@ -58,6 +58,11 @@ impl Peer {
         self.rung[w.slot()].store(name_of_sleep(w, sleep), Relaxed);
     }
 
+    /// Whether the peer has the page of this process with the log of posts in it, as far as we know.
+    pub fn reads_our_log(&self) -> bool {
+        !matches!(self.introduced.load(Relaxed), 0 | OF_OLD)
+    }
+
     /// Rings a waiter of the peer; false if that can't be done.
     pub fn ring(&self, w: Waiter) -> bool {
         self.wakes.ring(w, self.is_kin())

@@ -10,14 +10,17 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::clock::Seldom;
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem, proc};
+use crate::transport::posts;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 /// Sleep words in the page.
 pub const SLOTS: usize = 128;
 /// Bytes from word to word.
 pub const STRIDE: usize = 64;
-/// Bytes of the page.
-pub const LEN: usize = SLOTS * STRIDE + 4096;
+/// Bytes of the page: words, who has them, and the log of posts.
+pub const LEN: usize = POSTS_AT + posts::LEN;
+/// Where the log of posts lies.
+pub(super) const POSTS_AT: usize = SLOTS * STRIDE + 4096;
 const TAKEN: usize = SLOTS * STRIDE;
 /// Which process has each slot.
 const OWNERS: usize = TAKEN + SLOTS * 4;
@@ -54,6 +57,9 @@ pub struct Waiter(u32);
 
 /// Mark of a doorbell word that names a waiter.
 pub const WORD: u32 = 0x8000_0000;
+/// And of one that names a waiter to which arrivals are posted ([`super::posts`]): it does not look at the connection otherwise.
+pub const POSTED: u32 = 0x80;
+const _: () = assert!(SLOTS as u32 <= POSTED);
 
 impl Waiter {
     /// The waiter that a peer names; None if there is no such slot.
@@ -68,10 +74,21 @@ impl Waiter {
         WORD | self.0
     }
 
+    /// The doorbell word that tells a peer to post what arrives to this waiter.
+    pub fn posted_word(self) -> u32 {
+        self.word() | POSTED
+    }
+
     /// The waiter that a doorbell word names.
     #[inline]
     pub fn of_word(word: u32) -> Option<Waiter> {
-        (word & WORD != 0).then_some(Waiter(word & !WORD))
+        (word & WORD != 0).then_some(Waiter(word & !(WORD | POSTED)))
+    }
+
+    /// The waiter that a doorbell word names if what arrives is posted to it.
+    #[inline]
+    pub fn of_posted_word(word: u32) -> Option<Waiter> {
+        Waiter::of_word(word).filter(|_| word & POSTED != 0)
     }
 
     /// Slot number, below [`SLOTS`].
@@ -381,8 +398,13 @@ fn owner(slot: usize) -> Option<&'static AtomicU32> {
 }
 
 fn field(off: usize) -> Option<&'static AtomicU32> {
+    base().map(|p| word_in(p, off))
+}
+
+/// This family's page, if there is one.
+pub(super) fn base() -> Option<*mut u8> {
     let p = PAGE.load(Acquire);
-    (!p.is_null()).then(|| word_in(p, off))
+    (!p.is_null()).then_some(p)
 }
 
 fn word_in(page: *mut u8, off: usize) -> &'static AtomicU32 {

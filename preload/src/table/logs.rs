@@ -1,0 +1,88 @@
+//! Which logs of posts (`transport::posts`) an epoll set reads: those of the peers of its members that are posted, and how far.
+//!
+//! Part of [`super::members`], under the set's lock; read by `ready::posted`.
+
+use crate::transport::peers;
+use crate::transport::posts;
+
+/// Peers whose posts one set reads. Each is looked at in each pass, which costs as much as a hot member.
+const MOST: usize = 16;
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct Log {
+    /// The peer's slot + 1, held while there are members; 0: free.
+    peer: u32,
+    members: u32,
+    /// How much of it was read.
+    pub at: u64,
+}
+
+/// All of them; all zero is none.
+pub struct Logs {
+    logs: [Log; MOST],
+    /// None is in use from this one on.
+    used: usize,
+    /// What the tokens of this set begin with; 0: not drawn yet.
+    pub salt: u32,
+}
+
+impl Logs {
+    pub const fn none() -> Logs {
+        Logs { logs: [Log { peer: 0, members: 0, at: 0 }; MOST], used: 0, salt: 0 }
+    }
+
+    /// One more member is posted by this peer: the number of its log, which is read from here on. None: there are too many, or the peer is gone.
+    pub fn join(&mut self, peer: u32) -> Option<usize> {
+        if let Some(i) = self.logs[..self.used].iter().position(|l| l.peer == peer) {
+            self.logs[i].members += 1;
+            return Some(i);
+        }
+        let i = self.logs.iter().position(|l| l.peer == 0)?;
+        let p = peers::get(peer).filter(|p| p.hold())?;
+        let Some(at) = posts::count(p) else {
+            p.release();
+            return None;
+        };
+        self.logs[i] = Log { peer, members: 1, at };
+        self.used = self.used.max(i + 1);
+        Some(i)
+    }
+
+    /// A member is not posted any more.
+    pub fn leave(&mut self, i: usize) {
+        let log = &mut self.logs[i];
+        log.members -= 1;
+        if log.members == 0 {
+            let peer = std::mem::take(&mut log.peer);
+            self.used = self.logs.iter().rposition(|l| l.peer != 0).map_or(0, |i| i + 1);
+            peers::get(peer).inspect(|p| p.release());
+        }
+    }
+
+    /// No member is posted any more.
+    pub fn clear(&mut self) {
+        for log in std::mem::replace(self, Logs::none()).logs {
+            peers::get(log.peer).inspect(|p| p.release());
+        }
+    }
+
+    /// Numbers of logs in use lie below this.
+    #[inline]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// What stands at a log's place, behind which it goes on the next time.
+    #[inline]
+    pub fn next(&mut self, i: usize) -> posts::Next {
+        let log = &mut self.logs[i];
+        let next = peers::get(log.peer).map_or(posts::Next::Nothing, |p| posts::next(p, log.at));
+        match next {
+            posts::Next::Token(_) => log.at += 1,
+            posts::Next::Lost(at) => log.at = at,
+            posts::Next::Nothing => {}
+        }
+        next
+    }
+}

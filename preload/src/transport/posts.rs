@@ -1,0 +1,124 @@
+//! The log of posts, by which a producer tells consumers at other ends which of their connections have something: an epoll set with many members
+//! that speak seldom looks at none of them, and needs neither a byte on TCP nor a system call to hear of one.
+//!
+//! It lies in the page of sleep words (`waiters`): this family's processes write it, and peers can only read it. An entry is a token
+//! that the consumer has put into the connection's header, which means something to that consumer alone: the log is everybody's. Each reader
+//! has a place of its own, and whoever falls behind by more than the log holds, or meets an entry that is not there, looks at all
+//! that it has armed. So nobody waits for anybody, and what a peer writes costs its reader looks in vain and nothing else.
+//!
+//! Written by `engine::post`, read by `ready::posted`.
+
+use super::peers::Peer;
+use super::waiters;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Bytes of the log: how many were ever written, on a page of its own, and the last [`ENTRIES`] of them.
+pub const LEN: usize = 4096 + ENTRIES * 8;
+const ENTRIES: usize = 4096;
+
+/// What a reader finds at its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    Token(u32),
+    /// Nothing yet.
+    Nothing,
+    /// Some are gone, or not there; what comes is behind this place.
+    Lost(u64),
+}
+
+/// Writes a token; false: there is no log, so nobody reads it.
+pub fn append(token: u32) -> bool {
+    let Some(page) = waiters::base() else { return false };
+    let log = Log(page.wrapping_add(waiters::POSTS_AT));
+    // Release: who finds an entry missing looks at the connection, and sees what was published before.
+    let at = log.count().fetch_add(1, Release);
+    log.entry(at).store(entry(at, token), Release); // pairs with the Acquire in `next`
+    true
+}
+
+/// How many the peer's family has written: where who begins to read begins. None: it has not told where.
+pub fn count(peer: &Peer) -> Option<u64> {
+    log_of(peer).map(|log| log.count().load(Acquire))
+}
+
+/// What stands at that place of the peer's log.
+#[inline]
+pub fn next(peer: &Peer, at: u64) -> Next {
+    log_of(peer).map_or(Next::Nothing, |log| log.next(at))
+}
+
+/// The place is in the entry: an older one, or none, is seen to be.
+fn entry(at: u64, token: u32) -> u64 {
+    (at.wrapping_add(1) << 32) | u64::from(token)
+}
+
+#[inline]
+fn log_of(peer: &Peer) -> Option<Log> {
+    let page = peer.page.load(Acquire);
+    (!page.is_null()).then(|| Log(page.wrapping_add(waiters::POSTS_AT)))
+}
+
+/// Where one lies.
+struct Log(*mut u8);
+
+impl Log {
+    #[inline]
+    fn next(&self, at: u64) -> Next {
+        let count = self.count().load(Acquire); // pairs with the Release in `append`
+        if count == at {
+            return Next::Nothing;
+        }
+        if count.wrapping_sub(at) <= ENTRIES as u64 {
+            // Who writes it may be between its two steps, for some ns unless it is taken off its processor there.
+            for _ in 0..100 {
+                let e = self.entry(at).load(Acquire);
+                if e >> 32 == entry(at, 0) >> 32 {
+                    return Next::Token(e as u32);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        Next::Lost(count)
+    }
+
+    fn count(&self) -> &'static AtomicU64 {
+        self.at(0)
+    }
+
+    fn entry(&self, at: u64) -> &'static AtomicU64 {
+        self.at(4096 + at as usize % ENTRIES * 8)
+    }
+
+    fn at(&self, off: usize) -> &'static AtomicU64 {
+        // SAFETY: inside a mapping of `waiters::LEN` bytes at an address of a page; our own is never unmapped, a peer's only with the last reference to it.
+        unsafe { &*self.0.add(off).cast::<AtomicU64>() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_finds_all_or_knows_that_some_are_gone() {
+        let mut memory = vec![0u64; LEN / 8];
+        let log = Log(memory.as_mut_ptr().cast());
+        let write = |token| {
+            let at = log.count().fetch_add(1, Release);
+            log.entry(at).store(entry(at, token), Release);
+        };
+        assert_eq!(log.next(0), Next::Nothing);
+        (0..3).for_each(write);
+        assert_eq!([0, 1, 2, 3].map(|at| log.next(at)), [Next::Token(0), Next::Token(1), Next::Token(2), Next::Nothing]);
+        let last = ENTRIES as u32 + 2;
+        (3..=last).for_each(write);
+        let end = u64::from(last) + 1;
+        assert_eq!(log.next(2), Next::Lost(end)); // written over
+        assert_eq!((log.next(3), log.next(end - 1)), (Next::Token(3), Next::Token(last)));
+        log.count().fetch_add(1, Release); // by one that has gone since
+        assert_eq!(log.next(end), Next::Lost(end + 1));
+        write(7);
+        assert_eq!(log.next(end + 1), Next::Token(7));
+        assert_eq!(log.next(end + 9), Next::Lost(end + 2)); // a count that has gone back
+    }
+}
