@@ -69,15 +69,25 @@ def byte1(c):
     return r
 
 
-def many(c, conns, active, size=64, **kw):
+def many(c, conns, active, size=64, turn=0, **kw):
     srv, port = c.server("mode=epoll", **kw)
-    args = ["port=%d" % port, "conns=%d" % conns, "active=%d" % active, "size=%d" % size, "secs=%g" % c.secs]
+    args = ["port=%d" % port, "conns=%d" % conns, "active=%d" % active, "size=%d" % size, "secs=%g" % c.secs, "turn=%d" % turn]
     return from_hist(c.start(["many", *args], **kw).json())
 
 
 @row("many4000", "4,000 connections, 32 active, epoll", [ratio("ops_s", "1/s", "high", 50)] + latency() + [IN_VAIN], group="core")
 def many4000(c):
     return many(c, 4000, 32)
+
+
+@row("turns1024", "1,024 connections that speak in turn, 8 at a time, epoll", [ratio("ops_s", "1/s", "high", 2)] + latency() + [IN_VAIN], group="core")
+def turns1024(c):
+    return many(c, 1024, 8, turn=1)
+
+
+@row("turns4000", "4,000 connections that speak in turn, 32 at a time, epoll", [ratio("ops_s", "1/s", "high", 2)] + latency() + [IN_VAIN], group="core")
+def turns4000(c):
+    return many(c, 4000, 32, turn=1)
 
 
 @row("many32", "32 connections, all active, epoll", [RATE] + latency() + [IN_VAIN], group="core")

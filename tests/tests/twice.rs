@@ -85,6 +85,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_gone",
     "epoll_execs",
     "epoll_strays",
+    "posted",
     "selects",
     "polling",
     "rawwait",

@@ -6,6 +6,7 @@
 use super::look::WHOLE;
 use super::sleep::is_registered;
 use crate::engine::{idle, post as engine_post};
+use crate::family::holders;
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::{clock, proc};
@@ -29,6 +30,9 @@ pub fn post(set: &'static Set, inner: &mut Inner, m: u32, s: &Sock, dir: &Dir) -
     let mb = *inner.member(m);
     if set.nested.load(Relaxed) != 0 || !mb.ours || mb.ghost || mb.orphan || mb.events & EXCLUSIVE != 0 || mb.fd >> NUMBER_BITS != 0 {
         return false;
+    }
+    if holders::is_shared(s) {
+        return false; // a relative may name another waiter
     }
     let Some(w) = waiter_of(set, inner) else { return false };
     let Some(log) = engine_post::writer_of(s).and_then(|slot| inner.logs.join(slot)) else { return false };

@@ -89,6 +89,7 @@ fn count() {
         connected |= s.rx.dir().is_some();
     }
     rendezvous::await_attached(PATIENCE_MS);
+    set::unpost_all(); // none is posted again while it is counted for a child
     if connected {
         known::learn_before_fork();
     }

@@ -75,8 +75,13 @@ impl Inner {
     pub fn forget_waiter(&mut self) {
         self.bell_registered = false;
         self.ears = 0;
-        // What is posted names the old one.
-        for m in 0..self.used {
+        self.unpost_all();
+    }
+
+    /// No member is posted any more: what is names a waiter that is not to be relied upon.
+    pub fn unpost_all(&mut self) {
+        let entries = if self.logs.used() == 0 { 0 } else { self.used };
+        for m in 0..entries {
             if self.member(m).log != 0 {
                 self.heat(m);
             }

@@ -257,6 +257,16 @@ pub fn retire() {
     }
 }
 
+/// Before a fork: a relative may wait for any member from now on, by a name of its own, and a set does not look at what is posted.
+pub fn unpost_all() {
+    for s in all().filter(|s| s.refs.load(Relaxed) > 0) {
+        let marker = Marker::new();
+        if let Ok(locked) = s.lock(&marker) {
+            locked.inner.unpost_all();
+        }
+    }
+}
+
 /// 1: there may be sets in which something stands in for what lies in memory (`ready::stand_in`).
 pub static STAND_INS: AtomicU32 = AtomicU32::new(0);
 

@@ -26,13 +26,14 @@ pub enum Next {
     Lost(u64),
 }
 
-/// Writes a token; false: there is no log, so nobody reads it.
+/// Writes a token, behind a full fence after what it stands for; false: there is no log, so nobody reads it.
 pub fn append(token: u32) -> bool {
     let Some(page) = waiters::base() else { return false };
     let log = Log(page.wrapping_add(waiters::POSTS_AT));
-    // Release: who finds an entry missing looks at the connection, and sees what was published before.
-    let at = log.count().fetch_add(1, Release);
-    log.entry(at).store(entry(at, token), Release); // pairs with the Acquire in `next`
+    // Behind the fence of the publisher, which the Acquire in `next` pairs with: who reads the count sees what was published before, also where it
+    // finds the entry missing.
+    let at = log.count().fetch_add(1, Relaxed);
+    log.entry(at).store(entry(at, token), Relaxed);
     true
 }
 
@@ -64,14 +65,14 @@ struct Log(*mut u8);
 impl Log {
     #[inline]
     fn next(&self, at: u64) -> Next {
-        let count = self.count().load(Acquire); // pairs with the Release in `append`
+        let count = self.count().load(Acquire); // pairs with the fence before `append`
         if count == at {
             return Next::Nothing;
         }
         if count.wrapping_sub(at) <= ENTRIES as u64 {
             // Who writes it may be between its two steps, for some ns unless it is taken off its processor there.
             for _ in 0..100 {
-                let e = self.entry(at).load(Acquire);
+                let e = self.entry(at).load(Relaxed);
                 if e >> 32 == entry(at, 0) >> 32 {
                     return Next::Token(e as u32);
                 }
@@ -104,8 +105,8 @@ mod tests {
         let mut memory = vec![0u64; LEN / 8];
         let log = Log(memory.as_mut_ptr().cast());
         let write = |token| {
-            let at = log.count().fetch_add(1, Release);
-            log.entry(at).store(entry(at, token), Release);
+            let at = log.count().fetch_add(1, Relaxed);
+            log.entry(at).store(entry(at, token), Relaxed);
         };
         assert_eq!(log.next(0), Next::Nothing);
         (0..3).for_each(write);
@@ -115,7 +116,7 @@ mod tests {
         let end = u64::from(last) + 1;
         assert_eq!(log.next(2), Next::Lost(end)); // written over
         assert_eq!((log.next(3), log.next(end - 1)), (Next::Token(3), Next::Token(last)));
-        log.count().fetch_add(1, Release); // by one that has gone since
+        log.count().fetch_add(1, Relaxed); // by one that has gone since
         assert_eq!(log.next(end), Next::Lost(end + 1));
         write(7);
         assert_eq!(log.next(end + 1), Next::Token(7));

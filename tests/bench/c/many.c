@@ -1,5 +1,6 @@
 /* Many connections through one level-triggered epoll set; `active` of them carry one request each.
  *   conns=4000 active=32 size=64 secs=1.0 warm=20 (rounds on every connection, not counted)
+ *   turn=1: the next request goes to the connection `active` further on, so that all speak in turn
  *   srvpid=P (its CPU time is in that reported)
  *   hold=1: after the warm-up print `settled` and the ns that took, stay idle in epoll_wait until stdin ends */
 #include "common.h"
@@ -10,6 +11,7 @@ static uint64_t *sent_at;
 static uint32_t *got, *left;
 static int *fds, ep;
 static unsigned long in_vain;
+static long conns, step;
 
 static void fire(long i) {
     sent_at[i] = ticks();
@@ -42,7 +44,7 @@ static uint64_t run(uint64_t end, long waiting, struct hist *h) {
             ops++;
             if (h) hist_add(h, ticks_ns(ticks() - sent_at[i]));
             if (left[i] && --left[i] == 0) waiting--;
-            if (end || left[i]) fire(i);
+            if (end || left[i]) fire(end ? (i + step) % conns : i);
         }
     }
     return ops;
@@ -51,7 +53,8 @@ static uint64_t run(uint64_t end, long waiting, struct hist *h) {
 int main(int argc, char **argv) {
     start(argc, argv);
     ticks_calibrate();
-    long conns = argn("conns", 4000), active = argn("active", 32), warm = argn("warm", 20);
+    conns = argn("conns", 4000);
+    long active = argn("active", 32), warm = argn("warm", 20);
     double secs = argf("secs", 1.0);
     size = (size_t)argn("size", 64);
     in = calloc(1, size);
@@ -89,7 +92,8 @@ int main(int argc, char **argv) {
     }
     pid_t srv = (pid_t)argn("srvpid", -1);
     uint64_t begin = ticks();
-    for (long i = 0; i < active; i++) fire(i * (conns / active));
+    step = argn("turn", 0) ? active : 0;
+    for (long i = 0; i < active; i++) fire(step ? i : i * (conns / active));
     run(begin + (uint64_t)(0.1e9 / g_ns_per_tick), active, NULL);
     begin = ticks();
     uint64_t c0 = cpu_ns(0) + cpu_ns(srv);

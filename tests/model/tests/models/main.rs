@@ -13,6 +13,7 @@ mod marks;
 mod memory;
 mod names;
 mod passer;
+mod posts;
 mod ring;
 mod sleep;
 mod sleepers;
