@@ -16,6 +16,8 @@ use crate::table::set::Set;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
+/// Members that a walk takes out of the hot list.
+const AT_ONCE: usize = 16;
 /// So many hot members cost little to look at: there each has all the patience.
 const FEW: u32 = 32;
 
@@ -44,7 +46,7 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
     let mut i = if inner.turn < len { inner.turn } else { 0 };
     let mut left = len;
     let mut now = 0;
-    let mut idle = [0u32; 16];
+    let mut idle = [0u32; AT_ONCE];
     let mut idle_len = 0;
     let least = if len > FEW { 0 } else { PATIENCE };
     ahead::begin(inner, i);
@@ -98,7 +100,22 @@ pub fn look(set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], depth
         let may_wait = inner.member(*m).idle <= PATIENCE;
         turn_cold(set, inner, *m, may_wait);
     }
+    if idle_len == AT_ONCE {
+        post_all(set, inner);
+    }
     n
+}
+
+/// There are more: else a walk that finds many words would leave as many members hot each time, and find the more the longer it gets.
+#[cold]
+fn post_all(set: &'static Set, inner: &mut Inner) {
+    for i in (0..inner.hot_len).rev() {
+        let m = inner.hot(i);
+        let mb = inner.member(m);
+        if inner.hot_len > FEW && mb.idle > mb.patience && mb.idle <= PATIENCE {
+            turn_cold(set, inner, m, true);
+        }
+    }
 }
 
 /// Whether a hot member has something for another thread, as far as cursors show it.

@@ -13,7 +13,7 @@ use crate::sys::{clock, proc};
 use crate::table;
 use crate::table::members::Inner;
 use crate::table::set::Set;
-use crate::transport::posts::Next;
+use crate::transport::posts::Entry;
 use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
 use std::sync::atomic::Ordering::*;
@@ -60,28 +60,28 @@ fn waiter_of(set: &'static Set, inner: &mut Inner) -> Option<Waiter> {
 #[inline]
 pub fn take(inner: &mut Inner) {
     for i in 0..inner.logs.used() {
-        read(inner, i);
+        if let Some(count) = inner.logs.count(i) {
+            read(inner, i, count);
+        }
     }
 }
 
-fn read(inner: &mut Inner, i: usize) {
-    loop {
-        match inner.logs.next(i) {
-            Next::Nothing => return,
-            Next::Token(t) if t >> NUMBER_BITS == inner.logs.salt => {
+/// No more than were counted: a peer can write faster than they are read.
+fn read(inner: &mut Inner, i: usize, count: u64) {
+    while let Some(entry) = inner.logs.next(i, count) {
+        match entry {
+            Entry::Token(t) if t >> NUMBER_BITS == inner.logs.salt => {
                 let fd = t & ((1 << NUMBER_BITS) - 1);
                 if let Some(m) = inner.by_fd.one(u64::from(fd)).filter(|m| inner.member(*m).log != 0) {
                     came(inner, m);
                 }
             }
-            Next::Token(_) => {} // another process's, or another set's
-            Next::Lost(_) => {
-                for m in 0..inner.used() {
-                    if inner.member(m).log as usize == i + 1 {
-                        came(inner, m);
-                    }
+            Entry::Token(_) => {} // another process's, or another set's
+            Entry::Lost => (0..inner.used()).for_each(|m| {
+                if inner.member(m).log as usize == i + 1 {
+                    came(inner, m);
                 }
-            }
+            }),
         }
     }
 }

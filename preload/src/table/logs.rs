@@ -15,7 +15,7 @@ pub struct Log {
     peer: u32,
     members: u32,
     /// How much of it was read.
-    pub at: u64,
+    at: u64,
 }
 
 /// All of them; all zero is none.
@@ -73,16 +73,21 @@ impl Logs {
         self.used
     }
 
-    /// What stands at a log's place, behind which it goes on the next time.
+    /// How many a log holds by now; as many were read, unless there are new ones.
     #[inline]
-    pub fn next(&mut self, i: usize) -> posts::Next {
+    pub fn count(&self, i: usize) -> Option<u64> {
+        let log = &self.logs[i];
+        peers::get(log.peer).and_then(posts::count).filter(|n| *n != log.at)
+    }
+
+    /// The next of so many, and goes on behind it; behind all of them where it is lost. None: that was all.
+    pub fn next(&mut self, i: usize, count: u64) -> Option<posts::Entry> {
         let log = &mut self.logs[i];
-        let next = peers::get(log.peer).map_or(posts::Next::Nothing, |p| posts::next(p, log.at));
-        match next {
-            posts::Next::Token(_) => log.at += 1,
-            posts::Next::Lost(at) => log.at = at,
-            posts::Next::Nothing => {}
+        if log.at == count {
+            return None;
         }
-        next
+        let entry = peers::get(log.peer).map_or(posts::Entry::Lost, |p| posts::read(p, log.at, count));
+        log.at = if entry == posts::Entry::Lost { count } else { log.at + 1 };
+        Some(entry)
     }
 }

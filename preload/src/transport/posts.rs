@@ -16,21 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 pub const LEN: usize = 4096 + ENTRIES * 8;
 const ENTRIES: usize = 4096;
 
-/// What a reader finds at its place.
+/// What a reader finds at a place below the count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum Entry {
     Token(u32),
-    /// Nothing yet.
-    Nothing,
-    /// Some are gone, or not there; what comes is behind this place.
-    Lost(u64),
+    /// It is gone, or not there.
+    Lost,
 }
 
 /// Writes a token, behind a full fence after what it stands for; false: there is no log, so nobody reads it.
 pub fn append(token: u32) -> bool {
     let Some(page) = waiters::base() else { return false };
     let log = Log(page.wrapping_add(waiters::POSTS_AT));
-    // Behind the fence of the publisher, which the Acquire in `next` pairs with: who reads the count sees what was published before, also where it
+    // Behind the fence of the publisher, which the Acquire in `count` pairs with: who reads the count sees what was published before, also where it
     // finds the entry missing.
     let at = log.count().fetch_add(1, Relaxed);
     log.entry(at).store(entry(at, token), Relaxed);
@@ -39,16 +37,16 @@ pub fn append(token: u32) -> bool {
 
 /// How many the peer's family has written: where who begins to read begins. None: it has not told where.
 pub fn count(peer: &Peer) -> Option<u64> {
-    log_of(peer).map(|log| log.count().load(Acquire))
+    log_of(peer).map(|log| log.count().load(Acquire)) // pairs with the fence before `append`
 }
 
-/// What stands at that place of the peer's log.
+/// What stands at that place of the peer's log, in which there are so many now.
 #[inline]
-pub fn next(peer: &Peer, at: u64) -> Next {
-    log_of(peer).map_or(Next::Nothing, |log| log.next(at))
+pub fn read(peer: &Peer, at: u64, count: u64) -> Entry {
+    log_of(peer).map_or(Entry::Lost, |log| log.read(at, count))
 }
 
-/// The place is in the entry: an older one, or none, is seen to be.
+/// The place is in the entry: another lap's, or none, is seen to be.
 fn entry(at: u64, token: u32) -> u64 {
     (at.wrapping_add(1) << 32) | u64::from(token)
 }
@@ -63,23 +61,18 @@ fn log_of(peer: &Peer) -> Option<Log> {
 struct Log(*mut u8);
 
 impl Log {
-    #[inline]
-    fn next(&self, at: u64) -> Next {
-        let count = self.count().load(Acquire); // pairs with the fence before `append`
-        if count == at {
-            return Next::Nothing;
-        }
+    fn read(&self, at: u64, count: u64) -> Entry {
         if count.wrapping_sub(at) <= ENTRIES as u64 {
             // Who writes it may be between its two steps, for some ns unless it is taken off its processor there.
             for _ in 0..100 {
                 let e = self.entry(at).load(Relaxed);
                 if e >> 32 == entry(at, 0) >> 32 {
-                    return Next::Token(e as u32);
+                    return Entry::Token(e as u32);
                 }
                 std::hint::spin_loop();
             }
         }
-        Next::Lost(count)
+        Entry::Lost
     }
 
     fn count(&self) -> &'static AtomicU64 {
@@ -108,18 +101,18 @@ mod tests {
             let at = log.count().fetch_add(1, Relaxed);
             log.entry(at).store(entry(at, token), Relaxed);
         };
-        assert_eq!(log.next(0), Next::Nothing);
+        let read = |at| log.read(at, log.count().load(Relaxed));
         (0..3).for_each(write);
-        assert_eq!([0, 1, 2, 3].map(|at| log.next(at)), [Next::Token(0), Next::Token(1), Next::Token(2), Next::Nothing]);
+        assert_eq!([0, 1, 2].map(read), [0, 1, 2].map(Entry::Token));
         let last = ENTRIES as u32 + 2;
         (3..=last).for_each(write);
         let end = u64::from(last) + 1;
-        assert_eq!(log.next(2), Next::Lost(end)); // written over
-        assert_eq!((log.next(3), log.next(end - 1)), (Next::Token(3), Next::Token(last)));
+        assert_eq!(read(2), Entry::Lost); // written over
+        assert_eq!((read(3), read(end - 1)), (Entry::Token(3), Entry::Token(last)));
         log.count().fetch_add(1, Relaxed); // by one that has gone since
-        assert_eq!(log.next(end), Next::Lost(end + 1));
+        assert_eq!(read(end), Entry::Lost);
         write(7);
-        assert_eq!(log.next(end + 1), Next::Token(7));
-        assert_eq!(log.next(end + 9), Next::Lost(end + 2)); // a count that has gone back
+        assert_eq!(read(end + 1), Entry::Token(7));
+        assert_eq!(read(end + 9), Entry::Lost); // a count that has gone back
     }
 }

@@ -15,8 +15,8 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener, Uni
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// Bytes of a page of sleep words.
-const PAGE: usize = 128 * 64 + 4096;
+/// Bytes of a page of sleep words, with the log of posts behind them.
+const PAGE: usize = 128 * 64 + 4096 + 4096 + 4096 * 8;
 /// The first waiter of the page, in its first generation.
 pub const WAITER: Bell = Bell { slot: 0, generation: 1 };
 const WORD: u32 = 0x8000_0000 | 1 << 8;
