@@ -69,30 +69,45 @@ fn is_awake(s: &Sock, word: u32) -> bool {
         .is_some_and(|sleep| sleep & 1 == 0)
 }
 
+/// Rings by the word, and once more where another waiter has stored its own meanwhile: who was there before hears by that as well.
 #[cold]
 fn ring(s: &Sock, dir: &Dir, sock: i32, word: u32) {
+    const TRIES: u32 = 4;
+    let mut word = word;
+    for _ in 0..TRIES {
+        match ring_by(s, dir, sock, word) {
+            Ok(()) | Err(0 | RINGING | RUNG) => return,
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// The error: something else stands there now.
+fn ring_by(s: &Sock, dir: &Dir, sock: i32, word: u32) -> Result<(), u32> {
     if word == LINK {
         super::linked::kick(s);
     } else if let Some(w) = Waiter::of_posted_word(word) {
-        post::ring(s, dir, sock, w);
+        return post::ring(s, dir, sock, w);
     } else if let Some(w) = Waiter::of_word(word) {
-        let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
-        if ring_waiter(peer, w, Some(dir)) == Rang::Unknown {
+        if let Some(peer) = peers::get(s.peer.load(Relaxed))
+            && ring_waiter(peer, w, Some(dir)) == Rang::Unknown
+        {
             ring_tcp(s, dir, sock);
         }
     } else if word == EACH {
         ring_tcp(s, dir, sock);
     } else if word == ARMED {
         // A handler that jumps out of this would leave a byte that is sent for ever about to come.
-        signals::quietly(|| {
-            if dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed).is_ok() {
-                fault::pass(Fault::Ringing);
-                ring_tcp_now(s, dir, sock);
-                // Fails if the consumer armed again meanwhile: then the next publish rings again.
-                let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
-            }
+        return signals::quietly(|| {
+            dir.bell.compare_exchange(ARMED, RINGING, AcqRel, Relaxed)?;
+            fault::pass(Fault::Ringing);
+            ring_tcp_now(s, dir, sock);
+            // Fails if the consumer armed again meanwhile: then the next publish rings again.
+            let _ = dir.bell.compare_exchange(RINGING, RUNG, AcqRel, Relaxed);
+            Ok(())
         });
     }
+    Ok(())
 }
 
 #[derive(PartialEq, Eq)]
@@ -225,7 +240,8 @@ pub fn call(s: &Sock, sock: i32) {
     fence(SeqCst);
     let word = to.bell.load(Relaxed);
     if word != 0 && word != RUNG {
-        ring(s, to, sock, word);
+        // Nobody makes up for this if it is left (`tell_again`): it is no publish.
+        signals::quietly(|| ring(s, to, sock, word));
     }
     let waiter = Waiter::of_word(from.space.load(Relaxed));
     if let (Some(w), Some(peer)) = (waiter, peers::get(s.peer.load(Relaxed))) {

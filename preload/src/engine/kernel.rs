@@ -232,8 +232,14 @@ pub fn tidy(s: &Sock, dir: &Dir, sock: i32) {
         bell::ARMED if s.readers.load(Relaxed) != 0 || s.sets.load(Relaxed) != 0 || !s.has(flag::SEEN | flag::BLOCKS) => {
             keep_armed(s, dir, sock, bell::arm);
         }
+        word if is_called_by_byte(s, dir, word) => keep_armed(s, dir, sock, bell::arm),
         _ => bell::drain(s, dir, sock),
     }
+}
+
+/// Whether a set to which what arrives is posted was called by a byte all the same, and has not heard it.
+fn is_called_by_byte(s: &Sock, dir: &Dir, word: u32) -> bool {
+    Waiter::of_posted_word(word).is_some() && dir.bell.load(Relaxed) == bell::RUNG && bell::unread(s, dir) > 0
 }
 
 /// Before payload goes into TCP while receiving is in memory: doorbells that nobody takes would make a reset of
@@ -286,6 +292,7 @@ pub fn leave_no_bell(s: &Sock, sock: i32) {
     }
     match s.rx.waiter.load(Relaxed) {
         bell::ARMED => keep_armed(s, dir, sock, bell::arm),
+        word if is_called_by_byte(s, dir, word) => keep_armed(s, dir, sock, bell::arm),
         _ => bell::drain(s, dir, sock), // whoever sleeps is woken by its name
     }
 }

@@ -14,13 +14,13 @@ use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
 use std::sync::atomic::Ordering::*;
 
-/// After the producer has published its cursor, and found the word of a posted waiter.
-pub fn ring(s: &Sock, dir: &Dir, sock: i32, w: Waiter) {
+/// After the producer has published its cursor, and found the word of a posted waiter. The error: what stands there now.
+pub fn ring(s: &Sock, dir: &Dir, sock: i32, w: Waiter) -> Result<(), u32> {
     // Of two that publish one posts. Acquire: the token is the one of this arming.
-    if dir.bell.compare_exchange(w.posted_word(), RUNG, AcqRel, Relaxed).is_ok() {
-        fault::pass(Fault::Posting);
-        post(s, dir, sock, w);
-    }
+    dir.bell.compare_exchange(w.posted_word(), RUNG, AcqRel, Relaxed)?;
+    fault::pass(Fault::Posting);
+    post(s, dir, sock, w);
+    Ok(())
 }
 
 /// A call was left that may have come that far: it is posted once more, and its consumer looks once in vain at worst.
@@ -37,6 +37,8 @@ fn post(s: &Sock, dir: &Dir, sock: i32, w: Waiter) {
     let told = peers::get(s.peer.load(Relaxed)).filter(|p| p.reads_our_log() && posts::append(dir.post.load(Relaxed) as u32));
     // Pairs with the fence in `Waiter::fall_asleep`: either we see who sleeps, or it sees the post in the look that follows.
     full_fence();
+    // Or it has been written where nobody reads (`peers::know_old_page`).
+    let told = told.filter(|p| p.reads_our_log());
     if told.is_none_or(|p| bell::ring_waiter(p, w, Some(dir)) == Rang::Unknown) {
         bell::ring_tcp(s, dir, sock);
     }
@@ -49,7 +51,10 @@ pub fn arm(s: &Sock, dir: &Dir, sock: i32, w: Waiter, token: u32) -> bool {
         return false;
     }
     bell::drain(s, dir, sock);
-    dir.post.store(u64::from(w.posted_word()) << 32 | u64::from(token), Relaxed);
+    let post = u64::from(w.posted_word()) << 32 | u64::from(token);
+    if dir.post.swap(post, Relaxed) != post {
+        s.rx.waiter.store(0, Relaxed); // the word is stored anew, behind the token
+    }
     bell::name_by(s, dir, w, w.posted_word())
 }
 

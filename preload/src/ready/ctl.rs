@@ -252,7 +252,8 @@ fn modify(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_eve
             return -1;
         }
         renew(set, inner, epfd, m, e);
-        if needs_look(set, inner, fd) {
+        // What it was posted for would use its word up, and call one of those that sleep in the set alone.
+        if inner.member(m).log != 0 || needs_look(set, inner, fd) {
             inner.heat(m);
         } else {
             inner.heat_armed(m);

@@ -258,8 +258,11 @@ pub fn turn_cold(set: &'static Set, inner: &mut Inner, m: u32, may_wait: bool) -
         }
         let is_untold = mb.has_edges_of_both() && !mb.spent && !mb.ghost && s.rx_in_memory() && dir.head.load(Acquire) != mb.seen_in;
         if is_untold || follow::pending(s, dir) && s.rx.end.load(Relaxed) == 0 && !wait_is_over(s) {
-            inner.unpost(m);
-            inner.member_mut(m).idle = 0;
+            if is_posted {
+                inner.heat(m); // its word is none of a hot one
+            } else {
+                inner.member_mut(m).idle = 0;
+            }
             return false;
         }
         if !is_posted {

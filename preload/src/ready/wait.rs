@@ -118,7 +118,10 @@ fn poll_and_sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_ev
                 return n;
             }
             Slept::Again => rounds.another(),
-            Slept::Over => return 0,
+            Slept::Over => {
+                wake_next(set); // it may have made a member hot, and taken what called for it
+                return 0;
+            }
             Slept::Failed if visit.is_some() && waited::number(set, given) != epfd && is_closed(errno()) => rounds.another(),
             Slept::Failed => return -1,
         }

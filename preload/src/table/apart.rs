@@ -66,6 +66,7 @@ pub fn leave() {
     let done = proc::with_signals_blocked(|| {
         let numbers: Vec<u32> = held().map(index_of).collect();
         apart::leave(&numbers)?;
+        peers::know_old_page();
         waiters::leave_family();
         linked::leave_to_parent();
         Ok::<(), crate::sys::Errno>(())
@@ -121,6 +122,7 @@ pub fn begin_elsewhere() {
     if apart::begin_anew(numbers).is_err() {
         return held().for_each(child::forget);
     }
+    peers::know_old_page();
     waiters::leave_family();
     linked::leave_to_parent();
     peers::leave_family(|_| false);

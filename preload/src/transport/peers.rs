@@ -13,7 +13,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Res, clock, left, mem, porter, rights};
 use smcr_proto::rendezvous::{MAX_MESSAGE, Message};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Most peers of one process.
 pub const PEERS: usize = 512;
@@ -193,12 +193,19 @@ pub fn waiter_ends(w: Waiter) {
     all().for_each(|(_, p)| p.wakes.close_ear(w));
 }
 
+/// This process is about to have another page of sleep words, which no peer reads: nothing is posted to them any more.
+pub fn know_old_page() {
+    for (_, p) in all() {
+        p.introduced.store(OF_OLD, Relaxed);
+    }
+    fence(SeqCst); // pairs with the fence in `engine::post`: a post before this is in the old one
+}
+
 /// This process leaves its family and has another page of sleep words (`waiters::leave_family`). Channels of the
 /// parent's are closed, unless `is_needed`; own ones go on for what they serve, and name no waiter of ours any more.
 pub fn leave_family(is_needed: impl Fn(u32) -> bool) {
     for (i, p) in all() {
         p.name.store(0, Relaxed);
-        p.introduced.store(OF_OLD, Relaxed);
         for told in &p.told {
             told.store(0, Relaxed);
         }
