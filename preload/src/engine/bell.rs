@@ -28,7 +28,7 @@ use crate::sys::thread::full_fence;
 use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
-use crate::transport::waiters::{POSTED, Waiter};
+use crate::transport::waiters::Waiter;
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::sync::atomic::{Ordering::*, fence};
@@ -63,10 +63,7 @@ fn is_taken(s: &Sock, dir: &Dir, word: u32) -> bool {
 /// Whether the word names a waiter that is known to be awake, and looks at the connection.
 #[inline]
 fn is_awake(s: &Sock, word: u32) -> bool {
-    Waiter::of_word(word)
-        .filter(|_| word & POSTED == 0)
-        .and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w))
-        .is_some_and(|sleep| sleep & 1 == 0)
+    Waiter::of_plain_word(word).and_then(|w| peers::get(s.peer.load(Relaxed))?.sleep_word(w)).is_some_and(|sleep| sleep & 1 == 0)
 }
 
 /// Rings by the word, and once more where another waiter has stored its own meanwhile: who was there before hears by that as well.

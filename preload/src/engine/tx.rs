@@ -363,7 +363,7 @@ pub fn pay_first(s: &Sock, sock: i32, nonblock: bool, timer: &mut wait::Timer) -
 
 /// Runs a kernel send for a direction on TCP and counts its bytes. None: it moved to memory
 /// meanwhile.
-#[inline]
+#[inline(always)]
 pub fn through_kernel(s: &Sock, sock: i32, real: impl FnOnce() -> isize) -> Option<isize> {
     let frame = 0u8;
     let within = Within::enter(s, &s.tx, &frame);

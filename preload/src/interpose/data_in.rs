@@ -17,7 +17,9 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::read(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => unsafe { read_from(s, fd, buf, n) },
+            Some(s) if s.rx_in_memory() => unsafe { read_from(s, fd, buf, n) },
+            // SAFETY: as above.
+            Some(s) => unsafe { read_slowly(s, fd, buf, n, 0) },
         }
     }
 
@@ -48,7 +50,9 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::recv(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => unsafe { recv_from(s, fd, buf, n, flags) },
+            Some(s) if s.rx_in_memory() => unsafe { recv_from(s, fd, buf, n, flags) },
+            // SAFETY: as above.
+            Some(s) => unsafe { recv_slowly(s, fd, buf, n, flags, 0) },
         }
     }
 
@@ -169,6 +173,7 @@ unsafe fn read_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t) ->
 #[cold]
 #[inline(never)]
 unsafe fn read_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, more: c_int) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     direct(|| unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n), FROM_READ | more, None, || real::read(fd, buf, n)) })
 }
@@ -188,6 +193,7 @@ unsafe fn recv_from(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, fl
 #[cold]
 #[inline(never)]
 unsafe fn recv_slowly(s: &'static Sock, fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, more: c_int) -> ssize_t {
+    cancel::point();
     direct(|| {
         // SAFETY: the program's arguments.
         unsafe { table::receiving::recv_slowly(fd, s, &one(buf, n.min(MOST)), flags & !OWN_FLAGS | more, None, || real::recv(fd, buf, n, flags)) }

@@ -16,7 +16,9 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::write(fd, buf, n) },
             // SAFETY: as above.
-            Some(s) => unsafe { write_to(s, fd, buf, n) },
+            Some(s) if s.tx_in_memory() => unsafe { write_to(s, fd, buf, n) },
+            // SAFETY: as above.
+            Some(s) => unsafe { write_slowly(s, fd, buf, n) },
         }
     }
 
@@ -40,7 +42,9 @@ hooks! {
             // SAFETY: the program's arguments.
             None => unsafe { real::send(fd, buf, n, flags) },
             // SAFETY: as above.
-            Some(s) => unsafe { send_to(s, fd, buf, n, flags) },
+            Some(s) if s.tx_in_memory() => unsafe { send_to(s, fd, buf, n, flags) },
+            // SAFETY: as above.
+            Some(s) => unsafe { send_slowly(s, fd, buf, n, flags) },
         }
     }
 
@@ -124,7 +128,7 @@ hooks! {
 }
 
 // The usual call is over in these functions, which are jumped to and hold little; what is unusual goes on
-// in a function of its own.
+// in a function of its own, and so does what begins on TCP.
 
 /// write on a tracked socket.
 #[inline(never)]
@@ -141,6 +145,7 @@ unsafe fn write_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -
 #[cold]
 #[inline(never)]
 unsafe fn write_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments.
     direct(|| unsafe { table::sending::send_slowly(fd, s, &one(buf, n), 0, || real::write(fd, buf, n)) })
 }
@@ -160,6 +165,7 @@ unsafe fn send_to(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, fl
 #[cold]
 #[inline(never)]
 unsafe fn send_slowly(s: &'static Sock, fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    cancel::point();
     direct(|| {
         // SAFETY: the program's arguments.
         unsafe { table::sending::send_slowly(fd, s, &one(buf, n.min(MOST)), flags, || real::send(fd, buf, n, flags)) }

@@ -57,8 +57,15 @@ fn waiter_of(set: &'static Set, inner: &mut Inner) -> Option<Waiter> {
 }
 
 /// Members that were posted since the last pass become hot.
-#[inline]
+#[inline(always)]
 pub fn take(inner: &mut Inner) {
+    if inner.logs.used() != 0 {
+        take_all(inner);
+    }
+}
+
+#[inline(never)]
+fn take_all(inner: &mut Inner) {
     for i in 0..inner.logs.used() {
         if let Some(count) = inner.logs.count(i) {
             read(inner, i, count);

@@ -56,11 +56,11 @@ pub unsafe fn recv_slowly(fd: i32, s: &'static Sock, iov: &[libc::iovec], flags:
         let connection = s.connection();
         if let Some(n) = from_tcp::through_kernel(s, flags & libc::MSG_PEEK != 0, &real) {
             // Another thread may have closed or disconnected it meanwhile: the call went on in the kernel, the record is another's.
-            if s.connection() != connection || late::has_lost(s, fd) {
+            if s.connection() != connection {
                 return n;
             }
             after_kernel(fd, s, n);
-            if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) {
+            if from_tcp::is_end_in_doubt(s, n, iov.iter().map(|v| v.iov_len).sum()) && !late::has_lost(s, fd) {
                 continue;
             }
             return n;

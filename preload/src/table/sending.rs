@@ -87,13 +87,25 @@ fn is_plain(s: &Sock, flags: i32) -> bool {
 /// What the kernel said to a send of `iov`.
 #[inline]
 fn sent(fd: i32, s: &'static Sock, n: isize, iov: &[libc::iovec]) -> isize {
-    note_full(s, n, iov.iter().map(|v| v.iov_len).sum());
+    if s.has(flag::CAREFUL) {
+        note_full(s, n, iov.iter().map(|v| v.iov_len).sum());
+    }
     after_kernel(fd, s, n);
     n
 }
 
 /// Behind a call of the kernel's on the connection. A reset is told once, whoever says it; errno stays the call's.
+#[inline]
 pub fn after_kernel(fd: i32, s: &'static Sock, n: isize) {
+    if n < 0 {
+        after_error(fd, s, n);
+    } else if !late::has_lost(s, fd) {
+        rendezvous::after_op(s, fd);
+    }
+}
+
+#[cold]
+fn after_error(fd: i32, s: &'static Sock, n: isize) {
     let told = note_reset(s, n);
     if !late::has_lost(s, fd) {
         rendezvous::after_op(s, fd);

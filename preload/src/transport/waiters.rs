@@ -7,8 +7,6 @@
 
 mod word;
 
-pub use word::POSTED;
-
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock::Seldom;

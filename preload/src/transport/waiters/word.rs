@@ -5,7 +5,7 @@ use super::{SLOTS, Waiter};
 /// Mark of a doorbell word that names a waiter.
 const WORD: u32 = 0x8000_0000;
 /// And of one that names a waiter to which arrivals are posted ([`crate::transport::posts`]): it does not look at the connection otherwise.
-pub const POSTED: u32 = 0x80;
+const POSTED: u32 = 0x80;
 const _: () = assert!(SLOTS as u32 <= POSTED);
 
 impl Waiter {
@@ -30,6 +30,12 @@ impl Waiter {
     #[inline]
     pub fn of_word(word: u32) -> Option<Waiter> {
         (word & WORD != 0).then_some(Waiter(word & !(WORD | POSTED)))
+    }
+
+    /// As [`Waiter::of_word`], if the waiter looks at the connection by itself while it is awake.
+    #[inline]
+    pub fn of_plain_word(word: u32) -> Option<Waiter> {
+        (word & (WORD | POSTED) == WORD).then_some(Waiter(word & !WORD))
     }
 
     /// The waiter that a doorbell word names if what arrives is posted to it.
