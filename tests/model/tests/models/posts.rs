@@ -9,6 +9,8 @@ use smcr_model::{breaks, holds};
 
 const POSTED: u32 = 1;
 const RUNG: u32 = 2;
+/// Another waiter has come: a byte wakes both.
+const EACH: u32 = 3;
 
 /// The parts that can be left out.
 #[derive(Clone, Copy)]
@@ -155,6 +157,39 @@ fn shows(r: Rules) -> impl Fn() + Sync + Send + 'static {
     }
 }
 
+/// A set sleeps on what is posted to it, and another waiter stores its own word just when something comes. It finds that, and leaves it.
+fn is_replaced(rings_again: bool) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let both = Arc::new(Both::default());
+        both.word.store(POSTED, Relaxed);
+        both.sleep.store(1, Relaxed);
+        let other = thread::spawn({
+            let both = both.clone();
+            move || {
+                both.word.store(EACH, Release);
+                fence(SeqCst);
+                both.head.load(Acquire)
+            }
+        });
+        both.head.store(1, Release);
+        fence(SeqCst);
+        let mut byte = false;
+        let mut word = both.word.load(Relaxed);
+        if word == POSTED {
+            match both.word.compare_exchange(POSTED, RUNG, AcqRel, Relaxed) {
+                Ok(_) => both.eventfd.ring(), // and the post, as above
+                Err(now) if rings_again => word = now,
+                Err(_) => {}
+            }
+        }
+        if word == EACH {
+            byte = true;
+        }
+        let sees = other.join().unwrap() != 0;
+        assert!(byte || both.eventfd.wakes(), "a set sleeps over what another waiter has seen: {sees}");
+    }
+}
+
 #[test]
 fn all_of_it() {
     holds(posts(AS_IT_IS));
@@ -173,6 +208,12 @@ fn without_a_fence() {
     breaks("fence behind the post", posts(Rules { producer_fences: [true, false], ..AS_IT_IS }));
     breaks("fence behind the word", posts(Rules { consumer_fences: [false, true], ..AS_IT_IS }));
     breaks("fence of the sleep", posts(Rules { consumer_fences: [true, false], ..AS_IT_IS }));
+}
+
+#[test]
+fn beside_another_waiter() {
+    holds(is_replaced(true));
+    breaks("ring by the word that stands there now", is_replaced(false));
 }
 
 #[test]
