@@ -91,3 +91,46 @@ impl Logs {
         Some(entry)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fd;
+    use crate::transport::waiters;
+    use posts::Entry;
+
+    /// A process that reads its own log.
+    fn peer() -> u32 {
+        waiters::take().expect("the page").release();
+        let who = libc::ucred { pid: 1, uid: 0, gid: 0 };
+        let slot = peers::add(-1, 0, who, 0).expect("a place");
+        let page = waiters::page_fd().and_then(fd::another).expect("its page");
+        peers::get(slot).expect("the peer").take_page(page);
+        slot
+    }
+
+    #[test]
+    fn a_peer_is_held_and_its_log_is_read_while_members_are_posted() {
+        let slot = peer();
+        let p = peers::get(slot).expect("the peer");
+        let mut logs = Logs::none();
+        assert!(posts::append(1) && p.is_idle());
+        assert_eq!((logs.join(slot), logs.join(slot), logs.used()), (Some(0), Some(0), 1));
+        assert!(!p.is_idle());
+        assert_eq!(logs.count(0), None, "what was there before is not read");
+        assert!(posts::append(2) && posts::append(3));
+        let count = logs.count(0).expect("two more");
+        assert!(posts::append(4), "it comes the next time");
+        let mut next = || logs.next(0, count);
+        assert_eq!([next(), next(), next()], [Some(Entry::Token(2)), Some(Entry::Token(3)), None]);
+        logs.leave(0);
+        assert!(!p.is_idle() && logs.used() == 1);
+        logs.leave(0);
+        assert!(p.is_idle() && logs.used() == 0);
+        assert_eq!((logs.join(slot), logs.count(0)), (Some(0), None), "it begins anew where the log is by then");
+        logs.clear();
+        assert!(p.is_idle() && logs.used() == 0);
+        p.lost();
+        assert_eq!(logs.join(slot), None, "it is gone");
+    }
+}
