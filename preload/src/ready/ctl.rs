@@ -12,7 +12,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::thread::full_fence;
 use crate::sys::{Errno, fd as desc};
-use crate::table::member::{ET, Member, ONESHOT};
+use crate::table::member::{ET, EXCLUSIVE, Member, ONESHOT};
 use crate::table::members::Inner;
 use crate::table::set::{self, BY_LEVEL, EDGES_ALONE, Set, make_for};
 use crate::table::{self, Entry, homes};
@@ -20,7 +20,6 @@ use crate::transport::waiters::Waiter;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use std::sync::atomic::Ordering::*;
 
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// No registration is like this one.
 const STALE: u32 = EXCLUSIVE | ET | ONESHOT;
 /// What the kernel reports of a member that the library serves. Of one with edges of both the doorbell may be gone before the wait, so it

@@ -2,7 +2,6 @@
 //!
 //! Called by `wait` and `sleep` with the set locked.
 
-use super::look::WHOLE;
 use super::{ctl, level, stand_in, wait};
 use crate::engine::bell::{self, Kind};
 use crate::engine::{debt, ear, follow, kernel, linked};
@@ -86,17 +85,18 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
                     }
                     // Cursors don't show it; where the registration is the program's own, or a relative's, an end may be IN alone.
                     if e.events & ENDS != 0 || mb.kernel & level::RDHUP == 0 || ctl::is_relatives(mb.fd) {
-                        inner.member_mut(m).idle = WHOLE - 1;
+                        inner.member_mut(m).is_looked_at_whole();
                     }
                     if mb.has_edges_of_both() && (mb.moved && e.events & level::IN == 0 || has_payload(mb.fd)) {
                         // As below, and all of it may have been read, and where the next comes known by that.
                         let mb = inner.member_mut(m);
-                        (mb.fresh, mb.idle) = (true, WHOLE - 1);
+                        mb.fresh = true;
+                        mb.is_looked_at_whole();
                     } else if e.events & level::IN != 0 && has_payload(mb.fd) {
                         // An edge of its own, also where nobody looked between two of them; the cursors don't show it.
                         let mb = inner.member_mut(m);
                         mb.seen_bits &= !(level::IN | level::NORMS.0);
-                        mb.idle = WHOLE - 1;
+                        mb.is_looked_at_whole();
                     }
                 }
             } else if !is_at_rest(&mb, e.events) {

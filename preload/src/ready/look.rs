@@ -10,7 +10,7 @@ use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock;
 use crate::table;
-use crate::table::member::{ET, LITTLE, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE};
+use crate::table::member::{ET, LITTLE, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE, WHOLE};
 use crate::table::members::Inner;
 use crate::table::set::Set;
 use libc::epoll_event;
@@ -21,9 +21,6 @@ const AT_ONCE: usize = 16;
 /// So many hot members cost little to look at: there each has all the patience.
 const FEW: u32 = 32;
 
-/// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
-/// happen to it is rare, and the kernel's set tells it too.
-pub const WHOLE: u32 = 8;
 // It has been looked at whole before it turns cold: an end that the program was told of with data is there when that is read.
 const _: () = assert!(WHOLE < LITTLE);
 
@@ -198,7 +195,10 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     }
     mb.fresh = false;
     // What the cursors don't show, an end as a rule, is there for the next look as well.
-    mb.idle = if mb.events & ET == 0 && has_no_data(s) { WHOLE - 1 } else { 0 };
+    mb.idle = 0;
+    if mb.events & ET == 0 && has_no_data(s) {
+        mb.is_looked_at_whole();
+    }
     if mb.events & ONESHOT != 0 {
         mb.spent = true;
     }

@@ -3,7 +3,6 @@
 //! So a member of a large set that speaks seldom costs neither a look at each pass nor a doorbell for each word. [`post`] is called for a member that turns
 //! cold, [`take`] before each look at the hot ones, [`rest`] now and then.
 
-use super::look::WHOLE;
 use super::sleep::is_registered;
 use crate::engine::{idle, post as engine_post};
 use crate::family::holders;
@@ -11,6 +10,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::Sock;
 use crate::sys::{clock, proc};
 use crate::table;
+use crate::table::member::{EXCLUSIVE, Member};
 use crate::table::members::Inner;
 use crate::table::set::Set;
 use crate::transport::posts::Entry;
@@ -22,7 +22,6 @@ use std::sync::atomic::Ordering::*;
 const NUMBER_BITS: u32 = 20;
 /// A member that is posted for so long gives back what it does not need.
 const SILENCE_US: u64 = 20_000;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// Arms a member like that, with the receiving lock of its connection held; the caller looks at the ring once more, and cools it or takes
 /// this back ([`Inner::unpost`]). False: it is to be armed otherwise.
@@ -96,7 +95,7 @@ fn read(inner: &mut Inner, i: usize, count: u64) {
 /// It is looked at whole: it may have been called for what the cursors don't show.
 fn came(inner: &mut Inner, m: u32) {
     inner.heat(m);
-    inner.member_mut(m).idle = WHOLE - 1;
+    inner.member_mut(m).is_looked_at_whole();
 }
 
 /// Posted members that have been silent for long give back what they don't need meanwhile: some of all are looked at, each time others.
@@ -110,9 +109,8 @@ pub fn rest(inner: &mut Inner, some: u32) {
         let m = if inner.rested < inner.used() { inner.rested } else { 0 };
         inner.rested = m + 1;
         let mb = inner.member_mut(m);
-        if mb.log != 0 && mb.posted_at != 0 && now.wrapping_sub(mb.posted_at) > long {
-            mb.posted_at = 0;
-            give_back(mb.fd);
+        if now.wrapping_sub(mb.posted_at) > long {
+            give_back(mb);
         }
     }
 }
@@ -120,17 +118,17 @@ pub fn rest(inner: &mut Inner, some: u32) {
 /// As [`rest`], of all that are posted, at once.
 pub fn rest_all(inner: &mut Inner) {
     for m in 0..inner.used() {
-        let mb = inner.member_mut(m);
-        if mb.log != 0 && mb.posted_at != 0 {
-            mb.posted_at = 0;
-            give_back(mb.fd);
-        }
+        give_back(inner.member_mut(m));
     }
 }
 
-fn give_back(fd: i32) {
+/// Once, while it is posted.
+fn give_back(mb: &mut Member) {
+    if mb.log == 0 || std::mem::take(&mut mb.posted_at) == 0 {
+        return;
+    }
     let marker = Marker::new();
-    if let Some(s) = table::sock(fd)
+    if let Some(s) = table::sock(mb.fd)
         && let Some(_held) = s.rx.lock.try_take(&marker)
     {
         idle::release(s);

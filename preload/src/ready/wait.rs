@@ -8,7 +8,7 @@
 
 use super::ctl::{register, register_anew, take_over};
 use super::keep::keep;
-use super::look::{Depth, WHOLE, look};
+use super::look::{Depth, look};
 use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
 use super::{level, posted, stand_in};
 use crate::engine::handlers::Since;
@@ -319,7 +319,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
         take_over(epfd, set, inner, m);
         register(epfd, inner, m, nested);
         // An end that TCP had told already, no cursor shows.
-        inner.member_mut(m).idle = WHOLE - 1;
+        inner.member_mut(m).is_looked_at_whole();
     } else if mb.ours {
         let word = inner.own_word(m);
         inner.unpost(m);

@@ -6,14 +6,19 @@
 pub const OF_DATA: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 pub const OF_ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-/// EPOLLET and EPOLLONESHOT as the kernel's registrations have them.
+/// EPOLLET, EPOLLONESHOT and EPOLLEXCLUSIVE as the kernel's registrations have them.
 pub const ET: u32 = libc::EPOLLET as u32;
 pub const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+pub const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 /// Unproductive looks after which a member turns cold, if 2 ms have passed as well: they cost about what a doorbell does.
 pub const PATIENCE: u32 = 500;
 /// The same, without the time, of one among many that can be posted: they cost about what that does.
 pub const LITTLE: u32 = 32;
+
+/// A member that had nothing is looked at by its cursors alone but for each time of so many: what else may
+/// happen to it is rare, and the kernel's set tells it too.
+pub const WHOLE: u32 = 8;
 
 /// One member.
 #[derive(Clone, Copy)]
@@ -89,6 +94,12 @@ impl Member {
     #[inline]
     pub fn has_edges_of_both(&self) -> bool {
         self.events & ET != 0 && self.asks_for_data() && self.asks_for_room()
+    }
+
+    /// The next look at it is a whole one: there may be what its cursors don't show.
+    #[inline]
+    pub fn is_looked_at_whole(&mut self) {
+        self.idle = WHOLE - 1;
     }
 
     /// Whether what arrives is for it, urgent or not.

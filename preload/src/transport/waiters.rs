@@ -7,12 +7,12 @@
 
 mod word;
 
+use super::posts;
 use crate::control;
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock::Seldom;
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem, proc};
-use crate::transport::posts;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 /// Sleep words in the page.
