@@ -8,20 +8,15 @@
  *                 its calls ends by the limit
  *   races beside  a thread is about to sleep in recv beside another one, which brings the connection to memory and then does something else: it
  *                 gets what comes
- *   races late    a reader that nobody sees wait takes bytes before it is called for them, and is killed: what it had sent through
- *                 TCP is whole
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "pings.h"
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
 
@@ -191,59 +186,6 @@ static void end_server(int listener) {
     printf("end: %d times\n", ROUNDS);
 }
 
-/* -- late: of the accepting end another child is killed, once it has read all. What it had sent lies in TCP, behind a reader that
- * does not read */
-
-enum { BEFORE = 300000, TRICKLES = 200 };
-
-static void mourner(void) {
-    int fd = dial(PORT);
-    unsigned char c = 1;
-    ssize_t n;
-    long long all = 0;
-    for (int i = 0; i < TRICKLES; i++)
-        if (send(fd, &c, 1, MSG_NOSIGNAL) != 1 || read(gate[0], &c, 1) != 1)
-            die("trickle");
-    while (read(gate[0], &c, 1) == 1) /* the other end of the pipe ends with it */
-        ;
-    static unsigned char bytes[65536];
-    for (; (n = recv(fd, bytes, sizeof bytes, 0)) > 0; all += n)
-        ;
-    if (n || all < BEFORE)
-        wrong(n ? "a reset" : "less than was sent");
-    printf("late: %lld bytes, and the end\n", all);
-    fflush(stdout);
-    close(fd);
-}
-
-static void victim(int listener) {
-    static unsigned char before[BEFORE];
-    int fd = accept(listener, NULL, NULL);
-    if (fd < 0 || send(fd, before, sizeof before, MSG_NOSIGNAL) != sizeof before)
-        die("send");
-    for (int i = 0; i < TRICKLES; i++) {
-        unsigned char c;
-        while (recv(fd, &c, 1, MSG_DONTWAIT) != 1)
-            ; /* as one that is told by a wait of its own */
-        if (write(gate[1], "x", 1) != 1)
-            die("gate");
-    }
-    usleep(200000);
-    raise(SIGKILL);
-}
-
-static void late_server(int listener) {
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        victim(listener);
-    }
-    close(gate[1]);
-    if (waitpid(child, &status, 0) != child || !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-        wrong("it has died otherwise");
-}
-
 /* -- limit */
 
 static void limit_client(void) {
@@ -363,7 +305,6 @@ static void beside_server(int listener) {
 
 int main(int argc, char **argv) {
     static const struct meeting cases[] = {{"taken", taken_client, taken_server}, {"edge", edge_client, edge_server}, {"end", end_client, end_server},
-                                           {"limit", limit_client, limit_server}, {"beside", beside_client, beside_server},
-                                           {"late", mourner, late_server}};
+                                           {"limit", limit_client, limit_server}, {"beside", beside_client, beside_server}};
     return play(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL, PORT, -1);
 }

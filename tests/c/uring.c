@@ -63,22 +63,44 @@ static void beside_b(void) {
     asks(by_calls, 3);
 }
 
-/* liburing begins when a connection is in memory already. */
-static void after_a(void) {
+static void begin_liburing(void) {
     static char its_ring[4096];
-    int fd = conn();
     void *lib = dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL);
     int (*begin)(unsigned, void *, unsigned) = lib ? (int (*)(unsigned, void *, unsigned))dlsym(RTLD_DEFAULT, "io_uring_queue_init") : NULL;
     if (!begin)
         die("liburing");
     say("begins: %d", begin(4, its_ring, 0) < 0);
+}
+
+/* liburing begins when a connection is in memory already. */
+static void after_a(void) {
+    int fd = conn();
+    begin_liburing();
     if (has_ring())
         echo_through_ring(fd);
     close(fd);
 }
 static void after_b(void) { asks(conn(), 4); }
 
+/* When there is a listener: what that accepts later moves as ever (qemu-nbd). */
+static void listens_a(void) {
+    int l = listen_on(PORT);
+    begin_liburing();
+    meet();
+    int fd = accept_from(l);
+    warm(fd);
+    close(fd);
+}
+static void listens_b(void) {
+    meet();
+    int fd = dial(PORT);
+    warm(fd);
+    recv(fd, buf, 1, 0);
+    close(fd);
+}
+
 const struct test tests[] = {{"alone", alone_a, alone_b, COLD},
                              {"beside", beside_a, beside_b, 0},
                              {"after", after_a, after_b, 0},
+                             {"listens", listens_a, listens_b, 0},
                              {0}};

@@ -92,7 +92,7 @@ def apache_prefork(bed):
         LoadModule authz_core_module {modules}/mod_authz_core.so
         User www-data
         Group www-data
-        StartServers 4
+        StartServers 12
         MaxRequestWorkers 16
         MaxKeepAliveRequests 0
         DocumentRoot {bed.work}

@@ -256,7 +256,21 @@ fn beside_one_that_brings_memory() -> Result<()> {
 #[test]
 fn killed_behind_a_late_doorbell() -> Result<()> {
     const PUBLISHED: u32 = 11;
-    met("races", "late", PUBLISHED, 20)
+    met("last_bells", "late", PUBLISHED, 20)
+}
+
+const GIVEN_BACK: u32 = 15;
+
+/// The same where the process ends by `_exit` while a thread is in the call that takes the bytes.
+#[test]
+fn ended_with_a_doorbell_unread() -> Result<()> {
+    met_with("last_bells", &["exits"], GIVEN_BACK, 150, &[("SMCR_SWITCH_OPS", "2")])
+}
+
+/// In a handler above that call.
+#[test]
+fn ended_in_a_handler_with_a_doorbell_unread() -> Result<()> {
+    met_with("last_bells", &["handler"], GIVEN_BACK, 150, &[("SMCR_SWITCH_OPS", "2")])
 }
 
 const BELL: u32 = 24;

@@ -48,6 +48,7 @@ const PROGRAMS: &[&str] = &[
     "ahead",
     "amounts",
     "entries",
+    "own_names",
     "splices",
     "sources",
     "refused",

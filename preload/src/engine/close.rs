@@ -1,35 +1,48 @@
-//! What is done to a connection before the kernel's close(2), exit or exec of our own end, and the giving back of its memory
-//! afterwards. `table::life` and `table::forks` call it; [`super::end`] says what the other end sees, [`super::shut`] is shutdown(2)'s.
+//! What is done to a connection before the kernel's close(2), exit or exec of our own end. `table::life` and `table::forks` call it;
+//! [`super::end`] says what the other end sees, [`super::shut`] is shutdown(2)'s, [`super::unmap`] gives the memory back.
 
 use super::follow::Source;
 use super::patience::{self, Patience};
-use super::{bell, bulk, debt, end, follow, here, inside, kernel, linked, near, proof, shadow, switch};
-use crate::family::index_of;
-use crate::family::lock::{Held, Marker};
+use super::{bell, debt, follow, here, kernel, linked, proof, shadow, switch};
+use crate::family::lock::{Held, Lock, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{fd, net, proc};
-use crate::transport::peers::{self, Peer};
-use crate::transport::region::{self, Dir, RegionHeader, fin, setup};
-use crate::transport::wide;
+use crate::transport::region::{Dir, fin, setup};
 use std::sync::atomic::Ordering::*;
 
-/// How long a close waits for the proof of a peer that has begun: a few microseconds, unless it is stopped in between. Another user's
-/// may only pretend to have begun.
+/// How long a close waits for the proof of a peer that has begun, and for the count of a doorbell that is there: a few microseconds, unless it
+/// is stopped in between. Another user's may only pretend.
 const PROOF_PATIENCE_NS: u64 = 200_000_000;
 const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
-/// The lock of sending, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done now.
-pub(super) fn hold_sending<'a>(s: &'a Sock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
+/// And the end of a process for a thread of its own that is in the middle of a call.
+const CALL_PATIENCE_MS: u32 = 100;
+
+/// How the kernel comes to close a connection that the program does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unseen {
+    /// At an exec, which may fail.
+    Exec,
+    /// At exit(3): the program's handlers have run, other libraries' may follow.
+    Exit,
+    /// At _exit(2): nothing follows.
+    End,
+}
+
+/// A lock of the connection, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done
+/// now.
+pub(super) fn hold<'a>(lock: &'a Lock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
     const YIELDS: u32 = 1 << 8;
     for n in 0..YIELDS + ms {
-        let held = s.tx.lock.try_take(marker);
-        if held.is_some() || s.tx.lock.is_own() {
+        let held = lock.try_take(marker);
+        if held.is_some() || lock.is_own() {
             return held;
         }
         if n < YIELDS {
             proc::yield_now();
         } else {
+            lock.bury();
             let _ = fd::poll(&mut [], 1);
         }
     }
@@ -50,7 +63,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         marks |= fin::LINGER0;
     }
     let marker = Marker::new();
-    let sending = hold_sending(s, &marker, 0);
+    let sending = hold(&s.tx.lock, &marker, 0);
     // Doorbells on their way to this very descriptor must not meet its next owner.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     for _ in 0..1 << 16 {
@@ -74,8 +87,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         fault::pass(Fault::EndMarked);
         let marker = Marker::new();
         if let Some(_held) = s.rx.lock.try_take(&marker) {
-            bell::silence(s, back);
-            bell::drain(s, back, sock);
+            take_bells(s, back, sock);
         }
     } else {
         dir.fin.fetch_or(marks, Release);
@@ -88,27 +100,51 @@ pub fn before_close(s: &Sock, sock: i32) {
 /// Before the kernel closes it unseen, at an exit or exec: what the library has put into the stream does
 /// not count as unread, or the kernel would make a reset of the end, which destroys what is still to be
 /// delivered (hazard 8).
-pub fn before_unseen_close(s: &Sock, sock: i32, for_good: bool) {
+pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
     let Some(back) = s.rx.dir().filter(|_| !s.is_linked()) else { return };
     give_back(s, sock);
     take_proof(s, sock, back);
     // Behind its own end the peer would take this for one in order; else it finds what it has sent unread.
+    let for_good = how != Unseen::Exec;
     let tells = for_good && !s.is_aside();
     let is_half = tells && s.has(flag::SHUT_WR) && s.rx_in_memory() && leaves_unread(s, back) && !is_over(s, sock);
     if is_half && let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE | fin::CLOSED | fin::RESET, Release); // as in `before_close`
     }
     let marker = Marker::new();
-    if s.rx_in_memory()
-        && let Some(_held) = s.rx.lock.try_take(&marker)
-    {
-        bell::silence(s, back);
-        bell::drain(s, back, sock);
-        fault::pass(Fault::EndMarked);
+    if s.rx_in_memory() {
+        let held = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS);
+        // The call below a handler that ends the process goes on no more, and no other one is waited for any longer.
+        if held.is_some() || for_good {
+            take_bells(s, back, sock);
+            fault::pass(Fault::EndMarked);
+        }
+        if how == Unseen::End {
+            std::mem::forget(held); // another thread would ask to be rung once more
+        }
     }
     // The peer takes either for read, so the kernel tells.
     if tells && (is_half || is_rest_unread(s, back) || here::is_taken(s)) {
         reset_on_close(sock);
+    }
+}
+
+/// Nobody is called by bytes any more, and those that are in the stream come off: also what is not counted yet, where this end sends through
+/// TCP, so that the peer can't tell the reset that a byte makes from one of payload ([`end::is_reset_for_bell`]).
+fn take_bells(s: &Sock, back: &Dir, sock: i32) {
+    bell::silence(s, back);
+    bell::drain(s, back, sock);
+    if s.tx_in_memory() {
+        return;
+    }
+    let patience = patience_with(s);
+    // In this order: payload lies behind a mark.
+    while fd::unread(sock).is_ok_and(|n| n > 0) && !follow::is_marked(s, back) {
+        if patience.is_over() {
+            return patience.was_in_vain();
+        }
+        proc::yield_now();
+        bell::drain(s, back, sock);
     }
 }
 
@@ -248,109 +284,30 @@ pub fn reset_on_close(sock: i32) {
     let _ = net::set_opt(sock, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
-/// Nobody has the record any more, and those that had it have given back region and peer for themselves.
-pub fn forget(s: &Sock) {
-    if s.link.load(Acquire) != 0 {
-        linked::leave(s);
-        return linked::forget(s);
-    }
-    have_none(s);
-    s.peer.store(0, Relaxed);
-}
-
-/// Another user may keep the region for as long as he likes, and the pages that we have touched first count as ours. What he has read
-/// of them, or can't read any more, goes now; both locks are held.
-fn give_ring_back(s: &Sock) {
-    let Some(dir) = s.tx.dir().filter(|_| s.region_of_peers().is_some() && !patience::is_own_user(s)) else { return };
-    if dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed) || s.rx.end.load(Relaxed) >= end::RST {
-        near::give_back(s, dir);
-        bulk::rest(s, dir);
-    }
-}
-
-/// There is no memory, for all that have the record.
-fn have_none(s: &Sock) {
-    s.tx_medium.store(medium::TCP, Release);
-    s.rx_medium.store(medium::TCP, Release);
-    s.tx.dir.store(std::ptr::null_mut(), Release);
-    s.rx.dir.store(std::ptr::null_mut(), Release);
-    s.region.store(std::ptr::null_mut(), Release);
-}
-
-/// What this process has of the memory of a connection that others hold too.
-pub struct Share {
-    index: u32,
-    region: *mut RegionHeader,
-    wide: Option<wide::Both>,
-    peer: u32,
-}
-
-/// Before this process says that it holds it no more: then the others may close it, and the record be another connection's. None: there
-/// is nothing to be given back, or somebody is in it.
-pub fn share(s: &Sock) -> Option<Share> {
-    let (m1, m2) = (Marker::new(), Marker::new());
-    let _tx = s.tx.lock.try_take(&m1)?;
-    let _rx = s.rx.lock.try_take(&m2)?;
-    let region = s.region.load(Acquire);
-    if region.is_null() || inside::count(s) != 0 || s.link.load(Acquire) != 0 {
-        return None;
-    }
-    let index = index_of(s);
-    Some(Share { index, region, wide: wide::take_out(index), peer: s.peer.load(Relaxed) })
-}
-
-impl Share {
-    /// The others go on.
-    pub fn give_back(self) {
-        self.wide.into_iter().for_each(wide::Both::unmap);
-        region::drop_mapping(self.region);
-        peers::get(self.peer).into_iter().for_each(Peer::release);
-    }
-
-    /// They had gone: it is this process's alone.
-    pub fn keep(self) {
-        self.wide.into_iter().for_each(|both| both.put_back(self.index));
-    }
-}
-
-/// After the last close in this process: gives region and peer back. False: somebody still uses
-/// them; the last user comes here again.
-pub fn unmap(s: &Sock, last_in_family: bool) -> bool {
-    let (m1, m2) = (Marker::new(), Marker::new());
-    let Some(_tx) = s.tx.lock.try_take(&m1) else { return false };
-    let Some(_rx) = s.rx.lock.try_take(&m2) else { return false };
-    if inside::count(s) != 0 {
-        return false;
-    }
-    if s.link.load(Acquire) != 0 {
-        if last_in_family {
-            linked::leave(s);
-            linked::forget(s);
-        }
-        return true;
-    }
-    let region = s.region.load(Acquire);
-    if last_in_family {
-        give_ring_back(s);
-        have_none(s);
-    }
-    if !region.is_null() {
-        wide::unmap(index_of(s));
-        region::drop_mapping(region);
-    }
-    if let Some(p) = peers::get(s.peer.load(Relaxed)) {
-        p.release();
-    }
-    if last_in_family {
-        s.peer.store(0, Relaxed);
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::family;
+
+    #[test]
+    fn a_doorbell_that_is_not_counted_yet_comes_off() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let s = family::take_sock().expect("a record");
+        // SAFETY: all zero is a fresh direction.
+        let back: Dir = unsafe { std::mem::zeroed() };
+        s.rx_medium.store(medium::SHM, Relaxed);
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        theirs.write_all(&bell::BYTE).expect("a byte");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                back.bells.fetch_add(1, Release); // pairs with the Acquire in `bell::drain`
+            });
+            take_bells(s, &back, ours.as_raw_fd());
+        });
+        assert_eq!(fd::unread(ours.as_raw_fd()), Ok(0));
+    }
 
     #[test]
     fn unread_bytes_reset_a_connection_that_has_not_ended_both_ways() {

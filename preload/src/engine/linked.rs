@@ -115,7 +115,7 @@ pub fn agreed(s: &Sock) {
 
 /// All that the program has sent so far has gone through TCP: sending goes on there, unless more has
 /// come meanwhile. `sent` is the position up to which it has gone, `kernel` the bytes of the handshake. `is_still`: whether the record is
-/// the connection's, asked with the lock held, for `close::unmap` gives it up with both.
+/// the connection's, asked with the lock held, for `unmap::unmap` gives it up with both.
 pub fn return_sending(s: &Sock, sock: i32, (sent, kernel): (u64, u64), is_still: impl Fn() -> bool) -> bool {
     let Some(dir) = s.tx.dir() else { return true };
     let marker = Marker::new();

@@ -35,7 +35,7 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
 /// later, or waits for room, finds the flag.
 fn end_sending(s: &Sock) {
     let marker = Marker::new();
-    let held = close::hold_sending(s, &marker, 2000);
+    let held = close::hold(&s.tx.lock, &marker, 2000);
     if let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE, Release);
     }

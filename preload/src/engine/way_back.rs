@@ -37,7 +37,7 @@ pub fn come_back(s: &Sock, sock: i32, index: u32, stand: Stand) -> bool {
     let (m1, m2) = (Marker::new(), Marker::new());
     let Some(tx) = s.tx.lock.try_take(&m1) else { return false };
     let Some(rx) = s.rx.lock.try_take(&m2) else { return false };
-    // `close::unmap` gives the record up with both locks held.
+    // `unmap::unmap` gives the record up with both locks held.
     if s.link.load(Acquire) != index + 1 {
         return false;
     }

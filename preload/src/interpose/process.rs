@@ -42,7 +42,7 @@ hooks! {
     }
 
     fn _exit(status: c_int) {
-        present(forks::at_exit);
+        present(forks::at_end);
         // SAFETY: the program's argument.
         unsafe { real::_exit(status) }
     }

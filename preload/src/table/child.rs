@@ -11,7 +11,7 @@
 use super::life::{REFS, finish, held};
 use super::{Entry, apart, homes, late, range, returning, rings, set, take, waited};
 use crate::control;
-use crate::engine::{close, counted, inside, known, linked, within};
+use crate::engine::{counted, inside, known, linked, unmap, within};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy};
@@ -122,7 +122,7 @@ fn each_counted(act: impl Fn(&'static Sock)) {
 /// It was counted for a child that does not have it. If those that had it have closed it since, they have given back what they had mapped.
 fn give_back(s: &'static Sock) {
     if s.holders.fetch_sub(1, AcqRel) == 1 {
-        close::forget(s);
+        unmap::forget(s);
         finish(s, true);
     }
 }

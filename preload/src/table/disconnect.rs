@@ -1,6 +1,6 @@
 //! connect(2) with AF_UNSPEC: the connection ends by a reset, and the descriptor may be connected again. Called by the hook of connect.
 
-use crate::engine::{close, disconnected, switch};
+use crate::engine::{close, disconnected, switch, unmap};
 use crate::family;
 use crate::family::sock::{Sock, role};
 use crate::rendezvous::{self, worth};
@@ -27,7 +27,7 @@ pub fn before(s: &'static Sock, fd: i32) {
         return;
     }
     close::before_reset(s, fd);
-    let stays = is_legacy || s.holders.load(Relaxed) > 1 || !close::unmap(s, true);
+    let stays = is_legacy || s.holders.load(Relaxed) > 1 || !unmap::unmap(s, true);
     family::ended::count(s);
     if stays {
         // Somebody else is in it: what comes next stays on TCP.
@@ -43,7 +43,7 @@ pub fn before(s: &'static Sock, fd: i32) {
 fn of_link(s: &'static Sock, fd: i32) {
     rendezvous::smc::before_disconnect(s, fd);
     family::ended::count(s);
-    if s.holders.load(Relaxed) > 1 || !close::unmap(s, true) {
+    if s.holders.load(Relaxed) > 1 || !unmap::unmap(s, true) {
         disconnected::abandon(s);
         close::leave_behind(s);
         s.link.store(0, Release);

@@ -4,7 +4,8 @@
 
 use super::life::{REFS, held};
 use super::{Entry, child, connections, left, life, passing, range, returning, spawned};
-use crate::engine::{close, linked, orphan, rouse};
+use crate::engine::close::{self, Unseen};
+use crate::engine::{linked, orphan, rouse};
 use crate::family::holders::{self, Census};
 use crate::family::sock::{Sock, aside, flag, role};
 use crate::family::{self, SOCK_CAP, process};
@@ -19,8 +20,17 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 static LEFT: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
 
 /// The process ends: connections over links are closed while they can be, for the kernel does it for
-/// TCP only.
+/// TCP only. By exit(3), behind which other libraries' handlers may follow.
 pub fn at_exit() {
+    leave_all(Unseen::Exit);
+}
+
+/// The same by _exit(2).
+pub fn at_end() {
+    leave_all(Unseen::End);
+}
+
+fn leave_all(how: Unseen) {
     if process::is_vfork_child() {
         return; // what it has in memory is its parent's
     }
@@ -38,7 +48,7 @@ pub fn at_exit() {
         let mut census = Census::default();
         for (fd, e) in range(0, u32::MAX) {
             if let Entry::Sock(s) = e {
-                closes_unseen(s, fd, true, &mut census);
+                closes_unseen(s, fd, how, &mut census);
                 if s.heir.load(Relaxed) != 0 && s.let_go_in(process::index()) {
                     s.holders.fetch_sub(1, AcqRel);
                     legacy::left(s, fd);
@@ -48,8 +58,8 @@ pub fn at_exit() {
     }
 }
 
-/// The kernel will close it with the process (`for_good`: its handlers have run), or at an exec, which may fail.
-fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool, census: &mut Census) {
+/// The kernel will close it with the process, or at an exec.
+fn closes_unseen(s: &'static Sock, fd: i32, how: Unseen, census: &mut Census) {
     if s.region().is_none() && !s.has(flag::UNASKED) || census.is_shared(s) {
         return;
     }
@@ -57,7 +67,7 @@ fn closes_unseen(s: &'static Sock, fd: i32, for_good: bool, census: &mut Census)
         rendezvous::smc::close_unused(s, fd);
     }
     if s.region().is_some() {
-        close::before_unseen_close(s, fd, for_good);
+        close::before_unseen_close(s, fd, how);
     }
 }
 
@@ -103,7 +113,7 @@ pub fn before_exec(has_library: impl Fn() -> bool) {
             if REFS[index].load(Relaxed) == 1 {
                 legacy::give_up(s, fd);
             }
-            closes_unseen(s, fd, false, &mut census);
+            closes_unseen(s, fd, Unseen::Exec, &mut census);
         }
     }
     leave_rests(has_library, false);

@@ -6,7 +6,7 @@
 
 use super::{life, steps};
 use crate::control;
-use crate::engine::{close, inside, rouse};
+use crate::engine::{close, inside, rouse, unmap};
 use crate::family;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{self, thread};
@@ -172,7 +172,7 @@ fn settle_one(place: &AtomicU64) {
         }
         close::before_close(s, fd);
     }
-    let is_over = close::unmap(s, true);
+    let is_over = unmap::unmap(s, true);
     if fd >= 0 {
         sys::fd::close(fd);
     }

@@ -3,14 +3,14 @@
 //!
 //! Called by [`super::life`].
 
-use crate::engine::{close, inside, linked};
+use crate::engine::{inside, linked, unmap};
 use crate::family::sock::Sock;
 use crate::rendezvous;
 use crate::sys::{self, thread};
 use std::sync::atomic::Ordering::*;
 
 /// One that is about to say so.
-pub struct Leaver(Option<close::Share>);
+pub struct Leaver(Option<unmap::Share>);
 
 impl Leaver {
     /// `fd`: the number, while the kernel still has it open.
@@ -23,7 +23,7 @@ impl Leaver {
         let may_leave = is_shared || !thread::is_only(); // another one may be about to fork
         if may_leave && !s.region.load(Acquire).is_null() && s.link.load(Acquire) == 0 {
             soon(s, || {
-                share = close::share(s);
+                share = unmap::share(s);
                 share.is_some()
             });
         }

@@ -7,7 +7,7 @@
 
 use super::leaver::{Leaver, others_go_on, soon};
 use super::{Entry, get, homes, late, passing, put, range, rings, take};
-use crate::engine::{close, inside, shadow, switch};
+use crate::engine::{close, inside, shadow, switch, unmap};
 use crate::family::sock::{Sock, flag, role};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::fault::{self, Step as Fault};
@@ -373,7 +373,7 @@ pub fn part(s: &'static Sock, fd: Option<i32>, is_ours: bool) -> bool {
         close::before_close(s, fd);
     }
     late::end(s);
-    if soon(s, || close::unmap(s, last)) {
+    if soon(s, || unmap::unmap(s, last)) {
         finish(s, last);
     } else if last {
         late::give_up(s);
@@ -435,8 +435,11 @@ pub fn on_io_uring() {
         return;
     }
     for (fd, e) in range(0, u32::MAX) {
-        if let Entry::Sock(s) = e {
-            hand_over(s, fd, Reason::IoUring);
+        match e {
+            Entry::Sock(s) if s.is_connection() => _ = hand_over(s, fd, Reason::IoUring),
+            // What it accepts by calls is later. By the ring nobody answers the option.
+            Entry::Sock(s) => mark::leave(s, fd),
+            _ => {}
         }
     }
 }
