@@ -120,7 +120,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
             fault::pass(Fault::EndMarked);
         }
         if how == Unseen::End {
-            std::mem::forget(held); // another thread would ask to be rung once more
+            held.into_iter().for_each(Held::keep); // another thread would ask to be rung once more
         }
     }
     // The peer takes either for read, so the kernel tells.

@@ -39,6 +39,13 @@ impl Drop for Held<'_> {
     }
 }
 
+impl Held<'_> {
+    /// Others wait for it until this thread has ended; it itself takes it again.
+    pub fn keep(self) {
+        clear(std::mem::ManuallyDrop::new(self).0.note);
+    }
+}
+
 impl Lock {
     /// A free one.
     pub const fn free() -> Lock {
@@ -243,6 +250,20 @@ mod tests {
         assert!(locks[0].is_taken() && !locks[1].is_taken());
         drop(held);
         assert_eq!(notes(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_stays_taken_beside_others_that_are() {
+        // SAFETY: all zero is a free lock.
+        let locks: [Lock; 20] = unsafe { std::mem::zeroed() };
+        for lock in &locks {
+            let marker = Marker::new();
+            lock.take(std::hint::black_box(&marker)).ok().into_iter().for_each(Held::keep);
+        }
+        assert_eq!(notes(), 0);
+        let is_had_by_another = |lock: &Lock| std::thread::scope(|s| s.spawn(|| lock.try_take(&Marker::new()).is_some()).join().unwrap_or(true));
+        assert!(!locks.iter().any(is_had_by_another));
+        assert!(!is_refused(&locks[0]), "nothing of this thread goes on below");
     }
 
     /// A handler that is refused the lock leaves it to the call below.
