@@ -83,9 +83,6 @@ Where hardly anything leaves TCP:
 redis's integration/replication, libmicrohttpd's testcurl and memcached's t passed 1, 1 and 2 fewer tests in the first of several repetitions, and lost none that
 was missing in each. Why is not known. Repeated on a busy machine, testcurl passed 70 in each of three native runs and of three under the library.
 
-erlang's row with the library at the server alone failed once with f600f1b, beside a complete lab: one of 1,500 questions had no answer within 30 s. Why is not known: 150 of 150 repetitions beside
-a soak and a lab passed.
-
 socat's ENV_OPENSSL_CLIENT_X509_ISSUER lets a `sleep 1` and an `alarm(1)` run against each other, and wants the first to end first. Over TCP the end of the stream,
 which starts the second, waits 45 ms for a delayed acknowledgement. In memory nothing does, and either may be first: alone the test passed in 2 of 7 runs, and
 on a busy machine in 2 of 2.

@@ -198,14 +198,14 @@ def gearman(bed):
 
 
 def erlang(bed):
-    """Two nodes of Erlang: a port of its own runtime, and what it asks the port mapper."""
+    """Two nodes of Erlang: a port of its own runtime, and what it asks the port mapper. What is sent to a name before that is registered is lost."""
     need("erl", "epmd")
     env = {"HOME": str(bed.work), "ERL_EPMD_PORT": "7114", "ERL_EPMD_ADDRESS": "127.0.0.1"}
     bed.server("epmd", "-port", 7114, "-address", "127.0.0.1", port=7114)
     echo = "register(e, self()), F = fun F() -> receive {P, B} -> P ! {e, erlang:md5(B), B}, F() end end, F()."
     bed.server("erl", "-noinput", "-sname", "a@localhost", "-setcookie", "c", "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "-eval", echo, env=env)
     ask = textwrap.dedent("""
-        Up = fun U(0) -> halt(1); U(N) -> case net_adm:ping('a@localhost') of pong -> ok; _ -> timer:sleep(100), U(N - 1) end end, Up(100),
+        Up = fun U(0) -> halt(1); U(N) -> case rpc:call('a@localhost', erlang, whereis, [e]) of P when is_pid(P) -> ok; _ -> timer:sleep(100), U(N - 1) end end, Up(100),
         One = fun(I) -> B = binary:copy(<<I:32>>, I * 37 rem 90000 + 1), {e, 'a@localhost'} ! {self(), B},
                         receive {e, M, B} -> M = erlang:md5(B), M after 30000 -> halt(2) end end,
         Sums = [One(I) || I <- lists:seq(1, 1500)],
