@@ -183,6 +183,9 @@ if [[ -n $library ]]; then
         while IFS= read -r symbol; do
             grep -qw -- "$symbol" docs/interpose.md || breach "$library: defines $symbol, of which docs/interpose.md says nothing"
         done < <(nm -D --defined-only "$library" | awk 'NF == 3 { print $3 }')
+        while IFS= read -r symbol; do
+            breach "$library: calls $symbol, its own, by a name that a program may have as well (preload/build.rs)"
+        done < <(comm -12 <(nm -D --defined-only "$library" | awk '{ print $3 }' | sort -u) <(readelf -rW "$library" | awk 'NF > 4 { print $5 }' | sort -u))
     fi
 else
     echo 'note: libsmcr.so is not built, its NEEDED entries and its symbols were not checked'
