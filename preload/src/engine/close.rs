@@ -129,8 +129,8 @@ pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
     }
 }
 
-/// Nobody is called by bytes any more, and those that are in the stream come off: also what is not counted yet, where this end sends through
-/// TCP, so that the peer can't tell the reset that a byte makes from one of payload ([`end::is_reset_for_bell`]).
+/// Nobody is called by bytes any more, and those that are in the stream come off. Also those that are not counted yet, where this end sends
+/// through TCP: there the peer can't tell the reset that a byte makes from one of payload ([`super::end::is_reset_for_bell`]).
 fn take_bells(s: &Sock, back: &Dir, sock: i32) {
     bell::silence(s, back);
     bell::drain(s, back, sock);
