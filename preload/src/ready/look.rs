@@ -152,12 +152,13 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     }
     let out = mb.asks_for_room();
     let head_of = || s.rx.dir().map_or(0, |d| d.head.load(Acquire));
-    let before = head_of();
+    let is_edge = mb.events & ET != 0;
+    let before = if is_edge { head_of() } else { 0 };
     let bits = level::usual(s, out).unwrap_or_else(|| level::level(s, mb.fd, false));
     let bits = level::with_norms(bits);
     fault::pass(Fault::Looked);
     let wanted = bits & (mb.events | level::ERR | level::HUP) & !(ET | ONESHOT);
-    let report = if mb.events & ET != 0 {
+    let report = if is_edge {
         // What comes just after a look that finds nothing is told by the next one.
         let head = if bits & level::IN != 0 { head_of() } else { before };
         let full = s.tx.looked.load(Relaxed);
@@ -196,7 +197,7 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
     mb.fresh = false;
     // What the cursors don't show, an end as a rule, is there for the next look as well.
     mb.idle = 0;
-    if mb.events & ET == 0 && has_no_data(s) {
+    if !is_edge && has_no_data(s) {
         mb.is_looked_at_whole();
     }
     if mb.events & ONESHOT != 0 {
