@@ -1,4 +1,4 @@
-/* Owns: urgent bytes, MSG_ZEROCOPY and MSG_ERRQUEUE where O_NONBLOCK is set and no flag says it; flags.c and notices.c have them of blocking connections. */
+/* Owns: urgent bytes, MSG_ZEROCOPY and MSG_ERRQUEUE where O_NONBLOCK is set and no flag says it, and how much such a send takes; flags.c and notices.c have them of blocking connections. */
 #include "case.h"
 
 static char buf[64 * KIB];
@@ -141,4 +141,26 @@ static void zerocopy_b(void) {
     meet();
 }
 
-const struct test tests[] = {{"urgent", urgent_a, urgent_b, 0}, {"errors", errors_a, errors_b, 0}, {"zerocopy", zerocopy_a, zerocopy_b, 0}, {0}};
+/* One send that may not wait, and the end behind it, whatever it returned (Tornado's `stream.write(...)` and `close()`). */
+static void whole_a(void) {
+    enum { ALL = 250 * 1000 };
+    static char all[ALL];
+    int fd = conn_cold();
+    small_talk(fd, 400); /* in memory, and nothing large yet */
+    meet();
+    nonblocking(fd, 1);
+    say("%s", poll_text(events(fd, POLLOUT, 1000))); /* one that waits for room */
+    fill(all, ALL, 0, 5);
+    R(send(fd, all, ALL, 0));
+    close(fd);
+    meet();
+}
+static void whole_b(void) {
+    int fd = conn_cold();
+    small_talk(fd, 400);
+    meet();
+    drain(fd, 5);
+    meet();
+}
+
+const struct test tests[] = {{"urgent", urgent_a, urgent_b, 0}, {"errors", errors_a, errors_b, 0}, {"zerocopy", zerocopy_a, zerocopy_b, 0}, {"whole", whole_a, whole_b, COLD | SWITCHES}, {0}};

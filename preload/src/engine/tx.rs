@@ -315,7 +315,8 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize
         return Some((free, size));
     }
     if tail == head {
-        if s.tx.wants_more.load(Relaxed) != 0 && size < RING_MAX {
+        // A call that may not wait takes as much as TCP would, if the ring can: some programs end the stream behind it whatever it returned.
+        if (s.tx.wants_more.load(Relaxed) != 0 || want > size) && size < RING_MAX {
             s.tx.wants_more.store(0, Relaxed);
             size = RING_MAX;
             near::resize(s, dir, size);
