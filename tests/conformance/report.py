@@ -98,8 +98,9 @@ What is known to differ, and why, is listed in [interpose.md](interpose.md).
 def markdown(found, order, earlier):
     """The scoreboard, in this order of names; a row that was not run here is as the earlier text has it, if it has it."""
     known = {line.split("|")[1].strip(): line + "\n" for line in earlier.splitlines() if line.startswith("| ")}
-    table = {row["name"]: suite_line(row) for row in found["suites"]}
-    table.update((row["name"].replace("_", " "), program_line(row)) for row in found["programs"])
+    here = [row for kind in order for row in found[kind] if not row["verdict"].startswith("not run") or row["name"].replace("_", " ") not in known]
+    table = {row["name"].replace("_", " "): program_line(row) for row in here if "modes" in row}
+    table.update((row["name"], suite_line(row)) for row in here if "modes" not in row)
     lines = {kind: [{**known, **table}[name] for name in order[kind] if name in table or name in known] for kind in order}
     void = floors.SUITES_ON_TCP[floors.NONE]
     lines["suites"] = [line.replace("|  |", "| no TCP |") if line.split("|")[1].strip() in void else line for line in lines["suites"]]
@@ -136,7 +137,7 @@ def totals(lines):
     shares = [percent(cells[5]) for cells in programs if percent(cells[5]) is not None]
     text += (f"\nIn the suites {natively:,} tests pass natively and {here:,} under the library ({lost} lost). Of {len(shares)} programs, "
              f"{sum(s >= 95 for s in shares)} have 95 % of their bytes off TCP and {sum(s >= 50 for s in shares)} have half of them. All run-twice cases hold natively, or "
-             f"`make test` fails; the {known} that is known to differ is in [interpose.md](interpose.md).\n\n")
+             f"`make test` fails; the {known} that are known to differ are in [interpose.md](interpose.md).\n\n")
     return text
 
 
