@@ -5,6 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "raw.h"
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -114,7 +115,6 @@ int now_in(int fd);  /* FIONREAD */
 short events(int fd, short wanted, int ms);
 const char *poll_text(short ev);
 const char *epoll_text(uint32_t ev);
-long raw(long n, long a, long b, long c, long d, long e, long f); /* no libc in between */
 void wait_for_spill(int fd); /* until the ring is full, and the rest of what nobody reads is in TCP */
 short raw_poll(int fd, short wanted, int ms); /* as events, by the same way */
 long lo_bytes(void);

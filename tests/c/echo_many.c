@@ -6,6 +6,7 @@
  * prefork (four processes that accept from one listener), reuseport (four processes, each with a
  * listener of its own). ADDRESS: where to listen, [::] without one. */
 #define _GNU_SOURCE
+#include "raw.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,12 +33,6 @@ struct conn {
 };
 static struct conn *conns[MOST];
 
-static long raw(long n, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-    __asm__ volatile("syscall" : "+a"(n) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return n;
-}
 static int die(const char *what) {
     perror(what);
     exit(3);

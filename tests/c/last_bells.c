@@ -6,9 +6,9 @@
  * Exit 0: the peer has got all, and the end. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "pings.h"
+#include "raw.h"
 #include <poll.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 
 enum { PORT = 7070, BEFORE = 300000, TRICKLES = 200, FEW = 12 };
 
@@ -86,9 +86,7 @@ static atomic_int reads_last;
 /* A wait that no library sees. */
 static int is_called(int fd) {
     struct pollfd p = {fd, POLLIN, 0};
-    long n = SYS_poll;
-    __asm__ volatile("syscall" : "+a"(n) : "D"(&p), "S"(1L), "d"(10000L) : "rcx", "r11", "memory");
-    return n == 1 && p.revents == POLLIN;
+    return raw(SYS_ppoll, (long)&p, 1, (long)&(struct timespec){10, 0}, 0, 0, 0) == 1 && p.revents == POLLIN;
 }
 
 static void *trickle_in(void *arg) {

@@ -1,17 +1,12 @@
 /* Owns: the mill with one thread and non-blocking sockets: epoll level- and edge-triggered, epoll by
  * inline system calls, and poll (see mill.h). */
 #include "mill.h"
+#include "raw.h"
 
 enum { MOST = 4 * LINES };
 static struct flow *flows[MOST];
 static int count, ep, unseen, edge, polls;
 
-static long raw(long n, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
-    __asm__ volatile("syscall" : "+a"(n) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return n;
-}
 static void ctl(int op, int fd, uint32_t events, void *p) {
     struct epoll_event e = {events, {.ptr = p}};
     if (polls)

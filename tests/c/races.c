@@ -11,12 +11,12 @@
  * Exit 0: right. Both ends are here, the connecting one in a child that connects by itself. */
 #define _GNU_SOURCE
 #include "pings.h"
+#include "raw.h"
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 
 enum { PORT = 7070, ROUNDS = 5, LOOKS = 30 };
 
@@ -95,14 +95,7 @@ static void edge_client(void) {
 static unsigned long long received(int fd) {
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
-    long n = SYS_getsockopt;
-    register void *r10 __asm__("r10") = &info;
-    register socklen_t *r8 __asm__("r8") = &len;
-    __asm__ volatile("syscall"
-                     : "+a"(n)
-                     : "D"((long)fd), "S"((long)IPPROTO_TCP), "d"((long)TCP_INFO), "r"(r10), "r"(r8)
-                     : "rcx", "r11", "memory");
-    if (n)
+    if (raw(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, (long)&info, (long)&len, 0))
         die("TCP_INFO");
     return info.tcpi_bytes_received;
 }

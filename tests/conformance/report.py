@@ -97,13 +97,16 @@ What is known to differ, and why, is listed in [interpose.md](interpose.md).
 
 def markdown(found, order, earlier):
     """The scoreboard, in this order of names; a row that was not run here is as the earlier text has it, if it has it."""
-    known = {line.split("|")[1].strip(): line + "\n" for line in earlier.splitlines() if line.startswith("| ")}
-    here = [row for kind in order for row in found[kind] if not row["verdict"].startswith("not run") or row["name"].replace("_", " ") not in known]
-    table = {row["name"].replace("_", " "): program_line(row) for row in here if "modes" in row}
-    table.update((row["name"], suite_line(row)) for row in here if "modes" not in row)
+    known = {name_in(line): line + "\n" for line in earlier.splitlines() if line.startswith("| ")}
+    table = {}
+    for kind, line_of in (("programs", program_line), ("suites", suite_line)):
+        for row in found[kind]:
+            line = line_of(row)
+            if not row["verdict"].startswith("not run") or name_in(line) not in known:
+                table[name_in(line)] = line
     lines = {kind: [{**known, **table}[name] for name in order[kind] if name in table or name in known] for kind in order}
     void = floors.SUITES_ON_TCP[floors.NONE]
-    lines["suites"] = [line.replace("|  |", "| no TCP |") if line.split("|")[1].strip() in void else line for line in lines["suites"]]
+    lines["suites"] = [line.replace("|  |", "| no TCP |") if name_in(line) in void else line for line in lines["suites"]]
     text = HEAD.format(**found) + totals(lines)
     if lines["programs"]:
         text += "## Programs\n\n| program | both ends | server only | client only | strict | off TCP | library |\n|---|---|---|---|---|---|---|\n"
@@ -170,6 +173,10 @@ def suite_line(row):
 def percent(cell):
     found = re.match(r"-?[\d.]+", cell)
     return float(found[0]) if found else None
+
+
+def name_in(line):
+    return cells_of(line)[0]
 
 
 def cells_of(line):
