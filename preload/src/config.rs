@@ -186,6 +186,8 @@ impl Found {
                 #[cfg(feature = "faults")]
                 "STRANGERS" => return crate::fault::make_strangers(value),
                 #[cfg(feature = "faults")]
+                "LENIENT" => return crate::fault::make_lenient(value),
+                #[cfg(feature = "faults")]
                 "FAULT_COUNTS" => return path("SMCR_FAULT_COUNTS=").map_or((), crate::fault::count_in),
                 "LOG" => &mut self.log,
                 "LOG_FILE" => {

@@ -7,6 +7,7 @@
 //! been passed AFTER times, and no other fails. `SMCR_HOLD=STEP,MS`: each pass of STEP takes so long, for what happens when something
 //! else comes in between. `SMCR_FORGE` is what a hostile RDMA peer sends (`link::forge`).
 //! With `SMCR_STRANGERS=1` every peer is taken for one of another user (`transport::wakes`).
+//! With `SMCR_LENIENT=1` every sleeping set has its rings kept (`engine::lenient`), wherever sender and sleeper run.
 //! `SMCR_FAULT_COUNTS=FILE`: for each step, how often it was passed and what was done there, by all processes that name this
 //! file (`tests/src/fired.rs` reads it, also when they are dead): u64 of `Event`, in its order.
 
@@ -99,6 +100,8 @@ pub enum Step {
     Outside,
     /// Sender: the doorbell word says that it is posted, and it is not.
     Posting,
+    /// Sender: a ring is kept.
+    Kept,
     /// A peer of the same user is taken for one of another (`SMCR_STRANGERS`).
     #[cfg(feature = "faults")]
     Stranger,
@@ -121,6 +124,12 @@ mod faults {
     /// Whether every peer is taken for one of another user.
     #[inline(always)]
     pub const fn has_strangers_only() -> bool {
+        false
+    }
+
+    /// Whether every set is lenient.
+    #[inline(always)]
+    pub const fn is_lenient() -> bool {
         false
     }
 }
@@ -237,6 +246,18 @@ mod faults {
         all
     }
 
+    static LENIENT: AtomicU32 = AtomicU32::new(0);
+
+    /// Reads `SMCR_LENIENT`.
+    pub fn make_lenient(text: &str) {
+        LENIENT.store(u32::from(text == "1"), Relaxed);
+    }
+
+    /// Whether every set is lenient.
+    pub fn is_lenient() -> bool {
+        LENIENT.load(Relaxed) != 0
+    }
+
     static FORGERY: Mutex<Option<&'static str>> = Mutex::new(None);
     static FORGES: AtomicU32 = AtomicU32::new(0);
 
@@ -291,5 +312,5 @@ mod faults {
 }
 
 #[cfg(feature = "faults")]
-pub use faults::{count_in, fail, forgery, hold, make_strangers, plan_forgery, start};
-pub use faults::{fails, has_strangers_only, pass};
+pub use faults::{count_in, fail, forgery, hold, make_lenient, make_strangers, plan_forgery, start};
+pub use faults::{fails, has_strangers_only, is_lenient, pass};

@@ -283,6 +283,7 @@ counters! {
     RdmaRxBytes "rdma_rx_bytes" "of mem_rx_bytes: through RDMA";
     RdmaTx "rdma_sends" "of the sends into memory: those that RDMA carried";
     RdmaRx "rdma_receives" "of the receives from memory: those that RDMA carried";
+    RingsKept "rings_kept" "rings kept until their sender waited itself (of a peer on its processor)";
 }
 
 impl Counter {

@@ -12,7 +12,7 @@ use crate::slow::only_slow;
 pub const VARIABLE: &str = "SMCR_FAULT_COUNTS";
 
 /// The steps, in the order of `fault::Step`.
-pub const STEPS: [&str; 44] = [
+pub const STEPS: [&str; 45] = [
     "RegionMade",
     "OfferSent",
     "RegionAdopted",
@@ -56,6 +56,7 @@ pub const STEPS: [&str; 44] = [
     "Careful",
     "Outside",
     "Posting",
+    "Kept",
     "Stranger",
 ];
 

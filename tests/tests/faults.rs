@@ -4,10 +4,12 @@
 //! `SMCR_TEST_SEED` repeats a run, `SMCR_FAULT_ROUNDS` makes it longer.
 
 mod faults_back;
+mod faults_deaths;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use faults_deaths::{PATIENCE, dies, way_to};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::fired::{self, Event, Fired, STEPS};
 use smcr_tests::library;
@@ -56,6 +58,9 @@ fn go_on(delay: u64, fail: u64) -> Result<()> {
     go_on_between(false, delay, fail)
 }
 
+/// Every set that sleeps is lenient: its rings are kept.
+const LENIENT: (&str, &str) = ("SMCR_LENIENT", "1");
+
 /// `strangers`: each end takes the other for another user's.
 fn go_on_between(strangers: bool, delay: u64, fail: u64) -> Result<()> {
     seeded(|dice| {
@@ -63,6 +68,9 @@ fn go_on_between(strangers: bool, delay: u64, fail: u64) -> Result<()> {
         for _ in 0..rounds() {
             let faults = format!("{},{delay},{fail}", dice.roll(1 << 40));
             let mut plan = plan(dice, None, faults.clone(), &fired)?;
+            if dice.roll(3) == 0 {
+                plan.env.push((None, LENIENT.0.into(), LENIENT.1.into()));
+            }
             if strangers {
                 plan.env.push((None, "SMCR_STRANGERS".into(), "1".into()));
             }
@@ -129,21 +137,26 @@ fn met(program: &str, case: &str, step: u32, ms: u32) -> Result<()> {
 
 /// The same, with more in its environment.
 fn met_with(program: &str, args: &[&str], step: u32, ms: u32, more: &[(&str, &str)]) -> Result<()> {
+    let hold = format!("{step},{ms}");
+    let fired = met_once(program, args, &[more, &[("SMCR_HOLD", &hold[..])]].concat())?;
+    println!("{}", fired.show(Event::Held)?);
+    fired.ensure(step as usize, Event::Held)
+}
+
+/// A program that finds its own faults, with this in its environment.
+fn met_once(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Fired> {
     let (net, fired) = (Net::new()?, Fired::new()?);
     let source = format!("{program}.c");
     let program = compile_with("cc", program, &[&source], &["-O1", "-g", "-pthread"])?;
-    let mut program = Program::new(&net, Load::Library, program)
-        .args(args)
-        .env("LD_PRELOAD", library::with_faults()?)
-        .env(fired::VARIABLE, fired.path())
-        .env("SMCR_HOLD", format!("{step},{ms}"));
-    for (name, value) in more {
+    let mut program =
+        Program::new(&net, Load::Library, program).args(args).env("LD_PRELOAD", library::with_faults()?).env(fired::VARIABLE, fired.path());
+    for (name, value) in env {
         program = program.env(name, value);
     }
     let ended = program.run()?;
     ensure!(ended.status.success(), "{ended}");
-    println!("{} {}", ended.out.trim(), fired.show(Event::Held)?);
-    fired.ensure(step as usize, Event::Held)
+    println!("{}", ended.out.trim());
+    Ok(fired)
 }
 
 /// A thread takes an offer for a connection while another one closes it.
@@ -305,6 +318,17 @@ fn replaced_while_it_is_rung() -> Result<()> {
     met("reuse", "closed", BELL, 700)
 }
 
+/// Messages to a set whose rings are kept, whatever their sender does next.
+#[test]
+fn with_rings_kept() -> Result<()> {
+    const KEPT: usize = 43;
+    for case in ["waits", "away", "threads", "forks", "execs", "dies"] {
+        let fired = met_once("kept", &[case], &[LENIENT]).context(case)?;
+        fired.ensure(KEPT, Event::Passed).context(case)?;
+    }
+    Ok(())
+}
+
 const COPIED: u32 = 10;
 const TAKEN: u32 = 14;
 
@@ -351,48 +375,6 @@ fn a_sender_that_leaves_before_it_rings() -> Result<()> {
     met("leaves", "exits_unheard", PUBLISHED, 300).context("the end of a thread")?;
     met("leaves", "rung_byte", PUBLISHED, 300).context("a byte")?;
     met("leaves", "rung_byte", UNCOUNTED, 300).context("a byte that is sent and not counted")
-}
-
-/// The ends that pass a step in a mill, and what brings them there: a variable, and how the peer waits.
-fn way_to(step: usize) -> (&'static [Who], Option<(&'static str, &'static str)>, Option<&'static str>) {
-    const BOTH: &[Who] = &[Who::Client, Who::Server];
-    match STEPS[step] {
-        "RegionMade" | "OfferSent" | "Verified" => (&[Who::Client], None, None),
-        "RegionAdopted" | "NonceOnSocket" | "ProofTaken" => (&[Who::Server], None, None),
-        "Ringing" | "Uncounted" => (BOTH, None, Some("raw")),
-        "GateClosed" | "BackMarked" | "FollowedToTcp" => (BOTH, Some(("SMCR_FLIP", "65536,1")), None),
-        _ => (BOTH, None, None),
-    }
-}
-
-/// For an end that is to die at its first pass.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// One end is to die at a pass of a step; whether it did within that time.
-fn dies(dice: &mut Dice, step: usize, who: Who, nth: u64, time: Duration) -> Result<bool> {
-    let (_, variable, peer) = way_to(step);
-    let fired = Fired::new()?;
-    let faults = format!("{},0,0,{step},{nth}", dice.roll(1 << 40));
-    let mut plan = plan(dice, Some(who), faults, &fired)?;
-    plan.env.extend(variable.map(|(name, value)| (None, name.into(), value.into())));
-    if let Some(mode) = peer {
-        let end = if who == Who::Client { &mut plan.server } else { &mut plan.client };
-        end.1 = mode.into();
-    }
-    let what = format!("{} ({step}), pass {nth} of {who:?}: {plan:?}", STEPS[step]);
-    let net = Net::new()?;
-    let mut mill = Mill::new(&net, plan)?;
-    mill.begin()?;
-    let mut died = mill.await_death(who, time).with_context(|| what.clone())?;
-    if !died && STEPS[step] == "EndMarked" {
-        mill.stop()?;
-        died = mill.await_death(who, PATIENCE).with_context(|| what.clone())?;
-    }
-    ensure!(!died || fired.at(step, Event::Died)? == 1, "{what}: it died elsewhere");
-    if !died {
-        println!("{what}: lives; {}", fired.show(Event::Passed)?);
-    }
-    Ok(died)
 }
 
 /// Each end dies at each step, the first time and later.

@@ -4,7 +4,7 @@
 //! kernel would for recv and send (`signals`). No lock is held here. Called by [`super::wait`], and for a moment by [`super::rx`].
 
 use super::timer::Timer;
-use super::{ear, inside, kernel, linked, signals, waiter};
+use super::{ear, inside, kept, kernel, linked, signals, waiter};
 use crate::control::wake;
 use crate::family::process::count;
 use crate::family::sock::Sock;
@@ -38,6 +38,7 @@ pub fn sleep(
     begun: bool,
     ready: impl Fn() -> bool,
 ) -> Res<Woke> {
+    kept::give();
     crate::control::look();
     idle::look();
     let left = timer.left();

@@ -20,7 +20,7 @@
 //! sleeps on the TCP connection too, and it is taken off only when the ring is empty (`kernel::settle`),
 //! so whoever looks later still finds it. docs/readiness.md has the rule and why it holds.
 
-use super::{budget, end, kernel, known, post, resets, signals};
+use super::{budget, end, kept, kernel, known, post, resets, signals};
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -28,7 +28,7 @@ use crate::sys::thread::full_fence;
 use crate::sys::{Errno, Res, clock, fd, net};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::Dir;
-use crate::transport::waiters::Waiter;
+use crate::transport::waiters::{Waiter, is_lenient};
 use smcr_proto::cursor;
 use smcr_proto::page::Counter;
 use std::sync::atomic::{Ordering::*, fence};
@@ -86,8 +86,9 @@ fn ring_by(s: &Sock, dir: &Dir, sock: i32, word: u32) -> Result<(), u32> {
     } else if let Some(w) = Waiter::of_posted_word(word) {
         return post::ring(s, dir, sock, w);
     } else if let Some(w) = Waiter::of_word(word) {
-        if let Some(peer) = peers::get(s.peer.load(Relaxed))
-            && ring_waiter(peer, w, Some(dir)) == Rang::Unknown
+        let slot = s.peer.load(Relaxed);
+        if let Some(peer) = peers::get(slot)
+            && ring_waiter(peer, w, Some((slot, dir))) == Rang::Unknown
         {
             ring_tcp(s, dir, sock);
         }
@@ -115,7 +116,8 @@ pub(super) enum Rang {
     Unknown,
 }
 
-pub(super) fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
+/// Wakes a waiter if it sleeps. `data`: the slot of the peer and the direction, where bytes have come, for which a lenient one can wait.
+pub(super) fn ring_waiter(peer: &Peer, w: Waiter, data: Option<(u32, &Dir)>) -> Rang {
     let sleep = peer.sleep_word(w).or_else(|| {
         // The page may lie unread in the channel.
         crate::transport::channel::drain(peer);
@@ -128,20 +130,28 @@ pub(super) fn ring_waiter(peer: &Peer, w: Waiter, data: Option<&Dir>) -> Rang {
             if peer.is_rung(w, sleep) {
                 return Rang::Done;
             }
-            if let Some(dir) = data {
-                dir.rung_at.store(clock::ticks(), Relaxed);
+            match data {
+                Some((slot, dir)) if is_lenient(sleep) && kept::is_beside(dir) && kept::keep(slot, w, sleep) => Rang::Done,
+                data => ring_sleep(peer, w, sleep, data.map(|(_, dir)| dir)),
             }
-            if peer.ring(w) || (crate::transport::channel::drain(peer) && peer.ring(w)) {
-                // After the ring: a thread that finds the note must not rely on one that fails. Two that
-                // ring at once do no harm.
-                peer.note_rung(w, sleep);
-                count(Counter::EventWakes, 1);
-                return Rang::Done;
-            }
-            Rang::Unknown
         }
         None => Rang::Unknown,
     }
+}
+
+/// Ends this sleep of a waiter, for bytes of this direction or for whatever there is.
+pub(super) fn ring_sleep(peer: &Peer, w: Waiter, sleep: u32, data: Option<&Dir>) -> Rang {
+    if let Some(dir) = data {
+        dir.rung_at.store(clock::ticks(), Relaxed);
+    }
+    if peer.ring(w) || (crate::transport::channel::drain(peer) && peer.ring(w)) {
+        // After the ring: a thread that finds the note must not rely on one that fails. Two that
+        // ring at once do no harm.
+        peer.note_rung(w, sleep);
+        count(Counter::EventWakes, 1);
+        return Rang::Done;
+    }
+    Rang::Unknown
 }
 
 /// Sends one byte on the TCP connection, unless the stream carries payload.

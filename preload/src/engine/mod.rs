@@ -3,6 +3,7 @@
 //! The socket table calls [`tx`] and [`rx`] (with [`from_tcp`]). [`switch`] decides where the sender's stream goes on and
 //! [`follow`] goes there for the receiver, which has [`offer`]ed it, with the [`proof`] in the first switch (for which the connecting side waits as [`begin`] says). They copy through
 //! `transport` (large amounts as [`bulk`] and [`pace`] say, a [`file`] by way of [`scratch`] where these write past the caches), wake through [`bell`] (whom the peer has [`known`]), are woken through [`ear`]s as well, and wait through [`wait`] (which polls as [`spin`] allows; for [`room`] as well);
+//! a ring that would take the processor from its sender is [`kept`] for a while where the sleeper is [`lenient`];
 //! arrivals for who does not look at each connection it [`post`]s;
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
 //! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
@@ -33,8 +34,10 @@ pub mod handlers;
 pub mod here;
 pub mod idle;
 pub mod inside;
+pub mod kept;
 pub mod kernel;
 pub mod known;
+pub mod lenient;
 pub mod linked;
 pub mod near;
 pub mod offer;

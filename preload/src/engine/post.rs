@@ -34,12 +34,13 @@ pub fn again(s: &Sock, dir: &Dir, sock: i32) {
 }
 
 fn post(s: &Sock, dir: &Dir, sock: i32, w: Waiter) {
-    let told = peers::get(s.peer.load(Relaxed)).filter(|p| p.reads_our_log() && posts::append(dir.post.load(Relaxed) as u32));
+    let slot = s.peer.load(Relaxed);
+    let told = peers::get(slot).filter(|p| p.reads_our_log() && posts::append(dir.post.load(Relaxed) as u32));
     // Pairs with the fence in `Waiter::fall_asleep`: either we see who sleeps, or it sees the post in the look that follows.
     full_fence();
     // Or it has been written where nobody reads (`peers::know_old_page`).
     let told = told.filter(|p| p.reads_our_log());
-    if told.is_none_or(|p| bell::ring_waiter(p, w, Some(dir)) == Rang::Unknown) {
+    if told.is_none_or(|p| bell::ring_waiter(p, w, Some((slot, dir))) == Rang::Unknown) {
         bell::ring_tcp(s, dir, sock);
     }
 }

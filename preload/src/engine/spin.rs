@@ -27,6 +27,7 @@
 //! TCP wake's cost each time until it reaches 0.
 
 use super::budget::{budget_of, paid, set_budget};
+use super::kept;
 use crate::config;
 use crate::family::process::count;
 use crate::sys::thread::{self, Thread};
@@ -74,6 +75,7 @@ pub fn spin(word: &AtomicU32, peer_cpu: u32, mut ready: impl FnMut() -> bool) ->
     }
     t.hits.set(t.hits.get() + 1);
     let same_cpu = cpu() == peer_cpu || is_single_cpu();
+    kept::before_polling(t, same_cpu);
     let hit = if same_cpu { yielding(t, start, budget, &mut ready) } else { pausing(t, start, budget, limit, &mut ready) };
     if !hit {
         missed(t, start);
@@ -129,6 +131,7 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
             std::hint::spin_loop();
         }
         let now = clock::ticks();
+        kept::while_polling(t, now);
         if now >= next_yield && now >= t.no_yield_until.get() {
             proc::yield_now();
             let back = clock::ticks();

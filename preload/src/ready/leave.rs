@@ -7,7 +7,7 @@
 
 use super::ctl::register_anew;
 use super::wait::refresh_all;
-use super::{sleep, stand_in};
+use super::{prepare, stand_in};
 use crate::control::wake;
 use crate::engine::linked;
 use crate::family::lock::Marker;
@@ -104,7 +104,7 @@ fn give_member_back(epfd: i32, set: &Set, inner: &mut Inner, m: u32) {
 /// exec failed: sets are waited in again, perhaps by threads that sleep there since before.
 pub fn exec_failed() {
     each_that_goes_on(|epfd, set, inner| {
-        sleep::rejoin(epfd, set, inner);
+        prepare::rejoin(epfd, set, inner);
         set.ours.store(inner.ours, Release);
     });
 }

@@ -16,6 +16,7 @@ pub mod look;
 pub mod poll;
 mod polled;
 mod posted;
+mod prepare;
 mod readers;
 pub mod ring;
 pub mod select;

@@ -8,7 +8,7 @@ use crate::control::wake;
 use crate::engine::bell::{self, Kind};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
-use crate::engine::{budget, ear, here, kernel, linked, room, signals, spin, threads, waiter};
+use crate::engine::{budget, ear, here, kept, kernel, linked, room, signals, spin, threads, waiter};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
@@ -251,6 +251,7 @@ struct Slept {
 
 /// Arms, looks once more, sleeps. Some: the call ends with this.
 unsafe fn sleep(fds: &mut [pollfd], deadline: Option<u64>, mask: *const sigset_t, since: Since) -> Option<i32> {
+    kept::give();
     crate::control::look();
     idle::look();
     let me = waiter::thread_waiter();

@@ -3,7 +3,7 @@
 //! So a member of a large set that speaks seldom costs neither a look at each pass nor a doorbell for each word. [`post`] is called for a member that turns
 //! cold, [`take`] before each look at the hot ones, [`rest`] now and then.
 
-use super::sleep::is_registered;
+use super::prepare::is_registered;
 use crate::engine::{idle, post as engine_post};
 use crate::family::holders;
 use crate::family::lock::Marker;

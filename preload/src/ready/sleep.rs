@@ -5,27 +5,24 @@
 //! looks.
 
 use super::ctl::{leave_full, register, register_anew};
-use super::keep::{BELL, CHANNEL, keep};
+use super::keep::keep;
 use super::look::{Depth, is_any_due, is_untold, look, turn_cold};
+use super::prepare::{NOTHING, Prepared, is_registered, prepare};
 use super::wait::{Call, MOST_US, pass, rest_of_kernel, take_in_changes};
-use super::{level, posted, stand_in};
-use crate::control::wake;
-use crate::engine::bell::Kind;
+use super::{posted, stand_in};
 use crate::engine::handlers::Since;
-use crate::engine::{bell, budget, counted, ear, here, kernel, linked, room};
+use crate::engine::{bell, budget, counted, kept, kernel, linked};
 use crate::family::lock::Marker;
 use crate::family::process::count;
-use crate::family::sock::Sock;
 use crate::real;
 use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, clock, fd as desc};
-use crate::table::member::{ET, Member};
 use crate::table::members::Inner;
 use crate::table::set::{BY_LEVEL, Set};
 use crate::table::{self, forks};
 use crate::transport::waiters::Waiter;
 use crate::transport::{changes, idle};
-use libc::{EPOLL_CTL_ADD, epoll_event};
+use libc::epoll_event;
 use smcr_proto::page::Counter;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -45,12 +42,13 @@ pub enum Slept {
 /// # Safety
 /// What `call` names must be valid for the kernel's own epoll_pwait.
 pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_event], deadline: Option<u64>, since_call: Since) -> Slept {
+    kept::give();
     crate::control::look();
     idle::look();
     let ours = set.ours.load(Relaxed) > 0;
     let changes = changes::count();
     let sleeps = ours && call.timeout != Some(0);
-    let Prepared { waiter, full, heats } = if sleeps { prepare(epfd, set) } else { NOTHING };
+    let Prepared { waiter, full, heats, lenient } = if sleeps { prepare(epfd, set) } else { NOTHING };
     let mut listens = false;
     let at = std::ptr::from_ref(&deadline) as usize;
     // Nobody else is there to bring a member while it sleeps, or this is only a look.
@@ -58,7 +56,7 @@ pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_
     let mut closed = 0;
     let mut is_prepared = true;
     if is_counted {
-        (closed, is_prepared) = lie_down(set, waiter, at, sleeps);
+        (closed, is_prepared) = lie_down(set, waiter, at, sleeps, lenient);
     }
     if let Some(w) = waiter {
         listens = linked::listens(w, set.channel.load(Relaxed));
@@ -85,7 +83,8 @@ pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_
     // Connections over a link of the parent process: nobody can wake us for them.
     let foreign = (ours && linked::is_foreign()).then_some(2);
     let full = full.map(|ns| ns.div_ceil(1_000_000) as i32);
-    let soonest = [foreign, full].into_iter().flatten().min().filter(|n| ms < 0 || ms > *n);
+    let bound = lenient.then_some(kept::BOUND_MS);
+    let soonest = [foreign, full, bound].into_iter().flatten().min().filter(|n| ms < 0 || ms > *n);
     let (short, ms) = (soonest.is_some(), soonest.unwrap_or(ms));
     if ours {
         count(Counter::Sleeps, 1);
@@ -125,6 +124,13 @@ pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_
     if foreign.is_some() {
         forks::look_at_owners();
     }
+    if k == 0 && lenient {
+        let n = pass(epfd, set, out, Depth::Quick);
+        set.lenient.passed(n > 0);
+        if n > 0 {
+            return Slept::Events(n as i32);
+        }
+    }
     if k == 0 && tidies {
         tidy(set);
         return Slept::Again;
@@ -143,6 +149,7 @@ pub unsafe fn sleep(epfd: i32, set: &'static Set, call: &Call, out: &mut [epoll_
     l.inner.kernel_look = clock::ticks() + rest;
     // Members in memory share the array with what the kernel reported.
     let n = n + look(set, l.inner, &mut out[n..], Depth::Whole);
+    set.lenient.woke(n, l.inner.hot_len);
     stand_in::look_behind(epfd, set, l.inner);
     l.inner.heard = false;
     if waiter.is_some() && is_rung_by_us {
@@ -189,128 +196,9 @@ fn tidy(set: &'static Set) {
     posted::rest_all(l.inner);
 }
 
-/// What a sleep was prepared with: the waiter, without which bytes alone wake; the ns after which to look again at rings without room;
-/// and `Inner::heats` then.
-struct Prepared {
-    waiter: Option<Waiter>,
-    full: Option<u64>,
-    heats: u64,
-}
-
-const NOTHING: Prepared = Prepared { waiter: None, full: None, heats: 0 };
-
 fn heats_of(set: &'static Set) -> u64 {
     let marker = Marker::new();
     set.lock(&marker).map_or(0, |l| l.inner.heats)
-}
-
-/// Makes sure that every hot member would wake this set: by the waiter's word, else by the doorbell
-/// byte.
-fn prepare(epfd: i32, set: &'static Set) -> Prepared {
-    let mut full = u64::MAX;
-    let waiter = set.waiter_or_take();
-    let marker = Marker::new();
-    let Ok(l) = set.lock(&marker) else { return NOTHING };
-    let inner = &mut *l.inner;
-    inner.unnamed = false;
-    let heats = inner.heats;
-    inner.prepared = heats;
-    let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
-    let mut i = 0;
-    while i < inner.hot_len {
-        let m = inner.hot(i);
-        i += 1;
-        let mb = *inner.member(m);
-        let Some(s) = table::sock(mb.fd) else { continue };
-        if s.is_linked() {
-            register_channel(epfd, set, inner);
-        }
-        arm(s, &mb, waiter);
-        let wants_out = mb.asks_for_room() && !mb.spent && !mb.ghost;
-        if let Some(w) = waiter {
-            room::be_callable(s, w);
-            // Another descriptor of it may be a member that waits for room.
-            if !wants_out && !table::life::has_twins(s) {
-                room::forget(s, w);
-            }
-        }
-        full = full.min(here::looks_again(s).unwrap_or(u64::MAX));
-        if wants_out && let Some(ns) = room::prepare_writer(s, mb.fd, waiter, mb.events & level::IN != 0) {
-            full = full.min(ns);
-        }
-    }
-    if let Some(w) = waiter {
-        ear::join(epfd, w, &mut inner.ears);
-    }
-    Prepared { waiter, full: (full != u64::MAX).then_some(full), heats }
-}
-
-/// Before it polls: members that have become hot get the waiter's name, or each arrival would ring the
-/// doorbell until the first sleep, which may never come.
-pub fn name_hot(epfd: i32, set: &'static Set, inner: &mut Inner) {
-    inner.unnamed = false;
-    let Some(w) = set.waiter_or_take().filter(|w| is_registered(epfd, inner, *w)) else { return };
-    for i in 0..inner.hot_len {
-        let mb = *inner.member(inner.hot(i));
-        if let Some(s) = table::sock(mb.fd).filter(|s| bell::is_sole(s, Kind::Set)) {
-            arm(s, &mb, Some(w));
-        }
-    }
-    // Another thread may sleep on the set already.
-    ear::join(epfd, w, &mut inner.ears);
-}
-
-/// Makes sure that what comes wakes this waiter; without one, or beside others, by the doorbell byte.
-fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
-    let Some(dir) = s.rx.dir() else { return };
-    let word = waiter.map_or(0, Waiter::word);
-    let named = word != 0 && dir.bell.load(Relaxed) == word && s.rx.waiter.load(Relaxed) == word;
-    let marker = Marker::new();
-    if !named
-        && !mb.ghost
-        && let Ok(_held) = s.rx.lock.take(&marker)
-    {
-        kernel::arm_for(s, dir, mb.fd, waiter, Kind::Set);
-    }
-}
-
-/// Whether the kernel's set reports the waiter's eventfd.
-pub(super) fn is_registered(epfd: i32, inner: &mut Inner, w: Waiter) -> bool {
-    if !inner.bell_registered {
-        let e = epoll_event { events: level::IN | ET, u64: BELL };
-        inner.bell_registered = w.with_eventfd(|held| desc::epoll_ctl(epfd, EPOLL_CTL_ADD, held.fd(), Some(e)).is_ok()) == Some(true);
-        // smcrctl's own bell: an event of it makes the thread look at the control page.
-        let _ = desc::epoll_ctl(epfd, EPOLL_CTL_ADD, wake::descriptor(), Some(e));
-    }
-    inner.bell_registered
-}
-
-/// What is the library's own is in the kernel's set again, if it was.
-pub fn rejoin(epfd: i32, set: &'static Set, inner: &mut Inner) {
-    let (was_registered, had_channel) = (inner.bell_registered, inner.channel >= 0);
-    inner.forget_waiter();
-    if let Some(w) = set.waiter().filter(|w| was_registered && is_registered(epfd, inner, *w)) {
-        ear::join(epfd, w, &mut inner.ears);
-    }
-    if had_channel {
-        set.channel.store(0, Relaxed);
-        register_channel(epfd, set, inner);
-    }
-}
-
-/// The kernel's set reports the channel of links.
-fn register_channel(epfd: i32, set: &Set, inner: &mut Inner) {
-    let Some((channel, serial)) = linked::channel().filter(|(_, serial)| *serial != set.channel.load(Relaxed)) else { return };
-    if inner.channel != channel && linked::is_channel(inner.channel) {
-        let _ = desc::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, inner.channel, None);
-    }
-    let e = epoll_event { events: level::IN | ET, u64: CHANNEL };
-    let added = match desc::epoll_ctl(epfd, EPOLL_CTL_ADD, channel, Some(e)) {
-        Ok(_) | Err(Errno(libc::EEXIST)) => true,
-        Err(_) => false,
-    };
-    inner.channel = if added { channel } else { -1 };
-    set.channel.store(if added { serial } else { 0 }, Relaxed);
 }
 
 /// Notes how long the wake took, if it came from one of the first hot members.
@@ -331,12 +219,14 @@ fn time_wake(set: &Set, since: u64) {
 
 /// One more thread of this set sleeps, in the call at `at` of its stack; without a waiter the kernel alone wakes it. Returns how often
 /// the set was closed before, and, where nothing was `prepared`, whether nothing was to be.
-fn lie_down(set: &'static Set, waiter: Option<Waiter>, at: usize, prepared: bool) -> (u32, bool) {
+fn lie_down(set: &'static Set, waiter: Option<Waiter>, at: usize, prepared: bool, lenient: bool) -> (u32, bool) {
     let marker = Marker::new();
     // Count and word change together: else one thread's waking could hide another's falling asleep.
     let held = set.lock(&marker);
     let closed = counted::enter(count_of(set, waiter), &set.closed, at);
     match waiter {
+        // Others have no bound.
+        Some(w) if lenient && set.sleepers.load(Relaxed) == 1 => w.fall_asleep_lenient(),
         Some(w) => w.fall_asleep(),
         None => full_fence(), // as in `Waiter::fall_asleep`, for `table::full`
     }

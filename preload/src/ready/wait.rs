@@ -9,11 +9,12 @@
 use super::ctl::{register, register_anew, take_over};
 use super::keep::keep;
 use super::look::{Depth, look};
-use super::sleep::{Slept, expose, name_hot, sleep, wake_next};
+use super::prepare::name_hot;
+use super::sleep::{Slept, expose, sleep, wake_next};
 use super::{level, posted, stand_in};
 use crate::engine::handlers::Since;
 use crate::engine::rounds::Rounds;
-use crate::engine::{kernel, linked, signals, spin};
+use crate::engine::{kept, kernel, linked, signals, spin};
 use crate::family::holders::Census;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -224,6 +225,7 @@ fn one_pass(epfd: i32, set: &'static Set, out: &mut [epoll_event], depth: Depth)
 
 /// The kernel's events, behind the `n` that are there; the new number of events.
 fn look_at_kernel(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_event], n: usize) -> usize {
+    kept::give();
     posted::rest(inner, AT_ONCE);
     let (hot, had) = (inner.hot_len, n);
     let before = clock::ticks();

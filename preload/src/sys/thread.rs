@@ -41,6 +41,14 @@ pub struct Thread {
     pub ask_gap: Cell<u64>,
     /// Ticks that its last yield took.
     pub yield_took: Cell<u64>,
+    /// Rings that it keeps (`engine::kept`), and the tick of the first one.
+    pub kept: Cell<u32>,
+    pub kept_at: Cell<u64>,
+    /// Tick from which it keeps any, and ticks of the last rest.
+    pub keeps_from: Cell<u64>,
+    pub keep_rest: Cell<u64>,
+    /// The peer, the waiter's word and the number of the sleep of each.
+    pub rings: [Cell<(u32, u32, u32)>; 6],
     /// Numbers of descriptors that it uses now (`sys::held`).
     pub held: [AtomicI32; 4],
     /// The kernel call that it is inside (`engine::within`).
@@ -72,7 +80,7 @@ pub struct Note {
 }
 
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Thread>() == 320);
+const _: () = assert!(size_of::<Thread>() == 448);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -81,9 +89,9 @@ core::arch::global_asm!(
     ".globl smcr_thread_block",
     ".hidden smcr_thread_block",
     ".type smcr_thread_block, @object",
-    ".size smcr_thread_block, 320",
+    ".size smcr_thread_block, 448",
     "smcr_thread_block:",
-    ".zero 320",
+    ".zero 448",
     ".popsection",
 );
 
@@ -127,6 +135,11 @@ pub fn here() -> &'static Thread {
                     ask_at: Cell::new(0),
                     ask_gap: Cell::new(0),
                     yield_took: Cell::new(0),
+                    kept: Cell::new(0),
+                    kept_at: Cell::new(0),
+                    keeps_from: Cell::new(0),
+                    keep_rest: Cell::new(0),
+                    rings: [const { Cell::new((0, 0, 0)) }; 6],
                     held: [const { AtomicI32::new(0) }; 4],
                     within: Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) },
                     locks: [const { Note { lock: AtomicUsize::new(0), at: AtomicUsize::new(0) } }; 8],

@@ -5,6 +5,7 @@
 use super::members::Inner;
 use super::{CAP, Entry, get, range, torn, waited};
 use crate::control;
+use crate::engine::lenient::Lenient;
 use crate::family::lock::{Held, Lock, Marker, Reentered};
 use crate::family::process;
 use crate::sys::{self, free_list, mem, thread};
@@ -39,6 +40,8 @@ pub struct Set {
     pub channel: AtomicU32,
     /// Learned spin budget.
     pub spin: AtomicU32,
+    /// Whether peers may ring it late.
+    pub lenient: Lenient,
     /// Threads of this process that wait in it (`waited`).
     pub inside: AtomicU32,
     /// Closed while they did: the number under which it lives on + 1; 0 none.

@@ -1,11 +1,14 @@
 //! This family's waiters: who sleeps, and how a peer wakes it.
 //!
 //! A waiter is an epoll set or a thread in a blocking call. Its sleep word lies in a page that peers
-//! map read-only: even = awake, odd = asleep. A peer that has published data and finds the word odd
+//! map read-only: even = awake, odd = asleep (with a mark of leniency, `engine::lenient`). A peer that has published data and finds the word odd
 //! rings the waiter, once per sleep: by its eventfd, or by what it has for itself (`wakes`). So going to sleep costs one
 //! store however many connections the waiter has, and no peer can disturb another's waiter.
 
+mod asleep;
 mod word;
+
+pub use asleep::is_lenient;
 
 use super::posts;
 use crate::control;
@@ -13,7 +16,7 @@ use crate::fault::{self, Step as Fault};
 use crate::sys::clock::Seldom;
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Errno, Res, mem, proc};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 /// Sleep words in the page.
 pub const SLOTS: usize = 128;
@@ -92,20 +95,6 @@ impl Waiter {
         held::clear(&LOCAL[self.slot()].eventfd);
     }
 
-    /// Says "asleep"; the caller looks at its connections once more before it sleeps.
-    #[inline]
-    pub fn fall_asleep(self) {
-        if let Some(w) = self.own_word() {
-            // A new number even if others of the same waiter sleep already: a peer rings once per
-            // number, and an earlier ring may have been taken by a thread that did not sleep.
-            let v = w.load(Relaxed);
-            w.store(if v & 1 == 0 { v.wrapping_add(1) } else { v.wrapping_add(2) }, Relaxed);
-        }
-        // Pairs with the fence in `engine::bell::after_publish`: either the peer sees the odd word,
-        // or we see its cursor in the look that follows.
-        fence(SeqCst);
-    }
-
     /// Its sleep is ended by the network card as well.
     pub fn hears(self) {
         LOCAL[self.slot()].hears.store(1, Relaxed);
@@ -114,43 +103,6 @@ impl Waiter {
     /// Whether that is so, of one that sleeps.
     pub fn is_hearing(self) -> bool {
         LOCAL[self.slot()].hears.load(Relaxed) != 0
-    }
-
-    /// Says "awake".
-    #[inline]
-    pub fn wake_up(self) {
-        let Some(w) = self.own_word() else { return };
-        if self.is_hearing() {
-            LOCAL[self.slot()].hears.store(0, Relaxed);
-        }
-        let v = w.load(Relaxed);
-        if v & 1 != 0 {
-            w.store(v.wrapping_add(1), Relaxed);
-        }
-    }
-
-    /// Says "asleep" with a new number: one was woken, others sleep on.
-    pub fn sleep_on(self) {
-        if let Some(w) = self.own_word() {
-            w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
-        }
-        fence(SeqCst); // as in `fall_asleep`
-    }
-
-    /// Its word, unless somebody else has the slot by now: in a child that was forked from a handler on top of its sleep that is the parent.
-    #[inline]
-    fn own_word(self) -> Option<&'static AtomicU32> {
-        if self.is_ours() { word_of(self.slot()) } else { None }
-    }
-
-    /// Whether it says "asleep".
-    pub fn is_asleep(self) -> bool {
-        word_of(self.slot()).is_some_and(|w| w.load(Relaxed) & 1 != 0)
-    }
-
-    /// The number of its sleep; None: it is awake.
-    pub fn sleep(self) -> Option<u32> {
-        word_of(self.slot()).map(|w| w.load(Relaxed)).filter(|v| v & 1 != 0)
     }
 
     /// Whether it is this process that owns it and it is still the same waiter.
@@ -203,7 +155,7 @@ fn reap() -> bool {
         // Ours while it is emptied: nobody else does that then, unless we are gone as well.
         let is_dead = t.load(Acquire) & 1 != 0 && of != 0 && of != proc::pid() && proc::is_gone(of);
         if is_dead && o.compare_exchange(of, proc::pid(), AcqRel, Relaxed).is_ok() {
-            w.store(w.load(Relaxed).next_multiple_of(2), Relaxed);
+            w.store(asleep::awake(w.load(Relaxed)), Relaxed);
             o.store(0, Relaxed);
             t.fetch_and(!1, Release);
             any = true;

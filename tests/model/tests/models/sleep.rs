@@ -191,6 +191,85 @@ fn model_of_late_hearing(first: bool) -> impl Fn() + Sync + Send + 'static {
     }
 }
 
+/// Two producers of one process, the first on the sleeper's processor, which keeps the ring of a lenient sleep (`engine/kept.rs`). `gives`: it
+/// comes back, and rings what sleeps as it did; else it never does, and its own message may wait for the sleeper's bound, which is not here.
+/// `noted`: a ring that is kept counts as one that was rung.
+fn model_of_kept(gives: bool, noted: bool, r: Rules) -> impl Fn() + Sync + Send + 'static {
+    const LENIENT: u32 = 1 << 31;
+    move || {
+        let shared = Arc::new(([Dir::new(), Dir::new()], [Waiter::new(0), Waiter::new(0)], nothing_rung()));
+        let keeper = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (dirs, [w, _], rung) = &*shared;
+                dirs[0].head.store(1, Release);
+                if r.producer_fence {
+                    fence(SeqCst);
+                }
+                let sleep = w.word.load(Relaxed);
+                if sleep & LENIENT == 0 {
+                    if sleep & 1 != 0 && rung[0].load(Relaxed) != sleep {
+                        w.eventfd.ring();
+                        rung[0].store(sleep, Relaxed);
+                    }
+                    return;
+                }
+                if noted {
+                    rung[0].store(sleep, Relaxed);
+                }
+                if gives && w.word.load(Relaxed) == sleep {
+                    w.eventfd.ring();
+                    rung[0].store(sleep, Relaxed);
+                }
+            })
+        };
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (dirs, waiters, rung) = &*shared;
+                publish(&dirs[1], waiters, rung, 1, r);
+            })
+        };
+        let (dirs, [w, _], _) = &*shared;
+        let look = || [0, 1].map(|i: usize| dirs[i].head.load(Acquire));
+        let (mut seen, mut asleep) = ([0, 0], false);
+        for round in 0..2 {
+            seen = look();
+            // The first sleep is lenient; the number goes on without the mark.
+            let how = if round == 0 { LENIENT } else { 0 };
+            w.word.store(w.word.load(Relaxed) & !LENIENT | 1 | how, Relaxed);
+            fence(SeqCst);
+            if look() == seen && !w.eventfd.wakes() {
+                asleep = true;
+                break;
+            }
+            w.word.store((w.word.load(Relaxed) & !LENIENT) + 1, Relaxed);
+        }
+        keeper.join().unwrap();
+        other.join().unwrap();
+        let now = look();
+        if asleep && (now[1] != seen[1] || gives && now[0] != seen[0]) {
+            assert!(w.eventfd.wakes(), "sleeps with data in a ring, not rung");
+        }
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_beside_a_kept_ring() {
+    holds(model_of_kept(true, false, AS_IT_IS));
+    holds(model_of_kept(false, false, AS_IT_IS));
+}
+
+#[test]
+fn a_kept_ring_noted_as_rung() {
+    breaks("noting it when it is rung", model_of_kept(false, true, AS_IT_IS));
+}
+
+#[test]
+fn a_kept_ring_without_the_producers_fence() {
+    breaks("producer's fence", model_of_kept(true, false, Rules { producer_fence: false, ..AS_IT_IS }));
+}
+
 #[test]
 fn no_wake_up_is_lost_by_late_hearing() {
     holds(model_of_late_hearing(true));
