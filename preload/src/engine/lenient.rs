@@ -2,7 +2,7 @@
 //!
 //! It is where it was woken often and for little: most of its hot members had nothing yet, since who rang it could not go on. That stands
 //! for a number of sleeps and is then asked anew. A ring that never came costs the bound, so what came without one ends it for a while, longer
-//! each time. Owned by `table::set`; called by `ready::sleep`, with the set locked or by one of those that sleep in it: what two of them write over
+//! each time, as does a number of sleeps that had hardly more to wake for. Owned by `table::set`; called by `ready::sleep`, with the set locked or by one of those that sleep in it: what two of them write over
 //! each other is a guess all the same.
 
 use crate::sys::clock;
@@ -18,6 +18,9 @@ const SLEEPS: u32 = 128;
 /// What came without a ring ends it for this long, twice as long each time, and half as long after sleeps that went well.
 const REST_US: (u64, u64) = (20_000, 1_000_000);
 
+/// It pays where a wake has so many times the events of before, in halves.
+const PAYS: u64 = 3;
+
 /// In [`Lenient::score`]: it is, for so many sleeps more; below: thin wakes.
 const IS: u32 = 1 << 16;
 
@@ -28,6 +31,10 @@ pub struct Lenient {
     passed: AtomicU32,
     /// Tick of the first of the thin wakes.
     since: AtomicU64,
+    /// Wakes since the score was 0, and since it is lenient; their events; and those of [`SLEEPS`] wakes before it was.
+    wakes: AtomicU64,
+    events: AtomicU64,
+    before: AtomicU64,
     /// Ticks of the last rest, and when it ends.
     rest: AtomicU64,
     until: AtomicU64,
@@ -42,24 +49,46 @@ impl Lenient {
     /// A sleep was ended by something, and so many events of so many hot members were there.
     pub fn woke(&self, events: usize, hot: u32) {
         self.passed.store(0, Relaxed);
-        let (score, now) = (self.score.load(Relaxed), clock::ticks());
-        let is_thin = events as u64 * u64::from(THIN) <= u64::from(hot);
+        let (score, now, events) = (self.score.load(Relaxed), clock::ticks(), events as u64);
+        let is_thin = events * u64::from(THIN) <= u64::from(hot);
+        let (wakes, had) = (self.wakes.load(Relaxed) + 1, self.events.load(Relaxed) + events);
+        self.wakes.store(wakes, Relaxed);
+        self.events.store(had, Relaxed);
         let score = match score {
             IS => {
-                self.rest.store(self.rest.load(Relaxed) / 2, Relaxed);
+                self.ends(had * u64::from(SLEEPS) / wakes);
                 0
             }
             on if on > IS => on - 1,
             0 if is_thin => {
                 self.since.store(now, Relaxed);
+                self.counts_from(1, events);
                 1
             }
             _ if !is_thin => score.saturating_sub(2),
             ..TIMES => score + 1,
-            _ if self.is_due(now) => IS + SLEEPS,
+            _ if self.is_due(now) => {
+                self.before.store(had * u64::from(SLEEPS) / wakes, Relaxed);
+                self.counts_from(0, 0);
+                IS + SLEEPS
+            }
             _ => 0,
         };
         self.score.store(score, Relaxed);
+    }
+
+    fn counts_from(&self, wakes: u64, events: u64) {
+        self.wakes.store(wakes, Relaxed);
+        self.events.store(events, Relaxed);
+    }
+
+    /// It stood for its time, and had so many events.
+    fn ends(&self, had: u64) {
+        if 2 * had < PAYS * self.before.load(Relaxed) {
+            self.rests();
+        } else {
+            self.rest.store(self.rest.load(Relaxed) / 2, Relaxed);
+        }
     }
 
     fn is_due(&self, now: u64) -> bool {
@@ -70,12 +99,16 @@ impl Lenient {
     pub fn passed(&self, in_vain: bool) {
         self.passed.store(1, Relaxed);
         if in_vain {
-            let (least, most) = (clock::ticks_of_us(REST_US.0), clock::ticks_of_us(REST_US.1));
-            let rest = (self.rest.load(Relaxed) * 2).clamp(least, most);
-            self.rest.store(rest, Relaxed);
-            self.until.store(clock::ticks() + rest, Relaxed);
+            self.rests();
             self.score.store(0, Relaxed);
         }
+    }
+
+    fn rests(&self) {
+        let (least, most) = (clock::ticks_of_us(REST_US.0), clock::ticks_of_us(REST_US.1));
+        let rest = (self.rest.load(Relaxed) * 2).clamp(least, most);
+        self.rest.store(rest, Relaxed);
+        self.until.store(clock::ticks() + rest, Relaxed);
     }
 }
 
@@ -136,10 +169,20 @@ mod tests {
         p.passed(true);
         assert_eq!(p.rest.load(Relaxed), 2 * rest);
         p.until.store(0, Relaxed);
-        p.score.store(0, Relaxed);
         thin(&p, TIMES + 1);
         assert!(p.is());
-        thin(&p, SLEEPS + 1);
+        // It pays.
+        (0..=SLEEPS).for_each(|_| p.woke(2, 8));
         assert_eq!(p.rest.load(Relaxed), rest);
+    }
+
+    #[test]
+    fn where_wakes_have_hardly_more_it_rests() {
+        let p = new();
+        thin(&p, TIMES + 1);
+        thin(&p, SLEEPS + 1);
+        assert_eq!(p.rest.load(Relaxed), clock::ticks_of_us(REST_US.0));
+        thin(&p, 4 * TIMES);
+        assert!(!p.is());
     }
 }
