@@ -131,7 +131,7 @@ pub(super) fn ring_waiter(peer: &Peer, w: Waiter, data: Option<(u32, &Dir)>) -> 
                 return Rang::Done;
             }
             match data {
-                Some((slot, dir)) if is_lenient(sleep) && kept::is_beside(dir) && kept::keep(slot, w, sleep) => Rang::Done,
+                Some((slot, dir)) if is_lenient(sleep) && kept::is_beside(&dir.consumer_cpu) && kept::keep(slot, w, sleep) => Rang::Done,
                 data => ring_sleep(peer, w, sleep, data.map(|(_, dir)| dir)),
             }
         }

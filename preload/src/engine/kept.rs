@@ -10,23 +10,20 @@
 //! A thread that does not come back to the library in time keeps none for a while. What is lost (a thread that ends, a handler that interrupts
 //! this and jumps out) costs the sleeper its bound and nothing else. Called by [`super::bell`], [`super::spin`] and what sleeps.
 
-use super::{bell, spin};
+use super::{bell, lenient, spin};
 use crate::family::process::count;
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock;
 use crate::sys::thread::{self, Thread};
 use crate::transport::peers;
-use crate::transport::region::Dir;
 use crate::transport::waiters::Waiter;
 use smcr_proto::page::Counter;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A lenient sleeper looks again after so long.
 pub const BOUND_MS: i32 = 1;
 /// Polling for what others may bring before the rings are given.
 const IDLE_US: u64 = 5;
-/// A thread that was away for longer keeps none for a time: at first this long, twice as long each time, less when it comes back in time.
-const REST_US: (u64, u64) = (20_000, 1_000_000);
 
 /// Keeps a ring for this sleep of a waiter of the peer; false: ring it now. Once for each sleep.
 #[cold]
@@ -97,19 +94,19 @@ fn give_all(t: &Thread) {
     }
 }
 
-/// The rest from now on, for a thread that was away for so many ticks with a ring kept, and whether it begins.
+/// The rest from now on, for a thread that was away for so many ticks with a ring kept, and whether it begins: it is shorter for one that comes
+/// back within the bound.
 fn next_rest(rest: u64, away: u64) -> (u64, bool) {
-    let (least, most) = (clock::ticks_of_us(REST_US.0), clock::ticks_of_us(REST_US.1));
     match away > clock::ticks_of_us(1000 * BOUND_MS as u64) {
-        true => ((rest * 2).clamp(least, most), true),
+        true => (lenient::longer(rest), true),
         false => (rest - rest / 16, false),
     }
 }
 
-/// Whether the calling thread runs where the consumer of these bytes did when it last received.
+/// Whether the calling thread runs on this processor, where the other end last ran.
 #[inline]
-pub fn is_beside(dir: &Dir) -> bool {
-    dir.consumer_cpu.load(Relaxed) == spin::cpu() || fault::is_lenient()
+pub fn is_beside(cpu: &AtomicU32) -> bool {
+    cpu.load(Relaxed) == spin::cpu() || fault::is_lenient()
 }
 
 #[cfg(test)]
@@ -148,7 +145,7 @@ mod tests {
         give();
 
         let late = clock::ticks_of_us(1000 * BOUND_MS as u64) + 1;
-        let (least, most) = (clock::ticks_of_us(REST_US.0), clock::ticks_of_us(REST_US.1));
+        let (least, most) = (clock::ticks_of_us(lenient::REST_US.0), clock::ticks_of_us(lenient::REST_US.1));
         assert_eq!(next_rest(0, late), (least, true));
         assert_eq!(next_rest(least, late), (2 * least, true));
         assert_eq!(next_rest(most, late), (most, true));

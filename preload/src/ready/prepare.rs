@@ -5,10 +5,9 @@ use super::keep::{BELL, CHANNEL};
 use super::level;
 use crate::control::wake;
 use crate::engine::bell::{self, Kind};
-use crate::engine::{ear, here, kernel, linked, room, spin};
+use crate::engine::{ear, here, kept, kernel, linked, room};
 use crate::family::lock::Marker;
 use crate::family::sock::Sock;
-use crate::fault;
 use crate::sys::{Errno, fd as desc};
 use crate::table;
 use crate::table::member::{ET, Member};
@@ -46,7 +45,7 @@ pub fn prepare(epfd: i32, set: &'static Set) -> Prepared {
     let heats = inner.heats;
     inner.prepared = heats;
     let waiter = waiter.filter(|w| is_registered(epfd, inner, *w));
-    let (may_be_lenient, mut beside) = (waiter.is_some() && (set.lenient.is() || fault::is_lenient()), false);
+    let (may_be_lenient, mut beside) = (waiter.is_some() && set.lenient.is(), false);
     let mut i = 0;
     while i < inner.hot_len {
         let m = inner.hot(i);
@@ -109,8 +108,7 @@ fn arm(s: &Sock, mb: &Member, waiter: Option<Waiter>) {
 /// Whether what comes rings this waiter, from the processor that it then takes.
 fn is_beside(s: &Sock, waiter: Option<Waiter>) -> bool {
     let Some(dir) = s.rx.dir() else { return false };
-    let is_named = || waiter.is_some() && Waiter::of_word(dir.bell.load(Relaxed)) == waiter;
-    (dir.producer_cpu.load(Relaxed) == spin::cpu() || fault::is_lenient()) && is_named()
+    kept::is_beside(&dir.producer_cpu) && waiter.is_some() && Waiter::of_word(dir.bell.load(Relaxed)) == waiter
 }
 
 /// Whether the kernel's set reports the waiter's eventfd.

@@ -21,6 +21,9 @@ struct Rules {
 
 const AS_IT_IS: Rules = Rules { producer_fence: true, consumer_fence: true, numbered: true, once: true, apart: true };
 
+/// Beside the number of a sleep: its ring may be kept.
+const LENIENT: u32 = 1 << 31;
+
 struct Waiter {
     word: AtomicU32,
     eventfd: EventFd,
@@ -32,14 +35,19 @@ impl Waiter {
     }
 
     fn fall_asleep(&self, r: Rules) {
-        self.word.store(self.word.load(Relaxed) | 1, Relaxed);
+        self.fall_asleep_as(0, r);
+    }
+
+    /// `how`: 0 or [`LENIENT`], which is no part of the number.
+    fn fall_asleep_as(&self, how: u32, r: Rules) {
+        self.word.store(self.word.load(Relaxed) | 1 | how, Relaxed);
         if r.consumer_fence {
             fence(SeqCst);
         }
     }
 
     fn wake_up(&self, r: Rules) {
-        let v = self.word.load(Relaxed);
+        let v = self.word.load(Relaxed) & !LENIENT;
         let next = if r.numbered { v + 1 } else { v & !1 };
         self.word.store(next, Relaxed);
     }
@@ -64,20 +72,30 @@ fn nothing_rung() -> Rung {
     [AtomicU32::new(0), AtomicU32::new(0)]
 }
 
-/// Publishes in one ring; returns how many eventfds were written.
-fn publish(dir: &Dir, waiters: &[Waiter; 2], rung: &Rung, head: u32, r: Rules) -> u32 {
+/// Rings this sleep, and then notes it.
+fn ring(w: &Waiter, note: &AtomicU32, sleep: u32) {
+    w.eventfd.ring();
+    note.store(sleep, Relaxed);
+}
+
+/// Stores the cursor, before the look at a sleep word.
+fn store_head(dir: &Dir, head: u32, r: Rules) {
     dir.head.store(head, Release);
     if r.producer_fence {
         fence(SeqCst);
     }
+}
+
+/// Publishes in one ring; returns how many eventfds were written.
+fn publish(dir: &Dir, waiters: &[Waiter; 2], rung: &Rung, head: u32, r: Rules) -> u32 {
+    store_head(dir, head, r);
     let who = dir.named.load(Relaxed) as usize;
     let sleep = waiters[who].word.load(Relaxed);
     let note = &rung[if r.apart { who } else { 0 }];
     if sleep & 1 == 0 || (r.once && note.load(Relaxed) == sleep) {
         return 0;
     }
-    waiters[who].eventfd.ring();
-    note.store(sleep, Relaxed);
+    ring(&waiters[who], note, sleep);
     1
 }
 
@@ -195,31 +213,22 @@ fn model_of_late_hearing(first: bool) -> impl Fn() + Sync + Send + 'static {
 /// comes back, and rings what sleeps as it did; else it never does, and its own message may wait for the sleeper's bound, which is not here.
 /// `noted`: a ring that is kept counts as one that was rung.
 fn model_of_kept(gives: bool, noted: bool, r: Rules) -> impl Fn() + Sync + Send + 'static {
-    const LENIENT: u32 = 1 << 31;
     move || {
         let shared = Arc::new(([Dir::new(), Dir::new()], [Waiter::new(0), Waiter::new(0)], nothing_rung()));
         let keeper = {
             let shared = shared.clone();
             thread::spawn(move || {
                 let (dirs, [w, _], rung) = &*shared;
-                dirs[0].head.store(1, Release);
-                if r.producer_fence {
-                    fence(SeqCst);
-                }
+                store_head(&dirs[0], 1, r);
                 let sleep = w.word.load(Relaxed);
-                if sleep & LENIENT == 0 {
-                    if sleep & 1 != 0 && rung[0].load(Relaxed) != sleep {
-                        w.eventfd.ring();
-                        rung[0].store(sleep, Relaxed);
-                    }
-                    return;
-                }
-                if noted {
+                let keeps = sleep & LENIENT != 0;
+                if keeps && noted {
                     rung[0].store(sleep, Relaxed);
                 }
-                if gives && w.word.load(Relaxed) == sleep {
-                    w.eventfd.ring();
-                    rung[0].store(sleep, Relaxed);
+                // At once, or later, where it still sleeps so.
+                let rings = if keeps { gives && w.word.load(Relaxed) == sleep } else { sleep & 1 != 0 && rung[0].load(Relaxed) != sleep };
+                if rings {
+                    ring(w, &rung[0], sleep);
                 }
             })
         };
@@ -235,15 +244,12 @@ fn model_of_kept(gives: bool, noted: bool, r: Rules) -> impl Fn() + Sync + Send 
         let (mut seen, mut asleep) = ([0, 0], false);
         for round in 0..2 {
             seen = look();
-            // The first sleep is lenient; the number goes on without the mark.
-            let how = if round == 0 { LENIENT } else { 0 };
-            w.word.store(w.word.load(Relaxed) & !LENIENT | 1 | how, Relaxed);
-            fence(SeqCst);
+            w.fall_asleep_as(if round == 0 { LENIENT } else { 0 }, r);
             if look() == seen && !w.eventfd.wakes() {
                 asleep = true;
                 break;
             }
-            w.word.store((w.word.load(Relaxed) & !LENIENT) + 1, Relaxed);
+            w.wake_up(r);
         }
         keeper.join().unwrap();
         other.join().unwrap();
