@@ -201,15 +201,18 @@ if [ "${1:-all}" = lab ] || [ "${1:-all}" = all ]; then
         dpkg-query -W -f '${Status}' $package 2>/dev/null | grep -q ' installed' || missing="$missing $package"
     done
 fi
-# Rust as Cargo.toml asks for it: Debian 12's is too old, and rustup's is not Debian's to install.
+# Rust as Cargo.toml asks for it. Debian 12's own is too old; what it builds its browsers with is not (cargo-web, in bookworm-security).
 need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
-found=$("${CARGO:-cargo}" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/')
-if [ "$(printf '%s\n' "$need" "${found:-0}" | sort -V | head -n 1)" != "$need" ]; then
+rust_here() { "${CARGO:-cargo}" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/'; }
+has_rust() {
+    found=$(rust_here)
+    [ "$(printf '%s\n' "$need" "${found:-0}" | sort -V | head -n 1)" = "$need" ]
+}
+if ! has_rust; then
     if have rustup; then
         rustup toolchain install "$need" --profile minimal && rustup override set "$need"
     else
-        echo "Rust $need or later is needed, and ${found:-none} is here: https://rustup.rs installs it (Debian 12's packages are older)" >&2
-        exit 1
+        missing="$missing cargo-web"
     fi
 fi
 # A compiler without the C library's headers is not enough.
@@ -236,7 +239,12 @@ if [ -n "$missing" ]; then
         trap '$root rm -f $policy' EXIT
     fi
     # shellcheck disable=SC2086
-    $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null ||
-        { $root apt-get -qq update >/dev/null &&
-          $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null; }
+    install() { $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null; }
+    # Lists of packages that are absent, or older than the archive: asked for once more.
+    install && has_rust || { $root apt-get -qq update >/dev/null && install; }
+fi
+if ! has_rust; then
+    found=$(rust_here)
+    echo "Rust $need or later is needed, and ${found:-none} is here: https://rustup.rs installs it (this system's packages are older)" >&2
+    exit 1
 fi
