@@ -236,7 +236,7 @@ pub fn spill(s: &Sock, sock: i32, why: Spill) {
         };
     }
     // First: who calls no more has asked by then (`follow::freeze`).
-    let is_kept = why == Spill::HalfClosed && called::is_kept(s);
+    let is_kept = matches!(why, Spill::HalfClosed | Spill::Flip) && called::is_kept(s);
     // A peer that has frozen its end gets what is left in the ring through TCP, whoever comes first.
     // Not behind our own FIN, where TCP takes nothing more: then the peer finds its request crossed.
     let asks = |d: &&Dir| d.ctl.load(Acquire) & ctl::RETURN != 0 && !s.has(flag::SHUT_WR);
