@@ -184,7 +184,9 @@ pub fn in_use(host: &Host, who: &Who) -> InUse {
             continue;
         }
         *counts.mode.entry(s.mode_word()).or_default() += 1;
-        if !s.is(State::Accelerated) && s.reason != 0 {
+        // Of one that has gone to TCP one way alone it says why.
+        let is_in_memory = s.is(State::Accelerated) && s.tx_medium != 0 && s.rx_medium != 0;
+        if !is_in_memory && s.reason != 0 {
             *counts.reason.entry(s.reason_word()).or_default() += 1;
         }
     }

@@ -169,8 +169,10 @@ impl Found {
         // The rest of a NUL-terminated string is one.
         let tail = |from: usize| bytes.get(from..).and_then(|b| CStr::from_bytes_with_nul(b).ok());
         let path = |name: &str| bytes.starts_with(name.as_bytes()).then(|| tail(name.len())).flatten();
-        if let Some(rest) = entry.to_bytes().strip_prefix(b"SMCR_") {
-            let Ok(text) = std::str::from_utf8(rest) else { return };
+        if bytes.starts_with(b"SMCR_LOG_FILE=") {
+            self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));
+        } else if let Some(rest) = entry.to_bytes().strip_prefix(b"SMCR_") {
+            let Ok(text) = std::str::from_utf8(rest) else { return unreadable(rest) };
             let Some((name, value)) = text.split_once('=') else { return };
             let own = match name {
                 "RING" => &mut self.ring,
@@ -190,10 +192,6 @@ impl Found {
                 #[cfg(feature = "faults")]
                 "FAULT_COUNTS" => return path("SMCR_FAULT_COUNTS=").map_or((), crate::fault::count_in),
                 "LOG" => &mut self.log,
-                "LOG_FILE" => {
-                    self.log_file = self.log_file.or_else(|| path("SMCR_LOG_FILE="));
-                    return;
-                }
                 _ => match Attribute::ALL.iter().position(|a| is_named(*a, name)) {
                     Some(i) => &mut self.shared[i],
                     None => return,
@@ -227,17 +225,25 @@ pub unsafe fn read(envp: *const *const libc::c_char) {
         }
     }
     if let Some(value) = found.ring {
-        match value.parse::<u32>() {
-            Ok(n) if (4096..=256 * 1024).contains(&n) => RING.store(n.next_power_of_two(), Relaxed),
-            _ => complain("SMCR_RING", value, "a number from 4096 to 262144"),
+        match ring(value) {
+            Some(n) => RING.store(n, Relaxed),
+            None => complain("SMCR_RING", value, "a number from 4096 to 262144"),
         }
     }
     if let Some(value) = found.flip {
-        flip(value);
+        match flip(value) {
+            Some((mean, seed)) => {
+                FLIP.store(mean, Relaxed);
+                FLIP_SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Relaxed);
+            }
+            None => complain("SMCR_FLIP", value, "MEAN_BYTES[,SEED]"),
+        }
     }
     if let Some(value) = found.log {
         match log::Levels::parse(value) {
-            Some(levels) => log::start(levels, found.log_file),
+            Some(levels) if log::start(levels, found.log_file) => {}
+            Some(_) if found.log_file.is_some() => log::complain(format_args!("SMCR_LOG_FILE cannot be opened; nothing is told")),
+            Some(_) => log::complain(format_args!("SMCR_LOG finds no number for a copy of standard error; nothing is told")),
             None => complain("SMCR_LOG", value, "level[,target=level]: off error warn info debug trace"),
         }
     }
@@ -263,17 +269,86 @@ fn shared(texts: &[Option<&'static str>; Attribute::ALL.len()]) -> bool {
     !policy.enabled
 }
 
-fn flip(value: &str) {
+/// Bytes of a new ring.
+fn ring(value: &str) -> Option<u32> {
+    let n = value.parse().ok().filter(|n| (4096..=256 * 1024).contains(n))?;
+    Some(u32::next_power_of_two(n))
+}
+
+/// Mean number of bytes between two flips, and the seed.
+fn flip(value: &str) -> Option<(u32, u64)> {
     let (mean, seed) = value.split_once(',').unwrap_or((value, "1"));
-    match (mean.parse::<u32>(), seed.parse::<u64>()) {
-        (Ok(mean), Ok(seed)) => {
-            FLIP.store(mean.min(1 << 30), Relaxed);
-            FLIP_SEED.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, Relaxed);
-        }
-        _ => complain("SMCR_FLIP", value, "MEAN_BYTES[,SEED]"),
+    Some((mean.parse::<u32>().ok()?.min(1 << 30), seed.parse().ok()?))
+}
+
+/// Of our variables one whose value is no text.
+fn unreadable(entry: &[u8]) {
+    let name = entry.split(|b| *b == b'=').next().and_then(|name| std::str::from_utf8(name).ok());
+    let is_ours = |name: &&str| matches!(*name, "RING" | "FLIP" | "LOG") || Attribute::ALL.iter().any(|a| is_named(*a, name));
+    if let Some(name) = name.filter(is_ours) {
+        log::complain(format_args!("SMCR_{name} is not understood: it is no UTF-8; using the default"));
     }
 }
 
 fn complain(name: &str, value: &str, wanted: &str) {
     log::complain(format_args!("{name} is not understood: `{value}`: write {wanted}; using the default"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(entries: &[&'static CStr]) -> Found {
+        let mut found = Found::default();
+        entries.iter().for_each(|e| found.add(e));
+        found
+    }
+
+    #[test]
+    fn the_first_of_two_with_one_name_holds() {
+        let f = found(&[
+            c"SMCR_RING=1",
+            c"SMCR_RING=2",
+            c"SMCR_LOG_FILE=/a",
+            c"SMCR_LOG_FILE=/b",
+            c"SMCR_PORTS=1",
+            c"SMCR_PORTS=2",
+            c"HOME=/h",
+            c"HOME=/i",
+        ]);
+        assert_eq!((f.ring, f.log_file, f.home), (Some("1"), Some(c"/a"), Some(c"/h")));
+        assert_eq!(f.shared.iter().flatten().collect::<Vec<_>>(), [&"1"]);
+    }
+
+    #[test]
+    fn other_names_are_nobodys() {
+        let f = found(&[c"SMCR_RINGS=1", c"SMCR_", c"SMCR_LOG", c"SMCRLOG=debug", c"smcr_log=debug", c"XSMCR_LOG=debug", c""]);
+        assert!(f.ring.is_none() && f.log.is_none() && f.flip.is_none() && f.shared.iter().all(Option::is_none));
+    }
+
+    /// A path need not be text, and everything else has to be.
+    #[test]
+    fn what_is_no_text() {
+        let f = found(&[c"SMCR_LOG_FILE=/\xff", c"SMCR_LOG=debug\xff", c"SMCR_PORTS=\xff", c"SMCR_RING=4096"]);
+        assert_eq!((f.log_file, f.log, f.ring), (Some(c"/\xff"), None, Some("4096")));
+        assert!(f.shared.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn sizes_of_rings() {
+        for (text, size) in [("4096", 4096), ("4097", 8192), ("65536", 65_536), ("262144", 262_144)] {
+            assert_eq!(ring(text), Some(size), "{text}");
+        }
+        for text in ["", "4095", "262145", "-1", "64k", "4294967297", " 4096"] {
+            assert_eq!(ring(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn flips_and_their_seeds() {
+        assert_eq!((flip("0"), flip("5,7"), flip("4294967295,2")), (Some((0, 1)), Some((5, 7)), Some((1 << 30, 2))));
+        for text in ["", ",", "5,", ",7", "5,7,9", "-5", "4294967296", "often"] {
+            assert_eq!(flip(text), None, "{text}");
+        }
+    }
 }

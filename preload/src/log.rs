@@ -38,6 +38,7 @@ impl Levels {
         for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
             match part.split_once('=') {
                 None => l.all = part.parse().ok()?,
+                Some(("", _)) => return None,
                 Some((target, level)) => {
                     let slot = l.targets.get_mut(used)?;
                     let n = target.len();
@@ -64,8 +65,14 @@ impl Levels {
     }
 }
 
-/// Begins to log. Called by the constructor when SMCR_LOG is set.
-pub fn start(levels: Levels, file: Option<&std::ffi::CStr>) {
+/// Whether anybody hears what is told at the level of single decisions: one load.
+#[inline]
+pub fn tells_decisions() -> bool {
+    LevelFilter::current() >= LevelFilter::DEBUG
+}
+
+/// Begins to log. Called by the constructor when SMCR_LOG is set. False: there is nothing to write to.
+pub fn start(levels: Levels, file: Option<&std::ffi::CStr>) -> bool {
     let fd = match file {
         Some(path) => {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
@@ -75,13 +82,14 @@ pub fn start(levels: Levels, file: Option<&std::ffi::CStr>) {
         }
         None => sys::fd::dup_from(2, 1024).or_else(|_| sys::fd::dup_from(2, 64)),
     };
-    let Ok(fd) = fd else { return };
+    let Ok(fd) = fd else { return false };
     if let Ok((dev, ino)) = sys::fd::identity(fd) {
         IDENTITY[0].store(dev, Relaxed);
         IDENTITY[1].store(ino, Relaxed);
     }
     FD.store(sys::fd::note_own(fd), Relaxed);
     let _ = tracing::subscriber::set_global_default(Writer(levels));
+    true
 }
 
 /// The descriptor of the log, or -1.
@@ -168,5 +176,56 @@ impl Visit for Line {
             "message" => write!(self, " {value:?}"),
             name => write!(self, " {name}={value:?}"),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, target: &str) -> Option<LevelFilter> {
+        Levels::parse(text).map(|l| l.of(target))
+    }
+
+    #[test]
+    fn a_level_for_all() {
+        for (text, level) in [("off", LevelFilter::OFF), ("error", LevelFilter::ERROR), ("warn", LevelFilter::WARN), ("trace", LevelFilter::TRACE)] {
+            assert_eq!(of(text, "smcr::switch"), Some(level));
+            assert_eq!(Levels::parse(text).map(|l| l.most()), Some(level));
+        }
+        assert_eq!(of("", "smcr::switch"), Some(LevelFilter::OFF));
+        assert_eq!(of(" INFO , ", "smcr::switch"), Some(LevelFilter::INFO));
+    }
+
+    #[test]
+    fn levels_for_targets() {
+        let text = "smcr::switch=trace,warn";
+        assert_eq!((of(text, "smcr::switch"), of(text, "smcr::link")), (Some(LevelFilter::TRACE), Some(LevelFilter::WARN)));
+        let alone = "smcr::switch=debug";
+        assert_eq!((of(alone, "smcr::switch"), of(alone, "smcr::link")), (Some(LevelFilter::DEBUG), Some(LevelFilter::OFF)));
+        assert_eq!(Levels::parse(alone).map(|l| l.most()), Some(LevelFilter::DEBUG));
+        // The longest name decides, wherever it stands.
+        for text in ["smcr=error,smcr::switch=off,debug", "debug,smcr::switch=off,smcr=error"] {
+            let seen = ["smcr::switch", "smcr::peer", "x"].map(|target| of(text, target));
+            assert_eq!(seen, [LevelFilter::OFF, LevelFilter::ERROR, LevelFilter::DEBUG].map(Some));
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood() {
+        let nine = ["smcr::a=info"; TARGETS + 1].join(",");
+        assert!(Levels::parse(&nine["smcr::a=info,".len()..]).is_some());
+        for text in
+            ["loud", "6", "info,smcr::switch", "smcr::switch=loud", "=debug", "smcr::switch=debug=info", "smcr::more_than_24_letters=info", &nine]
+        {
+            assert!(Levels::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_cut_and_ends() {
+        let mut line = Line::new();
+        let _ = write!(line, "{}", "x".repeat(1000));
+        assert_eq!((line.len, line.buf.len()), (511, 512));
     }
 }

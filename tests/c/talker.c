@@ -3,7 +3,8 @@
  * For each line on standard input, a number, it exchanges so many bytes in pieces of 1 to 4096 and
  * prints "whole"; "DIFFERENT" or an error ends it. Ends with 0 at the end of the input. TALKER_USER: the number of
  * the user that it becomes before it connects. Of other lines: "user N", it becomes that one; "eat MS", it reads whatever
- * wakes anybody out of each descriptor that it has; both print "done", with how many bytes it has read. */
+ * wakes anybody out of each descriptor that it has; "raw", it sends a byte past every library and
+ * reads its echo so. Each prints "done", with how many bytes it has read. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,6 +17,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "raw.h"
 
 static uint32_t state = 12345;
 static uint32_t roll(void) { return (state = state * 1664525 + 1013904223) >> 8; }
@@ -59,13 +62,17 @@ static long eat(long ms) {
 }
 
 /* A line that is no number; -1: it is one. */
-static int other(const char *line) {
+static int other(int fd, const char *line) {
     long n, eaten = 0;
     if (sscanf(line, "user %ld", &n) == 1) {
         if (setresuid(n, n, n))
             return perror("setresuid"), 1;
     } else if (sscanf(line, "eat %ld", &n) == 1) {
         eaten = eat(n);
+    } else if (!strncmp(line, "raw", 3)) {
+        char echo = 0;
+        raw(SYS_sendto, fd, (long)"r", 1, MSG_NOSIGNAL, 0, 0);
+        eaten = raw(SYS_recvfrom, fd, (long)&echo, 1, 0, 0, 0);
     } else {
         return -1;
     }
@@ -111,7 +118,7 @@ int main(int argc, char **argv) {
         return perror("connect"), 3;
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
-        int done = other(line);
+        int done = other(fd, line);
         if (done > 0 || (done < 0 && exchange(fd, atol(line))))
             return 4;
     }

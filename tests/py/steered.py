@@ -1,10 +1,12 @@
 """Owns: servers, and a client that a test steers line by line over descriptor 3.
 
   steered.py server PORT...   echoes every connection on these ports, a thread each
+  steered.py keeps PORT...    the same, and closes none
   steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
   steered.py heir PORT        echoes one connection, and forks at SIGUSR1 a child that keeps it and does nothing
   steered.py sink PORT FIRST LAST    sends FIRST bytes to one connection, LAST more when it has read
                               a million, one more at SIGUSR1, and says how it ended
+  steered.py pours PORT       has a thread read one byte of one connection, sends 50,000 in pieces of 100, and stays
   steered.py client           does what it is told:
       open NAME PORT          connects
       talk NAME ROUNDS SIZE   sends and compares echoes of SIZE bytes
@@ -25,9 +27,15 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+KEPT = []  # what has to stay as long as the program
+KEEPS = sys.argv[1] == "keeps"
 
 
 def get(s, size):
@@ -47,7 +55,10 @@ def echo(s):
             s.sendall(part)
     except OSError:
         pass
-    s.close()
+    if KEEPS:
+        KEPT.append(s)
+    else:
+        s.close()
 
 
 def serve(listener):
@@ -103,6 +114,18 @@ def sink(port, first, last):
         print("ended EOF", flush=True)
     except OSError as e:
         print("ended", name_of(e), flush=True)
+    threading.Event().wait()
+
+
+def pour(port):
+    listener = socket.create_server(("127.0.0.1", port))
+    print("ready", flush=True)
+    s, _ = listener.accept()
+    threading.Thread(target=s.recv, args=(1,), daemon=True).start()
+    all = data(0, 50_000)
+    for i in range(0, len(all), 100):
+        s.sendall(all[i : i + 100])
+        time.sleep(0.0005)
     threading.Event().wait()
 
 
@@ -171,9 +194,6 @@ def name_of(e):
     return errno.errorcode.get(getattr(e, "errno", None), type(e).__name__)
 
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-KEPT = []  # what has to stay as long as the program
-
 
 def die_with_parent():
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -210,6 +230,29 @@ def restrict(s):
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
+def upper_layer(s):
+    try:
+        s.setsockopt(socket.IPPROTO_TCP, 31, b"no such protocol")  # TCP_ULP
+    except OSError as e:
+        if e.errno != errno.ENOENT:
+            raise
+
+
+def filtered(s):
+    allow = ctypes.create_string_buffer(b"\x06\0\0\0\xff\xff\xff\xff")  # BPF_RET of all
+    KEPT.append(allow)
+    s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 1, ctypes.addressof(allow)))  # SO_ATTACH_FILTER
+
+
+def asynchronous(s):
+    # struct aiocb: a write of nothing
+    request = ctypes.create_string_buffer(struct.pack("iiiiPN", s.fileno(), 0, 0, 0, 0, 0) + bytes(256))
+    struct.pack_into("i", request, 44, 1)  # sigev_notify: SIGEV_NONE
+    KEPT.append(request)
+    if LIBC.aio_write(request) != 0:
+        raise OSError(ctypes.get_errno(), "aio_write")
+
+
 def until_full(s):
     s.setblocking(False)
     try:
@@ -230,6 +273,12 @@ ACTIONS = {
     "exec": lambda s: KEPT.append(subprocess.Popen(["sleep", "1000"], pass_fds=[s.fileno()], preexec_fn=die_with_parent)),
     "io-uring": lambda s: LIBC.syscall(425, 1, ctypes.create_string_buffer(256)),
     "seccomp": restrict,
+    "ulp": upper_layer,
+    "peek-off": lambda s: s.setsockopt(socket.SOL_SOCKET, 42, 0),
+    "filter": filtered,
+    "stamps": lambda s: s.setsockopt(socket.SOL_SOCKET, 37, 0x10),  # SO_TIMESTAMPING, by software
+    "aio": asynchronous,
+    "user": lambda _: os.setresuid(12345, 12345, 12345),
     "full": until_full,
     "end": lambda s: s.shutdown(socket.SHUT_WR),
 }
@@ -283,7 +332,7 @@ def client():
         control.flush()
 
 
-if sys.argv[1] == "server":
+if sys.argv[1] in ("server", "keeps"):
     for port in sys.argv[2:]:
         one = socket.create_server(("127.0.0.1", int(port)), backlog=64)
         threading.Thread(target=serve, args=(one,), daemon=True).start()
@@ -293,6 +342,8 @@ elif sys.argv[1] == "forks":
     fork(int(sys.argv[2]))
 elif sys.argv[1] == "heir":
     heir(int(sys.argv[2]))
+elif sys.argv[1] == "pours":
+    pour(int(sys.argv[2]))
 elif sys.argv[1] == "sink":
     sink(*map(int, sys.argv[2:]))
 else:

@@ -3,11 +3,12 @@
 
 mod hostile_common;
 
+use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use hostile_common::{Talker, connections, server};
+use hostile_common::{Talker, connections, server, server_through};
 use smcr_tests::apps::PORT;
 use smcr_tests::census::Census;
 use smcr_tests::library;
@@ -30,6 +31,16 @@ fn limit(resource: libc::__rlimit_resource_t, value: u64) -> std::io::Result<()>
     }
 }
 
+/// Root's programs may lock what they like, whatever the limit.
+fn may_not_lock() -> std::io::Result<()> {
+    const CAP_IPC_LOCK: libc::c_ulong = 14;
+    // SAFETY: prctl(2) without pointers.
+    match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// As many descriptors as connections and 16 more.
 #[test]
 fn tight_descriptor_limit() -> Result<()> {
@@ -38,30 +49,54 @@ fn tight_descriptor_limit() -> Result<()> {
 
 #[test]
 fn no_locked_memory() -> Result<()> {
-    case("streams", "wander")?.check_with(&|p| p.before_exec(|| limit(libc::RLIMIT_MEMLOCK, 0)))
+    case("streams", "wander")?.check_with(&|p| {
+        p.before_exec(|| {
+            limit(libc::RLIMIT_MEMLOCK, 0)?;
+            may_not_lock()
+        })
+    })?;
+    // It binds.
+    let net = Net::new()?;
+    let lock =
+        "import ctypes; l = ctypes.CDLL(None, use_errno=True); b = ctypes.create_string_buffer(10000); print(l.mlock(b, 10000), ctypes.get_errno())";
+    let program = Program::new(&net, Load::Library, twice::python()?).args(["-c", lock]).before_exec(|| {
+        limit(libc::RLIMIT_MEMLOCK, 0)?;
+        may_not_lock()
+    });
+    let said = program.run_ok()?;
+    ensure!(said == format!("-1 {}\n", libc::EPERM), "{said}");
+    Ok(())
 }
 
 /// Descriptors 0 to 2 are closed at the start: the program's socket is 0, and nothing of the
-/// library's may be where it thinks it is writing an error. A connection there stays on TCP (docs/interpose.md), so
-/// that what is asked for is the same bytes.
+/// library's may be where it thinks it is writing an error. A connection there stays on TCP (docs/interpose.md), and
+/// that is why.
 #[test]
 fn standard_descriptors_closed() -> Result<()> {
+    fn without(p: Program<'_>) -> Program<'_> {
+        p.env("CASE_FDS", "20 21").before_exec(|| {
+            // SAFETY: plain system calls.
+            unsafe {
+                libc::dup2(1, 20);
+                libc::dup2(2, 21);
+                libc::close(0);
+                libc::close(1);
+                libc::close(2);
+            }
+            Ok(())
+        })
+    }
     for name in ["wander", "records"] {
         let mut low = case("streams", name)?;
         (low.cold, low.whole) = (true, false);
-        low.check_with(&|p| {
-            p.env("CASE_FDS", "20 21").before_exec(|| {
-                // SAFETY: plain system calls.
-                unsafe {
-                    libc::dup2(1, 20);
-                    libc::dup2(2, 21);
-                    libc::close(0);
-                    libc::close(1);
-                    libc::close(2);
-                }
-                Ok(())
-            })
-        })?;
+        low.check_with(&|p| without(p))?;
+        let dir = tempfile::TempDir::new()?;
+        let log = dir.path().join("log");
+        let got = low.run_with(Ends::Both, &|p| without(p).env("SMCR_LOG", "smcr::reason=debug").env("SMCR_LOG_FILE", &log))?;
+        let said = std::fs::read_to_string(&log)?;
+        let ends: HashSet<_> = said.lines().filter_map(|l| l.split(' ').next()).collect();
+        ensure!(ends.len() == 2 && said.lines().all(|l| l.ends_with("reason=\"stdio\"")), "{name}: {said}");
+        ensure!(got.payload > 1_000_000 && got.lo.bytes >= got.payload, "{name}: {:?} for {} bytes", got.lo, got.payload);
     }
     Ok(())
 }
@@ -84,6 +119,77 @@ fn something_is_missing() -> Result<()> {
     Ok(())
 }
 
+/// What one end says of its connection: a reason, accelerated ("-"), or nothing: it has no page.
+type Says = Option<&'static str>;
+
+/// Who lacks what (server, client), and what the two say then.
+const MISSING: [(&str, [bool; 2], [Says; 2]); 18] = [
+    ("memfd", [true, false], [None, Some("peer-plain")]),
+    ("memfd", [false, true], [Some("peer-plain"), None]),
+    ("memfd", [true, true], [None, None]),
+    ("mapping", [true, false], [None, Some("peer-plain")]),
+    ("mapping", [false, true], [Some("peer-plain"), None]),
+    ("mapping", [true, true], [None, None]),
+    ("descriptors", [true, false], [None, Some("peer-plain")]),
+    ("descriptors", [false, true], [Some("peer-plain"), None]),
+    ("descriptors", [true, true], [None, None]),
+    ("unix", [true, false], [Some("resources"), Some("peer-plain")]),
+    ("unix", [false, true], [Some("peer-plain"), Some("resources")]),
+    ("unix", [true, true], [Some("resources"), Some("peer-plain")]),
+    // The connecting side alone asks; the other one has said that it is there, and nobody has come.
+    ("netlink", [true, false], [Some("-"), Some("-")]),
+    ("netlink", [false, true], [Some("peer-plain"), Some("no-diag")]),
+    ("netlink", [true, true], [Some("peer-plain"), Some("no-diag")]),
+    // The doorbells are bytes then.
+    ("eventfd", [true, false], [Some("-"), Some("-")]),
+    ("eventfd", [false, true], [Some("-"), Some("-")]),
+    ("eventfd", [true, true], [Some("-"), Some("-")]),
+];
+
+/// There the ends say why they are on TCP, as far as they have a page to say it in, and the payload is seen there.
+#[test]
+fn something_is_missing_and_that_is_said() -> Result<()> {
+    for (what, lacks, wanted) in MISSING {
+        let how = || format!("without {what} (server, client): {lacks:?}");
+        missing(what, lacks, wanted).with_context(how)?;
+    }
+    Ok(())
+}
+
+fn missing(what: &str, lacks: [bool; 2], wanted: [Says; 2]) -> Result<()> {
+    let deny = compile_with("cc", "deny", &["deny.c"], &["-O1"])?;
+    let deny = [deny.to_str().context("path")?, what];
+    let few = ["sh", "-c", "ulimit -n 20; exec \"$0\" \"$@\""];
+    let lacking: &[&str] = if what == "descriptors" { &few } else { &deny };
+    let before = lacks.map(|lacks| [&["env", "SMCR_LOG=smcr::family=warn"][..], if lacks { lacking } else { &[] }].concat());
+    let net = Net::new()?;
+    let server = server_through(&net, Load::Library, &before[0], "epoll")?;
+    let mut client = Talker::start_through(&net, Load::Library, &before[1], &["127.0.0.1", &PORT.to_string()])?;
+    let says = |pid: i32, role: &str| -> Result<Option<String>> {
+        let one = connections(pid)?.into_iter().find(|c| c["role"] == role);
+        one.map(|c| Ok(c["reason"]["name"].as_str().context("reason")?.to_owned())).transpose()
+    };
+    let is_memory = wanted[0] == Some("-");
+    let mut seen = [None, None];
+    eventually("what they say", || {
+        client.exchange(20_000)?;
+        seen = [says(server.pid(), "server")?, says(client.pid(), "client")?];
+        Ok([0, 1].iter().all(|i| seen[*i].as_deref() == wanted[*i]) || is_memory && flipping())
+    })
+    .with_context(|| format!("{seen:?}"))?;
+    let before = net.lo()?;
+    client.exchange(1_000_000)?;
+    let bytes = (net.lo()? - before).bytes;
+    ensure!(if is_memory { bytes < 100_000 || flipping() } else { bytes >= 2_000_000 }, "{bytes} bytes on lo");
+    // Who has no page has the log to say it in, once, or says that there is none.
+    let told = if what == "descriptors" { "nothing is told" } else { "no page for this process" };
+    for (said, wanted) in [(server.so_far().1, wanted[0]), (client.so_far().1, wanted[1])] {
+        let lines: Vec<_> = said.lines().collect();
+        ensure!(lines.len() == usize::from(wanted.is_none()) && lines.iter().all(|l| l.contains(told)), "{said}");
+    }
+    client.end()
+}
+
 /// No /dev/shm (as root only: it takes a mount namespace).
 #[test]
 fn no_dev_shm() -> Result<()> {
@@ -97,7 +203,8 @@ fn no_dev_shm() -> Result<()> {
     let through = ["unshare", "-m", "sh", "-c", line].map(std::ffi::OsStr::new);
     let got = case.run_through(Ends::Both, &through)?;
     ensure!(got.transcript == native.transcript, "{}", got.transcript);
-    Ok(())
+    // Memory has no name there: nothing is missing.
+    if flipping() { Ok(()) } else { case.ensure_accelerated(&got) }
 }
 
 /// One transfer between two builds of `plain`, with LD_PRELOAD set for both.
@@ -233,7 +340,8 @@ fn go_programs() -> Result<()> {
     drop(net);
     let dynamic = compile_with("cc", "plain-for-go", &["plain.c"], &["-O1"])?;
     for (server, client) in [(&program, &program), (&program, &dynamic), (&dynamic, &program)] {
-        transfer(server, client, &[])?;
+        let percent = transfer(server, client, &[])?;
+        ensure!(percent >= 100, "{} to {}: {percent} % on lo", client.display(), server.display());
     }
     Ok(())
 }

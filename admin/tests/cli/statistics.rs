@@ -3,6 +3,7 @@
 use serde_json::Value;
 use smcr_proto::page::link::{Record, Role};
 use smcr_proto::page::{Counter, State, header, process, socket};
+use smcr_proto::reason::Reason;
 
 use crate::bed::{Bed, words};
 use crate::fake::Fake;
@@ -91,6 +92,25 @@ fn transports_link_groups_and_devices() {
     fake.put(at + socket::CARRIED, &[2]);
     let all = json(&bed, &["stats", "-p", &pid, "--json"]);
     assert_eq!(all["transports"][1]["bytes_sent"], 1000, "{all}");
+}
+
+/// A connection has left memory one way: it says why, and is counted.
+#[test]
+fn reasons_of_what_is_in_use() {
+    let (bed, fake) = (Bed::new(), Fake::start());
+    let pid = fake.pid().to_string();
+    let counted = [
+        (State::Tcp, [0, 0], 1),
+        (State::Pinned, [0, 0], 1),
+        (State::Accelerated, [0, 1], 1),
+        (State::Accelerated, [1, 0], 1),
+        (State::Accelerated, [1, 1], 0),
+    ];
+    for (state, media, n) in counted {
+        fake.connection(state, Reason::NotRead.code(), media);
+        let all = json(&bed, &["stats", "-p", &pid, "--json"]);
+        assert_eq!(all["sockets"]["reason"]["not-read"].as_u64().unwrap_or(0), n, "{media:?}: {all}");
+    }
 }
 
 /// What an older library does not show is 0 or left out, and the rest is right.

@@ -18,11 +18,12 @@ pub mod process;
 pub mod sock;
 pub mod values;
 
+use crate::log;
 use crate::sys::clock::Seldom;
 use crate::sys::{self, Errno, Res, free_list, mem};
 use smcr_proto::page::{self, header};
 use sock::Sock;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 /// Room for process records.
 pub const PROC_CAP: usize = 1024;
@@ -74,8 +75,20 @@ pub fn set_descriptor(fd: i32) {
 /// With fewer descriptors than these a program has none to spare: the library needs about eight.
 const FEW_DESCRIPTORS: u64 = 32;
 
+/// Each socket tries it again where there is none.
 #[cold]
 fn make() -> Res<*mut u8> {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    let made = try_make();
+    if let Err(Errno(errno)) = made
+        && !IS_TOLD.swap(true, Relaxed)
+    {
+        log::warn!(target: "smcr::family", errno, "no page for this process: its connections are plain TCP, and smcrctl does not see them");
+    }
+    made
+}
+
+fn try_make() -> Res<*mut u8> {
     if sys::proc::descriptor_limit().is_some_and(|most| most < FEW_DESCRIPTORS) {
         return Err(Errno(libc::EMFILE));
     }

@@ -6,6 +6,7 @@
 //! a copy that we publish, never what we compute with.
 
 use crate::layout::RegionHeader;
+use crate::log;
 use crate::sys::thread;
 use smcr_proto::page::{self, State, socket as field};
 use smcr_proto::reason::Reason;
@@ -297,7 +298,19 @@ impl Sock {
 
     /// Notes why it is on TCP.
     pub fn note(&self, r: Reason) {
+        if log::tells_decisions() {
+            self.tell(r);
+        }
         self.reason.store(r.code(), Relaxed);
+    }
+
+    /// Looks repeat what they find. Of a process that has restricted itself each call may be the end.
+    #[cold]
+    fn tell(&self, r: Reason) {
+        let is_said = matches!(r, Reason::None | Reason::NotWorthIt | Reason::Seccomp) || self.reason.load(Relaxed) == r.code();
+        if !is_said {
+            log::debug!(target: "smcr::reason", fd = self.fd.load(Relaxed), reason = r.label(), "on TCP");
+        }
     }
 
     /// Sets the state for smcrctl.

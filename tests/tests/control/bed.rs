@@ -100,7 +100,8 @@ impl Bed {
         self.single(&["sink", &PORTS[0].to_string(), &first.to_string(), &last.to_string()])
     }
 
-    fn single(&self, args: &[&str]) -> Result<Running<'_>> {
+    /// A server of `steered.py` by its arguments.
+    pub fn single(&self, args: &[&str]) -> Result<Running<'_>> {
         let server = self.program(&[])?.args(args).start()?;
         eventually("a server", || Ok(server.so_far().0.contains("ready")))?;
         Ok(server)

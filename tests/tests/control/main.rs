@@ -4,6 +4,7 @@
 mod bed;
 mod counters;
 mod drain;
+mod environment;
 mod giving;
 mod others;
 mod reasons;

@@ -63,6 +63,13 @@ pub fn server_with<'a>(net: &'a Net, load: Load, mode: &str, address: &[&str], v
     listening(net, program)
 }
 
+/// As [`server`]; `before` is a program that starts it, with its arguments.
+pub fn server_through<'a>(net: &'a Net, load: Load, before: &[&str], mode: &str) -> Result<Running<'a>> {
+    let echo = compiled("echo_many")?;
+    let line = [before, &[echo.to_str().context("path")?]].concat();
+    listening(net, Program::new(net, load, line[0]).args(&line[1..]).args([mode, &PORT.to_string()]))
+}
+
 /// A client that exchanges bytes when it is told to.
 pub struct Talker<'a> {
     running: Running<'a>,
@@ -94,6 +101,11 @@ impl<'a> Talker<'a> {
 
     pub fn pid(&self) -> i32 {
         self.running.pid()
+    }
+
+    /// What it has written: standard output and standard error.
+    pub fn so_far(&self) -> (String, String) {
+        self.running.so_far()
     }
 
     /// Begins to exchange so many bytes.
@@ -186,10 +198,14 @@ pub fn connections(pid: i32) -> Result<Vec<Value>> {
     Ok(all.into_iter().filter(|c| c["pid"] == pid).collect())
 }
 
+/// What `smcrctl stats` says of a process.
+pub fn stats(pid: i32) -> Result<Value> {
+    Ok(serde_json::from_slice(&smcrctl(&["stats", "-a", "--json", "-p", &pid.to_string()])?)?)
+}
+
 /// A counter of a process.
 pub fn counter(pid: i32, name: &str) -> Result<u64> {
-    let text = smcrctl(&["stats", "-a", "--json", "-p", &pid.to_string()])?;
-    let stats: Value = serde_json::from_slice(&text)?;
+    let stats = stats(pid)?;
     stats["totals"][name].as_u64().with_context(|| stats.to_string())
 }
 

@@ -71,8 +71,8 @@ fn ended(mut link: Link) -> Result<()> {
     stay()
 }
 
-/// A switch is marked whose proof does not come, or comes in part: `proof-none`, `proof-part`, `proof-begun`, `proof-most`. A short part
-/// that stays one is payload, and is echoed. Of somebody who has said before that the proof comes, it is nobody's, as is half of it and
+/// A switch is marked whose proof does not come, or comes in part: `proof-none`, `proof-part`, `proof-begun`, `proof-most`, or something else:
+/// `proof-wrong`. That, and a short part that stays one, is payload, and is echoed. Of somebody who has said before that the proof comes, it is nobody's, as is half of it and
 /// more, and the server resets.
 fn unproved(to: SocketAddr, name: &str) -> Result<()> {
     let mut link = Link::new(to, Region::new(Kind::Right)?)?;
@@ -85,16 +85,23 @@ fn unproved(to: SocketAddr, name: &str) -> Result<()> {
         return proved_at_last(link);
     }
     // Of another user the word that it begins counts for nothing: less than half is payload.
-    let is_payload = name == "proof-part" || name == "proof-begun" && std::env::var_os("HOSTILE_AS").is_some();
+    let is_payload = matches!(name, "proof-part" | "proof-wrong") || name == "proof-begun" && std::env::var_os("HOSTILE_AS").is_some();
     if !is_payload && name != "proof-none" {
         begins(&link)?;
     }
     link.mark(1);
     if name != "proof-none" {
-        let mut part = vec![0; if name == "proof-most" { 15 } else { 7 }];
+        let mut part = vec![
+            0;
+            match name {
+                "proof-wrong" => 16,
+                "proof-most" => 15,
+                _ => 7,
+            }
+        ];
         for (i, b) in part.iter_mut().enumerate() {
             let word = link.region.u64(NONCE + i / 8 * 8).load(Relaxed);
-            *b = word.to_le_bytes()[i % 8];
+            *b = word.to_le_bytes()[i % 8] ^ u8::from(name == "proof-wrong");
         }
         link.send_raw(&part)?;
         let mut back = vec![0; part.len()];
