@@ -48,6 +48,8 @@ const PROGRAMS: &[&str] = &[
     "ahead",
     "amounts",
     "entries",
+    "numbers",
+    "numbered",
     "own_names",
     "splices",
     "sources",

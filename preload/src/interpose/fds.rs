@@ -124,6 +124,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::ioctl(fd, request, arg) };
         };
+        let request = c_ulong::from(request as u32); // all that the kernel looks at
         let mut answer = None;
         guarded(|| {
             if matches!(request, libc::FIONREAD | desc::SIOCATMARK | libc::TIOCOUTQ) {
