@@ -287,6 +287,64 @@ static void printed_b(void) {
     meet();
 }
 
+/* A connection that gets the number of a FILE which was something else. */
+static void under_a(void) {
+    for (int i = 0; i < 5; i++) {
+        FILE *f = fopen("/dev/null", "r+");
+        int fd = conn(), number = fileno(f);
+        if (i > 1)
+            close(number);
+        say("%d: %d", i, number == (i == 0 ? dup2(fd, number) : i == 1 ? dup3(fd, number, O_CLOEXEC) : i == 2 ? dup(fd) : fcntl(fd, i == 3 ? F_DUPFD : F_DUPFD_CLOEXEC, number)));
+        put(fd, "one.", 4);
+        R(fputs("two.", f) + fflush(f) >= 0);
+        put(fd, "three.", 6);
+        setvbuf(f, NULL, _IONBF, 0);
+        say("%s", fgets(buf, 10, f) ? buf : "none");
+        R(get(fd, buf, 3));
+        R(fclose(f));
+        R(shutdown(fd, SHUT_WR));
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+    meet();
+}
+static void under_b(void) {
+    for (int i = 0; i < 5; i++) {
+        int fd = conn();
+        say("%zu '%.14s'", get(fd, buf, 14), buf);
+        put(fd, "line\nmore", 8);
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+    }
+    meet();
+}
+
+/* What is buffered at the end of a process goes out, or does not, by how it ends. */
+static void at_exit_a(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        pid_t child = MUST(fork());
+        if (child == 0) {
+            fputs(i == 1 ? "nothing" : i ? "third." : "first.", fdopen(fd, "w"));
+            i == 1 ? _exit(i) : exit(i);
+        }
+        wait_for(child);
+        echo(fd, "the parent", i);
+    }
+    fputs("the last", fdopen(fd, "r+")); /* which ends by the end of this process */
+}
+static void at_exit_b(void) {
+    int fd = conn();
+    for (int i = 0; i < 3; i++) {
+        if (i != 1) {
+            get(fd, buf, 6);
+            say("%.6s", buf);
+        }
+        put(fd, buf, get(fd, buf, 20000));
+    }
+    say("%zu '%.8s'", get(fd, buf, 100), buf);
+}
+
 /* ---- a program beside it ---- */
 
 static void beside_a(void) {
@@ -335,5 +393,7 @@ const struct test tests[] = {{"files", files_a, files_b, 0},
                              {"chars", chars_a, chars_b, 0},
                              {"much", much_a, much_b, 0},
                              {"printed", printed_a, printed_b, 0},
+                             {"under", under_a, under_b, 0},
+                             {"at_exit", at_exit_a, at_exit_b, 0},
                              {"beside", beside_a, beside_b, 0},
                              {0}};
