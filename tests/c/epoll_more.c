@@ -246,7 +246,7 @@ static void herd_b(void) {
     R(recv(fd, buf, 1, 0));
 }
 
-/* A thousand connections, few of them active; every arrival is reported once. */
+/* Two hundred connections, few of them active; every arrival is reported once (of thousands: epoll_thousands.c). */
 static void many_a(void) {
     enum { N = 200 };
     static int fd[N];

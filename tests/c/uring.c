@@ -63,29 +63,43 @@ static void beside_b(void) {
     asks(by_calls, 3);
 }
 
-static void begin_liburing(void) {
-    static char its_ring[4096];
+/* By that function, where liburing has it: not each version has all. */
+static void begin_by(const char *name) {
+    static char its_ring[4096], memory[64 * KIB] __attribute__((aligned(4096)));
+    static struct io_uring_params params;
     void *lib = dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL);
-    int (*begin)(unsigned, void *, unsigned) = lib ? (int (*)(unsigned, void *, unsigned))dlsym(RTLD_DEFAULT, "io_uring_queue_init") : NULL;
+    if (!lib || !dlsym(lib, name))
+        name = "io_uring_queue_init";
+    void *begin = lib ? dlsym(RTLD_DEFAULT, name) : NULL;
     if (!begin)
         die("liburing");
-    say("begins: %d", begin(4, its_ring, 0) < 0);
+    memset(its_ring, 0, sizeof its_ring);
+    memset(&params, 0, sizeof params);
+    int r = !strcmp(name, "io_uring_setup")               ? ((int (*)(unsigned, void *))begin)(4, &params)
+            : !strcmp(name, "io_uring_queue_init_params") ? ((int (*)(unsigned, void *, void *))begin)(4, its_ring, &params)
+            : !strcmp(name, "io_uring_queue_init_mem")    ? ((int (*)(unsigned, void *, void *, void *, size_t))begin)(4, its_ring, &params, memory, sizeof memory)
+                                                          : ((int (*)(unsigned, void *, unsigned))begin)(4, its_ring, 0);
+    say("begins: %d", r < 0);
 }
 
-/* liburing begins when a connection is in memory already. */
-static void after_a(void) {
+/* liburing begins when a connection is in memory already; each time by the first function that the process makes a ring by. */
+static void after_by(const char *name) {
     int fd = conn();
-    begin_liburing();
+    begin_by(name);
     if (has_ring())
         echo_through_ring(fd);
     close(fd);
 }
+static void after_a(void) { after_by("io_uring_queue_init"); }
+static void after_params_a(void) { after_by("io_uring_queue_init_params"); }
+static void after_mem_a(void) { after_by("io_uring_queue_init_mem"); }
+static void after_setup_a(void) { after_by("io_uring_setup"); }
 static void after_b(void) { asks(conn(), 4); }
 
 /* When there is a listener: what that accepts later moves as ever (qemu-nbd). */
 static void listens_a(void) {
     int l = listen_on(PORT);
-    begin_liburing();
+    begin_by("io_uring_queue_init");
     meet();
     int fd = accept_from(l);
     warm(fd);
@@ -102,5 +116,8 @@ static void listens_b(void) {
 const struct test tests[] = {{"alone", alone_a, alone_b, COLD},
                              {"beside", beside_a, beside_b, 0},
                              {"after", after_a, after_b, 0},
+                             {"after_params", after_params_a, after_b, 0},
+                             {"after_mem", after_mem_a, after_b, 0},
+                             {"after_setup", after_setup_a, after_b, 0},
                              {"listens", listens_a, listens_b, 0},
                              {0}};

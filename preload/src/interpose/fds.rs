@@ -1,7 +1,7 @@
 //! close, close_range, closefrom, dup, dup2, dup3, fcntl, ioctl: the life of descriptors, and the
 //! protection of the library's own ones (they look closed to the program).
 
-use super::{cancel, guarded, hooks};
+use super::{cancel, guarded, hooks, stdio};
 use crate::sys::probe::is_there;
 use crate::sys::{Errno, fd as desc, porter, set_errno};
 use crate::table::{life, options, own, passing};
@@ -56,7 +56,7 @@ hooks! {
         // SAFETY: the program's argument.
         let new = unsafe { real::dup(fd) };
         if new >= 0 {
-            guarded(|| life::on_dup(fd, new));
+            placed(fd, new);
         }
         new
     }
@@ -69,7 +69,7 @@ hooks! {
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup2(old, new) };
         if r >= 0 && old != new {
-            guarded(|| life::on_dup(old, new));
+            placed(old, new);
         }
         r
     }
@@ -82,7 +82,7 @@ hooks! {
         // SAFETY: the program's arguments.
         let r = unsafe { real::dup3(old, new, flags) };
         if r >= 0 {
-            guarded(|| life::on_dup(old, new));
+            placed(old, new);
         }
         r
     }
@@ -124,6 +124,7 @@ hooks! {
             // SAFETY: the program's arguments.
             return unsafe { real::ioctl(fd, request, arg) };
         };
+        let request = c_ulong::from(request as u32); // all that the kernel looks at
         let mut answer = None;
         guarded(|| {
             if matches!(request, libc::FIONREAD | desc::SIOCATMARK | libc::TIOCOUTQ) {
@@ -165,6 +166,11 @@ fn is_hidden(fd: c_int) -> bool {
     hidden
 }
 
+fn placed(old: c_int, new: c_int) {
+    guarded(|| life::on_dup(old, new));
+    stdio::on_placed(new);
+}
+
 fn before_dup(old: c_int, new: c_int, flags: c_int) {
     if old == new || flags & !libc::O_CLOEXEC != 0 || !desc::is_open(old) {
         return; // it is refused
@@ -190,7 +196,7 @@ fn after_fcntl(fd: c_int, cmd: c_int, arg: usize, r: c_int, keeps: bool) {
     }
     match cmd {
         libc::F_SETFD if keeps => guarded(|| passing::on_kept(fd)),
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => guarded(|| life::on_dup(fd, r)),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => placed(fd, r),
         libc::F_SETFL => {
             if let Some(s) = table::sock(fd) {
                 guarded(|| options::status_flags(s, fd, arg as c_int));

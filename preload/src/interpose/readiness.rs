@@ -5,8 +5,8 @@ use super::{cancel, direct, guard, hooks};
 use crate::config;
 use crate::engine::bufs::is_nowhere;
 use crate::ready::{ctl, poll as polls, select as selects, wait};
-use crate::sys::clock;
 use crate::sys::probe::{can_be_written, is_null_or_there, is_there};
+use crate::sys::{Errno, clock, set_errno};
 use crate::table::set::{self, Set};
 use crate::table::{life, own};
 use crate::{real, table};
@@ -49,34 +49,40 @@ hooks! {
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
+            // SAFETY: no mask.
+            Some(_) if is_no_room(events, max) => unsafe { told_nowhere(ep, millis(timeout), std::ptr::null()) },
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_wait(ep, events, max, timeout) },
         }
     }
 
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        match to_wait_in(ep) {
+        match to_wait_in(ep).filter(|_| is_mask(mask)) {
             Some(set) if is_room(events, max) => {
                 let call = wait::Call { events, max, timeout: millis(timeout), is_exact: false, mask };
                 cancel::point();
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
+            // SAFETY: the program's mask, null or there.
+            Some(_) if is_no_room(events, max) => unsafe { told_nowhere(ep, millis(timeout), mask) },
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_pwait(ep, events, max, timeout, mask) },
         }
     }
 
     fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        match to_wait_in(ep) {
-            // SAFETY: the program's pointer, null or valid.
-            Some(set) if is_room(events, max) && is_null_or_there(timeout) && unsafe { is_sound(timeout) } => {
+        // SAFETY: the program's pointer, null or there.
+        match to_wait_in(ep).filter(|_| is_mask(mask) && is_null_or_there(timeout) && unsafe { is_sound(timeout) }) {
+            Some(set) if is_room(events, max) => {
                 // SAFETY: the program's pointer, null or valid.
                 let call = wait::Call { events, max, timeout: unsafe { nanos(timeout) }, is_exact: true, mask };
                 cancel::point();
                 // SAFETY: the program's arguments.
                 direct(|| unsafe { wait::wait(ep, set, &call) } as isize) as c_int
             }
+            // SAFETY: the program's pointers, null or there.
+            Some(_) if is_no_room(events, max) => unsafe { told_nowhere(ep, nanos(timeout), mask) },
             // SAFETY: the program's arguments.
             _ => unsafe { real::epoll_pwait2(ep, events, max, timeout, mask) },
         }
@@ -108,7 +114,7 @@ hooks! {
         // SAFETY: the program's arguments.
         unsafe {
             match array(fds, n) {
-                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && polls::concerns(a, nanos(timeout) != Some(0)) => {
+                Some(a) if is_null_or_there(timeout) && is_sound(timeout) && is_mask(mask) && polls::concerns(a, nanos(timeout) != Some(0)) => {
                     cancel::point();
                     direct(|| polls::poll(a, nanos(timeout), mask) as isize) as c_int
                 }
@@ -133,7 +139,7 @@ hooks! {
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
         let n = as_many(n, [r, w, e]);
-        if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) {
+        if !are_there(n, [r, w, e]) || !is_null_or_there(timeout) || !is_mask(mask) {
             // SAFETY: the program's arguments.
             return unsafe { real::pselect(n, r, w, e, timeout, mask) };
         }
@@ -230,8 +236,75 @@ fn to_wait_in(ep: c_int) -> Option<&'static Set> {
 
 /// Whether the kernel would take an array of this length there (else it says EINVAL or EFAULT).
 fn is_room(events: *mut epoll_event, max: c_int) -> bool {
+    is_count(max) && !is_nowhere(events.cast())
+}
+
+fn is_count(max: c_int) -> bool {
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
-    (1..=MOST).contains(&max) && !is_nowhere(events.cast())
+    (1..=MOST).contains(&max)
+}
+
+/// Whether the kernel would look for events there, and say EFAULT only when it has one to tell.
+fn is_no_room(events: *mut epoll_event, max: c_int) -> bool {
+    is_nowhere(events.cast()) && events as usize <= isize::MAX as usize && is_count(max)
+}
+
+/// epoll_wait whose events have no place: none is taken from the set.
+///
+/// # Safety
+/// The mask is null or there.
+unsafe fn told_nowhere(ep: c_int, limit: Option<u64>, mask: *const sigset_t) -> c_int {
+    let mut p = pollfd { fd: ep, events: libc::POLLIN, revents: 0 };
+    let limit = limit.map(clock::timespec);
+    // SAFETY: one entry of ours, and a time.
+    let r = unsafe { ppoll(&raw mut p, 1, limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), mask) };
+    if r > 0 {
+        set_errno(Errno(libc::EFAULT));
+        return -1;
+    }
+    r
+}
+
+/// Whether the mask of a wait can be read, if there is one; the kernel says EFAULT else.
+fn is_mask(mask: *const sigset_t) -> bool {
+    is_null_or_there(mask.cast::<[u8; SIGNAL_SET]>())
+}
+
+/// epoll_pwait(2) by its number. None: the kernel's.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn epoll_pwait_by_number(
+    ep: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+    size: usize,
+) -> Option<c_int> {
+    // SAFETY: the program's arguments.
+    is_sized(mask, size).then(|| unsafe { epoll_pwait(ep, events, max, timeout, mask) })
+}
+
+/// The same of epoll_pwait2(2).
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn epoll_pwait2_by_number(
+    ep: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    size: usize,
+) -> Option<c_int> {
+    // SAFETY: the program's arguments.
+    is_sized(mask, size).then(|| unsafe { epoll_pwait2(ep, events, max, timeout, mask) })
+}
+
+/// Whether the kernel takes a mask of this size (else it says EINVAL).
+fn is_sized(mask: *const sigset_t, size: usize) -> bool {
+    mask.is_null() || size == SIGNAL_SET
 }
 
 /// ppoll(2) by its number: the time left is written. None: the kernel's.
@@ -239,7 +312,7 @@ fn is_room(events: *mut epoll_event, max: c_int) -> bool {
 /// # Safety
 /// As for the system call.
 pub unsafe fn ppoll_by_number(fds: *mut pollfd, n: nfds_t, timeout: *mut timespec, mask: *const sigset_t, size: usize) -> Option<c_int> {
-    if (!mask.is_null() && size != SIGNAL_SET) || !is_null_or_there(timeout) {
+    if !is_sized(mask, size) || !is_mask(mask) || !is_null_or_there(timeout) {
         return None;
     }
     // SAFETY: the program's arguments.
@@ -262,10 +335,10 @@ pub unsafe fn pselect_by_number(n: c_int, sets: [*mut fd_set; 3], timeout: *mut 
     unsafe {
         let [mask, size] = mask.as_ref().copied().unwrap_or_default();
         let bits = sets.map(|p| selects::Bits::new(p));
-        if (mask != 0 && size != SIGNAL_SET) || !is_sound(timeout) || !selects::concerns(n, &bits, nanos(timeout) != Some(0)) {
+        let mask = mask as *const sigset_t;
+        if !is_sized(mask, size) || !is_mask(mask) || !is_sound(timeout) || !selects::concerns(n, &bits, nanos(timeout) != Some(0)) {
             return None;
         }
-        let mask = mask as *const sigset_t;
         Some(with_time_left(timeout, |limit| direct(|| selects::select(n, &bits, limit, mask) as isize) as c_int))
     }
 }
@@ -316,6 +389,7 @@ unsafe fn nanos(t: *const timespec) -> Option<u64> {
 /// # Safety
 /// `n` entries at `fds`, as the program promised the kernel.
 unsafe fn array<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
+    let n = nfds_t::from(n as u32); // all that the kernel looks at
     if n == 0 || n > 1 << 20 || !is_there(fds, n as usize) {
         return None;
     }

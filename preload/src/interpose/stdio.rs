@@ -1,8 +1,10 @@
 //! fdopen, dprintf, fclose, freopen: stdio reads, writes and closes inside libc, past the hooks, so a
-//! socket that becomes a FILE stays on TCP.
+//! socket that becomes a FILE stays on TCP. It may become one without a call of stdio's: a duplicate under a FILE's number.
 
 use super::{guarded, hooks};
+use crate::family::process;
 use crate::real;
+use crate::sys::probe::is_there;
 use crate::table::{self, life};
 use libc::{FILE, c_char, c_int, c_void};
 use smcr_proto::reason::Reason;
@@ -51,6 +53,46 @@ fn to_tcp(fd: c_int) {
             life::hand_over(s, fd, Reason::Stdio);
         });
     }
+}
+
+/// A duplicate has this number now. On those of stdin, stdout and stderr it is on TCP anyway (`life::on_dup`), and while it is there only.
+pub fn on_placed(fd: c_int) {
+    if fd > 2 && table::sock(fd).is_some() && !process::is_vfork_child() && has_file(fd) {
+        to_tcp(fd);
+    }
+}
+
+/// What is known of glibc's FILE, whose beginning programs are compiled with (`getc_unlocked`).
+#[repr(C)]
+struct File {
+    _buffers: [usize; 13],
+    next: *const File,
+    number: c_int,
+}
+
+unsafe extern "C" {
+    /// The first of all that are open.
+    static _IO_list_all: *const File;
+}
+
+/// Whether a FILE has that number. glibc's lock is not taken: a child that was made while another thread had it would wait for ever.
+/// So what that thread opens or closes in this moment may be missed.
+fn has_file(fd: c_int) -> bool {
+    const MOST: usize = 10_000;
+    // SAFETY: glibc's variable is there.
+    let mut at = unsafe { (&raw const _IO_list_all).read_volatile() };
+    for _ in 0..MOST {
+        if !is_there(at, 1) {
+            return false;
+        }
+        // SAFETY: it can be read, whatever it is.
+        let (next, number) = unsafe { ((&raw const (*at).next).read_unaligned(), (&raw const (*at).number).read_unaligned()) };
+        if number == fd {
+            return true;
+        }
+        at = next;
+    }
+    false
 }
 
 fn forget(file: *mut FILE) {
@@ -102,4 +144,20 @@ variadic!(__dprintf_chk);
 
 extern "C" fn before_dprintf(fd: c_int) {
     to_tcp(fd);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_files_are_found() {
+        // SAFETY: a file that is there, closed once.
+        unsafe {
+            let file = libc::fopen(c"/dev/null".as_ptr(), c"r".as_ptr());
+            let number = libc::fileno(file);
+            assert!(number > 2 && has_file(number) && has_file(2) && !has_file(12_345));
+            libc::fclose(file);
+        }
+    }
 }
