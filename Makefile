@@ -34,12 +34,12 @@ build:
 # What an automatic check runs. The longer ones have targets of their own: flip, test-programs, test-hostile.
 test: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx kills faults memcheck hostile_random hostile_wakes hostile_closes hostile_relatives idle limits control reasons models forks handovers conformance lab
+	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx programs_defaults kills faults memcheck hostile_random hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions idle harmless limits control reasons models forks handovers conformance lab
 
 # Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
 test-programs: build
 	@tests/deps.sh test
-	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams kills_programs idle harmless
+	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams programs_defaults kills_programs idle harmless
 
 # Hostile peers, forgers, other versions, the control page, and the models.
 test-hostile: build
@@ -51,7 +51,7 @@ test-hostile: build
 flip: build
 	@tests/deps.sh test
 	@SMCR_FLIP=$(FLIP),$(or $(SEED),$(shell date +%s)) CARGO="$(CARGO)" tests/suites.sh twice strict bulk programs_streams \
-	    programs_redis programs_nginx kills kills_programs faults memcheck idle harmless limits control reasons models forks handovers \
+	    programs_redis programs_nginx programs_defaults kills kills_programs faults memcheck idle harmless limits control reasons models forks handovers \
 	    hostile hostile_loops hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions conformance lab
 
 # The log is in target/soak.log. As root in a PID namespace of its own, where its drains find no processes but its own.

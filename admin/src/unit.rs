@@ -156,7 +156,24 @@ fn warn_about_place(args: &UnitArgs, unit: &str, library: &Path) {
             "note: {unit} cannot see {} ({name}=); put the library elsewhere, as the package does, or all its connections stay on TCP",
             library.display()
         ));
+    } else if may_not_execute(args, unit, library) {
+        out::note(&format!(
+            "note: {unit} cannot load {0} (NoExecPaths=), and all its connections stay on TCP; put it where the package does, or say ExecPaths={0} in `systemctl edit {unit}`",
+            library.display()
+        ));
     }
+}
+
+/// Whether the unit's NoExecPaths= hold for the library, and no ExecPaths= further down.
+fn may_not_execute(args: &UnitArgs, unit: &str, library: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let library = real(library);
+    let depth = |name: &str| {
+        let paths = property(args, unit, name).unwrap_or_default();
+        let above = paths.split_whitespace().map(|path| real(Path::new(path.trim_start_matches(['-', '+']))));
+        above.filter(|path| library.starts_with(path)).map(|path| path.components().count()).max()
+    };
+    depth("NoExecPaths") > depth("ExecPaths")
 }
 
 /// Settings of a unit that give it other directories in the place of these.

@@ -269,29 +269,6 @@ pub fn signal(pid: i32, signal: nix::sys::signal::Signal) -> Result<()> {
     Ok(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)?)
 }
 
-/// What wrk says: bytes read, and lines about errors.
-pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) -> Result<(u64, String)> {
-    let out = Program::new(net, load, which("wrk")?)
-        .args(["-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s")])
-        .args([format!("http://127.0.0.1:{PORT}/{path}")])
-        .run_ok()?;
-    Ok((wrk_bytes(&out)?, out))
-}
-
-/// From "  12345 requests in 2.00s, 1.50GB read".
-pub fn wrk_bytes(out: &str) -> Result<u64> {
-    let line = out.lines().find(|l| l.contains(" requests in ")).context("wrk")?;
-    let size = line.rsplit(", ").next().and_then(|s| s.strip_suffix(" read")).context("wrk")?;
-    let (number, unit) = size.split_at(size.len() - 2);
-    let factor = match unit {
-        "KB" => 1024.0,
-        "MB" => 1024.0 * 1024.0,
-        "GB" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Ok(size.trim_end_matches('B').parse()?),
-    };
-    Ok((number.parse::<f64>()? * factor) as u64)
-}
-
 fn open_to_all(dir: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?)

@@ -6,7 +6,8 @@
 //! - [`dump`]: what a hung process was doing;
 //! - [`twice`]: small programs run natively and under the library, and compared;
 //! - [`share`]: how much of a workload's payload stayed off TCP;
-//! - [`apps`]: redis, nginx and the others, started in a namespace;
+//! - [`apps`]: redis, nginx and the others, started in a namespace; [`wrk`]: wrk, which compares what it gets;
+//! - [`streams`]: jobs of iperf3, memcached, netcat and socat;
 //! - [`mill`]: streams on several connections, whose ends are killed; [`judge`]: what the other ends must see; [`census`]: what is left then;
 //! - [`page`]: what a process showed of itself, also after its death;
 //! - [`fired`]: the faults that fired in the library's build with faults;
@@ -29,4 +30,6 @@ pub mod page;
 pub mod process;
 pub mod share;
 pub mod slow;
+pub mod streams;
 pub mod twice;
+pub mod wrk;

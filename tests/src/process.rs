@@ -23,26 +23,24 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     Native,
+    /// Connections are moved to memory early, so that short tests see it.
     Library,
+    /// As a user finds it: nothing is set that says when a connection is worth it.
+    Defaults,
 }
 
-use Load::{Library, Native};
+use Load::{Defaults, Library, Native};
 
 impl Load {
     pub const BOTH: [Load; 2] = [Native, Library];
 
-    /// Sets the environment of `command` accordingly. Connections are moved to memory early, so
-    /// that short tests see it; the names of other variables of the library are inherited.
+    /// Sets the environment of `command` accordingly; other variables of the library are inherited.
     pub fn apply(self, command: &mut Command) {
         match self {
-            Native => {
-                command.env_remove("LD_PRELOAD");
-            }
-            Library => {
-                command.env("LD_PRELOAD", library::path());
-                command.env("SMCR_SWITCH_OPS", "1").env("SMCR_SWITCH_BYTES", "1");
-            }
-        }
+            Native => command.env_remove("LD_PRELOAD"),
+            Library => command.env("LD_PRELOAD", library::path()).env("SMCR_SWITCH_OPS", "1").env("SMCR_SWITCH_BYTES", "1"),
+            Defaults => command.env("LD_PRELOAD", library::path()).env_remove("SMCR_SWITCH_OPS").env_remove("SMCR_SWITCH_BYTES"),
+        };
     }
 }
 

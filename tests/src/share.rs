@@ -56,6 +56,15 @@ pub fn measure(net: &Net, workload: impl FnOnce() -> Result<u64>) -> Result<Shar
 /// that natively all of it crossed `lo`, and that under the library 95 % of it did not. Where an end
 /// is not let run while the other one sends through TCP that may fail once; it is told, and not twice.
 pub fn lo_share(what: &str, workload: impl Fn(&Net, Load) -> Result<u64>) -> Result<()> {
+    compare(what, Load::Library, workload)
+}
+
+/// The same with the library's own settings.
+pub fn lo_share_by_default(what: &str, workload: impl Fn(&Net, Load) -> Result<u64>) -> Result<()> {
+    compare(&format!("{what}, by default"), Load::Defaults, workload)
+}
+
+fn compare(what: &str, library: Load, workload: impl Fn(&Net, Load) -> Result<u64>) -> Result<()> {
     let run = |load: Load| -> Result<Share> {
         let net = Net::new()?;
         let share = measure(&net, || workload(&net, load))?;
@@ -63,9 +72,9 @@ pub fn lo_share(what: &str, workload: impl Fn(&Net, Load) -> Result<u64>) -> Res
         Ok(share)
     };
     run(Load::Native)?.ensure_on_tcp(what)?;
-    if let Err(e) = run(Load::Library)?.ensure_off_tcp(what) {
+    if let Err(e) = run(library)?.ensure_off_tcp(what) {
         println!("{e:#}: attempt 2");
-        run(Load::Library)?.ensure_off_tcp(what)?;
+        run(library)?.ensure_off_tcp(what)?;
     }
     Ok(())
 }

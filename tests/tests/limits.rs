@@ -159,7 +159,7 @@ fn churn(load: Load, connections: u32, secs: u32) -> Result<()> {
     println!("{load:?}, {connections} connections, {secs} s, seed {seed}: {}", said.trim());
     match load {
         Load::Native => moved.ensure_on_tcp("natively")?,
-        Load::Library => moved.ensure_in_memory("clients that come and go", u64::from(connections) / 20, 100_000)?,
+        _ => moved.ensure_in_memory("clients that come and go", u64::from(connections) / 20, 100_000)?,
     }
     println!("server before {before:?}\nserver after  {:?}", Census::of(server.pid())?);
     ensure!(leaks.is_empty(), "the server leaks: {leaks:?}");

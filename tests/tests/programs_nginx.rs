@@ -1,14 +1,16 @@
 //! nginx with curl and wrk: one and four workers, sendfile on and off, daemon on, reload and the
 //! USR2 upgrade under load. What curl fetched is compared; what wrk read is the payload.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use smcr_tests::apps::{LONG, Nginx, PORT, signal, wrk, wrk_bytes};
+use smcr_tests::apps::{Nginx, PORT, signal};
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, eventually, which};
 use smcr_tests::share::{lo_share, measure};
+use smcr_tests::wrk::{Errors, compared, comparing, wrk};
 
 fn ensure_no_errors(out: &str) -> Result<()> {
     ensure!(!out.contains("Socket errors") && !out.contains("Non-2xx"), "{out}");
@@ -96,56 +98,90 @@ fn curl_fetches_whole_files() -> Result<()> {
 /// Times the file of 20 MB.
 const LARGE: usize = 20;
 
-/// A reload starts new workers while the old ones finish; clients see nothing of it.
+/// What wrk met natively, which runs first, is what it may meet under the library.
+#[derive(Default)]
+struct AsNatively(Cell<Option<Errors>>);
+
+impl AsNatively {
+    fn ensure(&self, load: Load, errors: Errors, at_most: u64) -> Result<()> {
+        println!("{load:?}: {errors:?}");
+        match load {
+            Load::Native => self.0.set(Some(errors)),
+            _ => errors.ensure_as(&self.0.get().context("natively first")?, at_most)?,
+        }
+        Ok(())
+    }
+}
+
+const CONNECTIONS: u32 = 16;
+const RELOADS: u64 = 3;
+
+/// A reload starts new workers while the old ones finish; clients see of it what they see natively: connections on which nothing is
+/// being answered are closed.
 #[test]
 fn reload_under_load() -> Result<()> {
+    let natively = AsNatively::default();
     lo_share("nginx, reload under load", |net, load| {
         let nginx = Nginx::start(net, load, 2, "on")?;
-        let traffic = Program::new(net, load, which("wrk")?)
-            .args(["-t", "1", "-c", "16", "-d", "4s"])
-            .args([format!("http://127.0.0.1:{PORT}/64k")])
-            .start()?;
-        for _ in 0..3 {
+        let traffic = comparing(&nginx, CONNECTIONS, 4, "64k", None)?;
+        for _ in 0..RELOADS {
             std::thread::sleep(std::time::Duration::from_millis(800));
             nginx.command(&["-s", "reload"])?;
             nginx.fetch("20m")?;
         }
-        let ended = traffic.wait(LONG)?;
-        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
-        let payload = wrk_bytes(&ended.out)? + 3 * (20 << 20);
+        let (read, errors) = compared(traffic)?;
+        natively.ensure(load, errors, RELOADS * u64::from(CONNECTIONS))?;
         nginx.stop()?;
-        Ok(payload)
+        Ok(read + RELOADS * (20 << 20))
     })
 }
 
-/// The upgrade of the binary: nginx hands the listeners to a new master, which has lost the
-/// environment and so the library. Connections in the backlog and new ones are served, all whole.
+/// Starts the new binary beside the old one and waits for its master, whose number it returns with the old one's.
+fn upgrade(nginx: &Nginx) -> Result<(i32, i32)> {
+    let old = nginx.master()?;
+    signal(old, Signal::SIGUSR2)?;
+    let new = || nginx.master().ok().filter(|new| *new != old);
+    eventually("a new master", || Ok(new().is_some()))?;
+    Ok((old, new().context("the new master's number")?))
+}
+
+/// Ends the old master when what it serves is done.
+fn end_old(old: i32) -> Result<()> {
+    signal(old, Signal::SIGQUIT)?;
+    eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))
+}
+
+fn has_library(pid: i32) -> Result<bool> {
+    Ok(std::fs::read_to_string(format!("/proc/{pid}/maps"))?.contains("libsmcr"))
+}
+
+/// The upgrade of the binary: nginx hands the listeners to a new master. Of its environment it hands on what its configuration names,
+/// and here that is nothing: the new master has no library, and all that it serves is TCP. Connections in the backlog and new ones
+/// are served, all whole.
 #[test]
 fn upgrade_under_load() -> Result<()> {
+    let natively = AsNatively::default();
     for load in Load::BOTH {
         let net = Net::new()?;
         let nginx = Nginx::start(&net, load, 1, "on")?;
-        let traffic = Program::new(&net, load, which("wrk")?)
-            .args(["-t", "1", "-c", "8", "-d", "5s", "-H", "Connection: close"])
-            .args([format!("http://127.0.0.1:{PORT}/1k")])
-            .start()?;
+        let traffic = comparing(&nginx, 8, 5, "1k", Some("Connection: close"))?;
         nginx.fetch("20m")?;
-        let old = nginx.master()?;
-        signal(old, Signal::SIGUSR2)?;
-        let pid_file = nginx.dir.path().join("nginx.pid");
-        eventually("a new master", || Ok(std::fs::read_to_string(&pid_file).is_ok_and(|t| t.trim().parse::<i32>().is_ok_and(|new| new != old))))?;
+        let (old, new) = upgrade(&nginx)?;
+        ensure!(has_library(old)? == (load != Load::Native) && !has_library(new)?, "the new master has the library");
         for _ in 0..10 {
             nginx.fetch("64k")?;
         }
-        signal(old, Signal::SIGQUIT)?;
-        eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))?;
-        for _ in 0..10 {
-            nginx.fetch("64k")?;
-        }
-        nginx.fetch("20m")?;
-        let ended = traffic.wait(LONG)?;
-        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
-        ensure!(wrk_bytes(&ended.out)? > 0, "{ended}");
+        end_old(old)?;
+        let share = measure(&net, || {
+            for _ in 0..10 {
+                nginx.fetch("64k")?;
+            }
+            nginx.fetch("20m")?;
+            Ok((10 << 16) + (20 << 20))
+        })?;
+        share.ensure_on_tcp("from a new master without the library")?;
+        let (_, errors) = compared(traffic)?;
+        natively.ensure(load, errors, 0)?;
         nginx.stop()?;
     }
     Ok(())
@@ -154,6 +190,7 @@ fn upgrade_under_load() -> Result<()> {
 /// The same where the configuration keeps the library for the new master: what both masters' workers serve leaves TCP.
 #[test]
 fn upgrade_that_keeps_the_library() -> Result<()> {
+    let natively = AsNatively::default();
     lo_share("nginx, upgrade under load", |net, load| {
         let nginx = Nginx::start(net, load, 1, "on")?;
         let file = nginx.dir.path().join("nginx.conf");
@@ -161,24 +198,16 @@ fn upgrade_that_keeps_the_library() -> Result<()> {
         let kept: String = kept.iter().map(|name| format!("env {name};\n")).collect();
         std::fs::write(&file, kept + &std::fs::read_to_string(&file)?)?;
         nginx.command(&["-s", "reload"])?;
-        let traffic = Program::new(net, load, which("wrk")?)
-            .args(["-t", "1", "-c", "16", "-d", "5s"])
-            .args([format!("http://127.0.0.1:{PORT}/64k")])
-            .start()?;
+        let traffic = comparing(&nginx, CONNECTIONS, 5, "64k", None)?;
         nginx.fetch("20m")?;
-        let old = nginx.master()?;
-        signal(old, Signal::SIGUSR2)?;
-        let new = || nginx.master().ok().filter(|new| *new != old);
-        eventually("a new master", || Ok(new().is_some()))?;
-        signal(old, Signal::SIGQUIT)?;
-        eventually("the old master ends", || Ok(!Path::new(&format!("/proc/{old}")).exists()))?;
-        let new = new().context("the new master's number")?;
-        let maps = std::fs::read_to_string(format!("/proc/{new}/maps"))?;
-        ensure!(maps.contains("libsmcr") == (load == Load::Library), "the new master has lost the library");
-        let ended = traffic.wait(LONG)?;
-        ensure!(ended.status.success() && !ended.out.contains("Non-2xx"), "{ended}");
+        let (old, new) = upgrade(&nginx)?;
+        end_old(old)?;
+        ensure!(has_library(new)? == (load == Load::Library), "the new master has lost the library");
+        let (read, errors) = compared(traffic)?;
+        // At the reload and at the end of the old master.
+        natively.ensure(load, errors, 2 * u64::from(CONNECTIONS))?;
         nginx.stop()?;
-        wrk_bytes(&ended.out)
+        Ok(read + (20 << 20))
     })
 }
 

@@ -4,10 +4,15 @@
 
 use anyhow::{Result, ensure};
 use smcr_tests::apps::{LONG, PORT, Redis, info, noise};
+use smcr_tests::library;
 use smcr_tests::net::Net;
 use smcr_tests::process::{Load, Program, which};
 use smcr_tests::share::{lo_share, measure};
 use smcr_tests::twice::compile_with;
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
 
 /// Runs redis-benchmark to its end and returns the payload that the server counted meanwhile.
 fn benchmark(redis: &Redis, args: &[&str]) -> Result<u64> {
@@ -122,47 +127,114 @@ fn through_bgsave() -> Result<()> {
     })
 }
 
-/// systemd's restrictions on Debian's redis-server.service, by another uid in a user namespace.
+/// The start of a command line under systemd's restrictions on Debian's redis-server.service, by another uid in a user namespace. The
+/// library is seen as `place`; the directory in which the program is started, as its data.
+fn confined(place: &str, more: &[&str], uid: &str) -> Result<Vec<String>> {
+    let confine = compile_with("cc", "confine", &["confine.c", "confine_view.c"], &["-O1"])?;
+    let mut line = vec![confine.display().to_string()];
+    line.extend(["-d", ".", "-l", &library::path().display().to_string(), place].map(String::from));
+    line.extend(more.iter().chain([&uid]).map(|word| word.to_string()));
+    Ok(line)
+}
+
+const UID: &str = "12345";
+/// Where the package puts the library, and where `make install` does.
+const PACKAGED: &str = "/usr/lib/x86_64-linux-gnu/libsmcr.so";
+const COPIED: &str = "/usr/local/lib/libsmcr.so";
+
+fn start_confined<'a>(net: &'a Net, load: Load, line: &[String]) -> Result<Redis<'a>> {
+    Redis::start_with(net, load, &line.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The unit's ExecPaths have the place where the package puts the library.
 #[test]
 fn under_the_units_restrictions() -> Result<()> {
-    let confine = compile_with("cc", "confine", &["confine.c"], &["-O1"])?;
-    let confine = confine.to_str().expect("path");
+    let line = confined(PACKAGED, &[], UID)?;
     lo_share("redis, confined", |net, load| {
-        let redis = Redis::start_with(net, load, &[confine, "12345"])?;
+        let redis = start_confined(net, load, &line)?;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", redis.pid()))?;
+        ensure!(!is_root() || maps.contains(PACKAGED) == (load != Load::Native), "{maps}");
         let payload = benchmark(&redis, &["-c", "10", "-n", "40000", "-d", "200", "-t", "set,get"])?;
         let value = noise(5, 50_000);
         redis.set("v", &value)?;
         ensure!(redis.get("v")? == value);
+        ensure!(redis.cli(&["save"])?.trim() == "OK" && redis.dir.path().join("dump.rdb").metadata()?.len() > 50_000);
         redis.stop()?;
         Ok(payload)
     })
 }
 
-/// As a user finds it: no setting, no privilege at either end, an address of loopback and two of a network.
+/// The restrictions are there: what a shell may do that is started in the same way.
 #[test]
-fn as_a_user_finds_it() -> Result<()> {
-    const UNSET: [&str; 5] = ["env", "-u", "SMCR_SWITCH_OPS", "-u", "SMCR_SWITCH_BYTES"];
-    const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let is_root = nix::unistd::geteuid().is_root();
-    let before = if is_root { [&NOBODY[..], &UNSET].concat() } else { UNSET.to_vec() };
-    for address in ["127.0.0.1", "10.9.8.7", "fd09::7"] {
-        lo_share(address, |net, load| {
-            for added in ["10.9.8.7/24", "fd09::7/64"] {
-                Program::new(net, Load::Native, "ip").args(["address", "add", added, "dev", "lo"]).run_ok()?;
-            }
-            let redis = Redis::start_with(net, load, &before)?;
-            redis.cli(&["config", "set", "bind", "127.0.0.1 10.9.8.7 fd09::7"])?;
-            let payload = redis.payload()?;
-            let ended = Program::new(net, load, before[0])
-                .args(&before[1..])
-                .args(["redis-benchmark", "-h", address, "-p", &PORT.to_string(), "--csv"])
-                .args(["-c", "10", "-n", "60000", "-d", "200", "-t", "set,get"])
-                .run_ok()?;
-            ensure!(ended.lines().count() >= 2, "no results: {ended}");
-            let payload = redis.payload()? - payload;
-            redis.stop()?;
-            Ok(payload)
-        })?;
+fn the_units_restrictions_hold() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    const TRIES: &str = "(cd /tmp && echo * && : > x) && echo has it; echo /dev/* /proc/[0-9]*; (: > /etc/x); (/usr/bin/true) && echo executes
+        (cd /home) && echo home; (read a < /proc/kallsyms) && echo kernel; umask
+        while read a b; do case $a in CapBnd:|NoNewPrivs:|Seccomp:) echo $a $b;; esac; done < /proc/self/status";
+    let (net, line) = (Net::new()?, confined(PACKAGED, &[], UID)?);
+    let dir = tempfile::TempDir::new()?;
+    let shell = Program::new(&net, Load::Library, &line[0]).args(&line[1..]).args(["/usr/bin/dash", "-c", TRIES]).dir(dir.path()).start()?;
+    let own = format!("/dev/fd /dev/full /dev/null /dev/random /dev/shm /dev/urandom /dev/zero /proc/{}", shell.pid());
+    let ended = shell.wait(LONG)?;
+    let wanted = ["*", "has it", &own, "0007", "CapBnd: 0000000000000000", "NoNewPrivs: 1", "Seccomp: 2"];
+    ensure!(ended.out.lines().eq(wanted) && ended.err.contains("/etc/x: Read-only file system"), "{ended}");
+    Ok(())
+}
+
+/// Below /usr/local the library is not executable for that unit, which then is as without it, until a drop-in says ExecPaths=.
+#[test]
+fn where_the_unit_may_not_execute() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let net = Net::new()?;
+    let redis = start_confined(&net, Load::Library, &confined(COPIED, &[], UID)?)?;
+    let share = measure(&net, || benchmark(&redis, &["-c", "10", "-n", "20000", "-d", "200", "-t", "set,get"]))?;
+    share.ensure_on_tcp("a library that may not be executed")?;
+    redis.stop()?;
+    let line = confined(COPIED, &["-x", COPIED], UID)?;
+    lo_share("redis, confined, ExecPaths=", |net, load| {
+        let redis = start_confined(net, load, &line)?;
+        let payload = benchmark(&redis, &["-c", "10", "-n", "40000", "-d", "200", "-t", "set,get"])?;
+        redis.stop()?;
+        Ok(payload)
+    })
+}
+
+/// A client that is confined in the same way, each end with files and users of its own. It makes connections, so it needs AF_NETLINK;
+/// of another user than the server it is one of those that nobody can tell apart from there, unless the server sees all users.
+#[test]
+fn a_confined_client() -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    const OTHER: &str = "12346";
+    let program = which("redis-benchmark")?.display().to_string();
+    let run = |net: &Net, load: Load, server: &[String], uid: &str, more: &[&str]| -> Result<u64> {
+        let redis = start_confined(net, load, server)?;
+        let before = redis.payload()?;
+        let dir = tempfile::TempDir::new()?;
+        let line = confined(PACKAGED, more, uid)?;
+        let out = Program::new(net, load, "env")
+            .args([if more.is_empty() || uid == OTHER && !server.is_empty() { "SMCR_STRICT=0" } else { "--" }])
+            .args(&line)
+            .args([&program, "-p", &PORT.to_string(), "--csv", "-c", "10", "-n", "40000", "-d", "200", "-t", "set,get"])
+            .dir(dir.path())
+            .run_ok()?;
+        ensure!(out.lines().count() >= 2, "no results: {out}");
+        let payload = redis.payload()? - before;
+        redis.stop()?;
+        Ok(payload)
+    };
+    let server = confined(PACKAGED, &[], UID)?;
+    lo_share("redis, both confined", |net, load| run(net, load, &server, UID, &["-n"]))?;
+    lo_share("redis, client confined", |net, load| run(net, load, &[], OTHER, &["-n"]))?;
+    let lenient = [&["env".into(), "SMCR_STRICT=0".into()], &server[..]].concat();
+    for (what, uid, more) in [("no netlink", UID, &[][..]), ("two users", OTHER, &["-n"])] {
+        let net = Net::new()?;
+        measure(&net, || run(&net, Load::Library, &lenient, uid, more))?.ensure_on_tcp(what)?;
     }
     Ok(())
 }

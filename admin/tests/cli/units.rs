@@ -111,6 +111,32 @@ fn a_unit_that_cannot_see_the_library() {
     }
 }
 
+/// As Debian's redis-server.service has it: nothing is executable but what is named, and the loader cannot map the library from elsewhere.
+#[test]
+fn a_unit_that_may_not_execute_the_library() {
+    let dir = tempfile::Builder::new().tempdir_in("/var/tmp").unwrap();
+    let library = dir.path().join("libsmcr.so");
+    fs::copy(harmless(), &library).unwrap();
+    let (own, above) = (library.to_str().unwrap(), dir.path().to_str().unwrap());
+    let named = format!("/usr/bin/redis-server /usr/lib -{own}");
+    let cases = [
+        ("/", "/usr/bin/redis-server /usr/lib /lib", true),
+        ("/", named.as_str(), false),
+        ("", "", false),
+        (above, "/var", true),
+        ("/", above, false),
+    ];
+    for (denied, allowed, is_told) in cases {
+        let bed = Bed::new();
+        let path = systemctl(&bed, &[("ExecStart", "{ path=/bin/sleep ; }"), ("NoExecPaths", denied), ("ExecPaths", allowed)]);
+        let mut command = bed.smcrctl(&["enable-unit", "redis"]);
+        let output = command.env("PATH", &path).env("SMCR_LIB", &library).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{told}");
+        assert_eq!(told.contains(&format!("say ExecPaths={own} in")), is_told, "{denied}, but {allowed}: {told}");
+    }
+}
+
 /// A unit that systemd does not know, or no systemd: one line, and no drop-in.
 #[test]
 fn units_that_are_not_there() {
