@@ -12,6 +12,10 @@
 //!   sleep and be woken. A yield that comes straight back says that nobody does: the next one is twice as
 //!   long off, up to 10 ms, until a preemption says otherwise. And where a yield takes long (a tracer makes
 //!   10 us of it) the first one waits longer than that, or each end's yields would be the other's cause;
+//!   but where others worked for more than 20 us in it, the next wait begins with a yield: what they do may be what
+//!   this thread waits for (the servers of one client), and to poll first would take that time from them;
+//! - a yield that comes back after more than 100 us is not repeated for 20 times as long, or just as long where it
+//!   came back with what was waited for: then it has cost no more than a sleep would have;
 //! - two looks at the clock more than 250 us apart (five limits, where the limit is larger) mean that this
 //!   thread was preempted: processors are scarce, so sleep instead;
 //! - "instead" lasts 20 times as long as what was lost, so an attempt that fails costs at most 5 %; but no
@@ -43,6 +47,8 @@ const YIELDS: u32 = 3;
 /// Where the peer is on another processor: time of polling after which others that may want this one get
 /// it, and the time from one such question to the next while there are none, the least and the most.
 const ALONE_US: u64 = 4;
+/// A yield this long was somebody's work: the next wait begins with one, instead of ending with it.
+const WORK_US: u64 = 20;
 const ASK_US: (u64, u64) = (10, 10_000);
 /// Two looks at the clock this far apart: somebody else had the processor.
 const ABSENT_US: u64 = 50;
@@ -118,7 +124,7 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
     let mut start = start;
     let mut last = start;
     let took = t.yield_took.get();
-    let mut next_yield = (start + clock::ticks_of_us(ALONE_US).max(took + took / 2)).max(t.ask_at.get());
+    let mut next_yield = (start + alone(t.ask_gap.get() == 0, took)).max(t.ask_at.get());
     let mut looks = 16;
     loop {
         for _ in 0..looks {
@@ -138,8 +144,9 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
             let took = back.wrapping_sub(now);
             if took > clock::ticks_of_us(100) {
                 note(t, start, now);
-                back_off(&t.no_yield_until, back, took, REST_YIELD_US);
-                return ready();
+                let is_there = ready();
+                back_off(&t.no_yield_until, back, if is_there { took / REST } else { took }, REST_YIELD_US);
+                return is_there;
             }
             // The time of others is no polling, what the change to them and back costs is.
             let shared = took > clock::ticks_of_us(1);
@@ -164,6 +171,12 @@ fn pausing(t: &Thread, start: u64, budget: u64, limit: u64, ready: &mut impl FnM
         }
         last = now;
     }
+}
+
+/// How long to poll before the first yield, by what the last one took and whether it let others run.
+#[inline]
+fn alone(others_ran: bool, took: u64) -> u64 {
+    if others_ran && took > clock::ticks_of_us(WORK_US) { 0 } else { clock::ticks_of_us(ALONE_US).max(took + took / 2) }
 }
 
 /// Whether others want this processor is known now: says when to yield next.
@@ -314,6 +327,16 @@ mod tests {
         assert_eq!(until.get(), 1000 + clock::ticks_of_us(128_000));
         back_off(&until, 1000, u64::MAX / 2, REST_YIELD_US);
         assert_eq!(until.get(), 1000 + clock::ticks_of_us(1_000_000));
+    }
+
+    #[test]
+    fn who_others_work_for_yields_before_it_polls() {
+        let us = clock::ticks_of_us;
+        assert_eq!(alone(true, us(WORK_US) + 1), 0);
+        // Nobody ran in it: it is the yield itself that takes so long.
+        assert_eq!(alone(false, us(WORK_US) + 2), us(WORK_US) + 2 + us(WORK_US) / 2 + 1);
+        assert_eq!(alone(true, us(1)), us(ALONE_US));
+        assert_eq!(alone(true, us(WORK_US)), us(WORK_US) + us(WORK_US) / 2);
     }
 
     #[test]
