@@ -45,6 +45,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
     engine::threads::on_end(table::waited::thread_ends);
     // SAFETY: a function of this type. The first handler: in a child it runs before all others.
     let _ = unsafe { libc::pthread_atfork(None, None, Some(interpose::begins)) };
+    interpose::start();
     sys::jump::start();
     sys::unwound::start(table::left::all);
     // SAFETY: glibc passes the environment block.

@@ -26,6 +26,7 @@ mod uring;
 mod vectors;
 
 pub use process::begins;
+pub use stdio::start;
 
 use crate::sys::{Errno, set_errno};
 use libc::iovec;

@@ -8,6 +8,7 @@ use crate::sys::probe::is_there;
 use crate::table::{self, life};
 use libc::{FILE, c_char, c_int, c_void};
 use smcr_proto::reason::Reason;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 hooks! {
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
@@ -70,17 +71,25 @@ struct File {
     number: c_int,
 }
 
-unsafe extern "C" {
-    /// The first of all that are open.
-    static _IO_list_all: *const File;
+/// Where glibc keeps the first of all that are open; null in a libc without it.
+static FIRST: AtomicPtr<*const File> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Called by the constructor: a dup2 in a signal handler may look nothing up.
+pub fn start() {
+    // SAFETY: a NUL-terminated name.
+    FIRST.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_IO_list_all".as_ptr()) }.cast(), Relaxed);
 }
 
 /// Whether a FILE has that number. glibc's lock is not taken: a child that was made while another thread had it would wait for ever.
 /// So what that thread opens or closes in this moment may be missed.
 fn has_file(fd: c_int) -> bool {
     const MOST: usize = 10_000;
-    // SAFETY: glibc's variable is there.
-    let mut at = unsafe { (&raw const _IO_list_all).read_volatile() };
+    let first = FIRST.load(Relaxed);
+    if first.is_null() {
+        return false;
+    }
+    // SAFETY: glibc's variable.
+    let mut at = unsafe { first.read_volatile() };
     for _ in 0..MOST {
         if !is_there(at, 1) {
             return false;
@@ -152,6 +161,7 @@ mod tests {
 
     #[test]
     fn the_numbers_of_files_are_found() {
+        start();
         // SAFETY: a file that is there, closed once.
         unsafe {
             let file = libc::fopen(c"/dev/null".as_ptr(), c"r".as_ptr());
