@@ -208,40 +208,44 @@ has_rust() {
     found=$(rust_here)
     [ "$(printf '%s\n' "$need" "${found:-0}" | sort -V | head -n 1)" = "$need" ]
 }
+rust=
 if ! has_rust; then
     if have rustup; then
         rustup toolchain install "$need" --profile minimal && rustup override set "$need"
     else
-        missing="$missing cargo-web"
+        rust=cargo-web
     fi
 fi
 # A compiler without the C library's headers is not enough.
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
-if [ -n "$missing" ]; then
+if [ -n "$missing$rust" ]; then
     root=
     if [ "$(id -u)" != 0 ]; then
         if ! have sudo; then
-            echo "These packages are missing, and there is neither root nor sudo: $missing" >&2
+            echo "These packages are missing, and there is neither root nor sudo: $missing $rust" >&2
             exit 1
         fi
         root=sudo
     fi
     if ! have apt-get; then
-        echo "These packages (Debian's names) are missing, and there is no apt-get: $missing" >&2
+        echo "These packages (Debian's names) are missing, and there is no apt-get: $missing $rust" >&2
         exit 1
     fi
-    echo "installing: $missing"
+    echo "installing: $missing $rust"
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then # no service starts by being installed
         printf '#!/bin/sh\nexit 101\n' | $root tee $policy >/dev/null
         $root chmod 755 $policy
         trap '$root rm -f $policy' EXIT
     fi
-    # shellcheck disable=SC2086
-    install() { $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install $missing >/dev/null; }
+    install() { $root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >/dev/null; }
     # Lists of packages that are absent, or older than the archive: asked for once more.
-    install && has_rust || { $root apt-get -qq update >/dev/null && install; }
+    anew() { $root apt-get -qq update >/dev/null && install "$@"; }
+    # shellcheck disable=SC2086  # several words
+    [ -z "$missing" ] || install $missing || anew $missing
+    # By itself: an archive that has none is told of below.
+    [ -z "$rust" ] || { install "$rust" && has_rust; } || anew "$rust" || :
 fi
 if ! has_rust; then
     found=$(rust_here)

@@ -64,8 +64,8 @@ run() {
         # Random values in the shared memory while it is read and written.
         hostile_random) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test hostile -- random_values ;;
         # Their cases wait for most of their time.
-        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=6 ;;
-        faults) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test faults -- --test-threads=4 ;;
+        twice) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test twice -- --test-threads=8 ;;
+        faults) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test faults -- --test-threads=6 ;;
         *) timeout "$(deadline "$1")" "$CARGO" test -p smcr-tests --test "$1" ;;
     esac
 }

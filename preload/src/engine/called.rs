@@ -2,9 +2,10 @@
 //! back ([`super::take_up`]). It comes, and stays until the peer has asked.
 //!
 //! A peer that has said its last word calls as well, and for its sake alone the direction would go back to TCP at once
-//! (`Spill::HalfClosed`), before the peer could ask. The same goes for a ring that is full, which nobody reads meanwhile, and for the
-//! test mode's change of medium. So these spills are held off while the call stands. The peer clears it with its request; one that dies before does not, and what holds the
-//! sender back then is time. Called by [`super::switch`], by [`super::wait`], and where a ring is found full.
+//! (`Spill::HalfClosed`), before the peer could ask. The same goes for a ring that is full, which nobody reads meanwhile, and
+//! for the test mode's change of medium. So these spills are held off while the call stands. The peer clears it with its
+//! request; one that dies before does not, and what holds the sender back then is time. Called by [`super::switch`], by
+//! [`super::wait`], and where a ring is found full.
 
 use super::patience::{self, Patience};
 use super::{follow, switch};

@@ -12,7 +12,7 @@
 //!   sleep and be woken. A yield that comes straight back says that nobody does: the next one is twice as
 //!   long off, up to 10 ms, until a preemption says otherwise. And where a yield takes long (a tracer makes
 //!   10 us of it) the first one waits longer than that, or each end's yields would be the other's cause;
-//!   but where others worked for more than 20 us in it, the next wait begins with a yield: what they do may be what
+//!   but where others worked for 20 to 100 us in it, the next wait begins with a yield: what they do may be what
 //!   this thread waits for (the servers of one client), and to poll first would take that time from them;
 //! - a yield that comes back after more than 100 us is not repeated for 20 times as long, or just as long where it
 //!   came back with what was waited for: then it has cost no more than a sleep would have;
@@ -47,9 +47,9 @@ const YIELDS: u32 = 3;
 /// Where the peer is on another processor: time of polling after which others that may want this one get
 /// it, and the time from one such question to the next while there are none, the least and the most.
 const ALONE_US: u64 = 4;
+const ASK_US: (u64, u64) = (10, 10_000);
 /// A yield this long was somebody's work: the next wait begins with one, instead of ending with it.
 const WORK_US: u64 = 20;
-const ASK_US: (u64, u64) = (10, 10_000);
 /// Two looks at the clock this far apart: somebody else had the processor.
 const ABSENT_US: u64 = 50;
 /// "Instead" in multiples of what was lost, and the most of it without polling and without yielding.

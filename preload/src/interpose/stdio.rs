@@ -3,6 +3,7 @@
 
 use super::{guarded, hooks};
 use crate::family::process;
+use crate::family::sock::Sock;
 use crate::real;
 use crate::sys::probe::is_there;
 use crate::table::{self, life};
@@ -58,7 +59,7 @@ fn to_tcp(fd: c_int) {
 
 /// A duplicate has this number now. On those of stdin, stdout and stderr it is on TCP anyway (`life::on_dup`), and while it is there only.
 pub fn on_placed(fd: c_int) {
-    if fd > 2 && table::sock(fd).is_some() && !process::is_vfork_child() && has_file(fd) {
+    if fd > 2 && table::sock(fd).is_some_and(Sock::is_connection) && !process::is_vfork_child() && has_file(fd) {
         to_tcp(fd);
     }
 }
@@ -94,7 +95,8 @@ fn has_file(fd: c_int) -> bool {
         if !is_there(at, 1) {
             return false;
         }
-        // SAFETY: it can be read, whatever it is.
+        // SAFETY: it can be read, whatever it is: what another thread's fclose frees in this moment stays with the allocator, which gives back
+        // whole areas only.
         let (next, number) = unsafe { ((&raw const (*at).next).read_unaligned(), (&raw const (*at).number).read_unaligned()) };
         if number == fd {
             return true;
