@@ -36,7 +36,7 @@ test: build
 	@tests/deps.sh test
 	@CARGO="$(CARGO)" tests/suites.sh arrows units twice bulk strict programs_streams programs_redis programs_nginx programs_defaults kills faults memcheck hostile_random hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions idle harmless limits control reasons models forks handovers conformance lab
 
-# Programs that nobody here wrote: redis, nginx, iperf3, memcached, socat; idle and harmless.
+# Programs that nobody here wrote: redis, nginx, iperf3, memcached, netcat, socat, Python; idle and harmless.
 test-programs: build
 	@tests/deps.sh test
 	@CARGO="$(CARGO)" tests/suites.sh programs_redis programs_nginx programs_streams programs_defaults kills_programs idle harmless

@@ -3,8 +3,9 @@
  * a user namespace in which only root and UID exist (PrivateUsers), no capabilities, no address
  * families but Unix and Internet (RestrictAddressFamilies), no new namespaces, no writable and
  * executable memory, no other personality, no set-user-ID files (RestrictSUIDSGID), UMask and
- * LimitNOFILE, and death on any call outside @system-service (SystemCallFilter). For root the files
- * as well (confine_view.c): DATA is /var/lib/redis, LIBRARY is preloaded as AS, ExecPaths has PATH.
+ * LimitNOFILE, and death on any call outside @system-service (SystemCallFilter). For root, where UID is
+ * not 0, the files as well (confine_view.c): DATA is /var/lib/redis, LIBRARY is preloaded as AS, ExecPaths
+ * has PATH. UID 0 is for who is root in a user namespace alone, where neither files nor users can be made.
  * -n leaves it AF_NETLINK too, as docs/operating.md says for units that make connections.
  * Not done: what only systemd has, as its notify socket, and what it takes away when the unit stops. */
 #define _GNU_SOURCE

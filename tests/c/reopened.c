@@ -319,6 +319,37 @@ static void under_b(void) {
     meet();
 }
 
+/* A listener there: what it accepts is no FILE's, and in memory as from any other one. */
+static void under_listener_a(void) {
+    for (int i = 0; i < 3; i++) {
+        FILE *f = fopen("/dev/null", "r+");
+        int l = listen_on(PORT), number = fileno(f);
+        if (i == 2)
+            close(number);
+        say("%d: %d", i, number == (i == 0 ? dup2(l, number) : i == 1 ? dup3(l, number, O_CLOEXEC) : fcntl(l, F_DUPFD, number)));
+        close(l);
+        meet();
+        int fd = accept_from(number);
+        warm(fd); /* and that is counted */
+        R(fclose(f));
+        R(accept(number, NULL, NULL));
+        echo(fd, "accepted", i);
+        R(shutdown(fd, SHUT_WR));
+        R(recv(fd, buf, 1, 0));
+        close(fd);
+        meet();
+    }
+}
+static void under_listener_b(void) {
+    for (int i = 0; i < 3; i++) {
+        meet();
+        int fd = dial(PORT);
+        warm(fd);
+        echo_until_end(fd);
+        meet();
+    }
+}
+
 /* What is buffered at the end of a process goes out, or does not, by how it ends. */
 static void at_exit_a(void) {
     int fd = conn();
@@ -394,6 +425,7 @@ const struct test tests[] = {{"files", files_a, files_b, 0},
                              {"much", much_a, much_b, 0},
                              {"printed", printed_a, printed_b, 0},
                              {"under", under_a, under_b, 0},
+                             {"under_listener", under_listener_a, under_listener_b, 0},
                              {"at_exit", at_exit_a, at_exit_b, 0},
                              {"beside", beside_a, beside_b, 0},
                              {0}};

@@ -186,7 +186,7 @@ static void handlers_a(void) {
             if (now.sa_handler == SIG_DFL)
                 sets(i % 6, asks);
             handled = 0;
-            tick(20, 0);
+            tick(60, 0); /* it is in the call by then */
             if (wait)
                 R(poll(&p, 1, 10000));
             long n = recv(the_fd, buf, 1, 0);

@@ -25,7 +25,7 @@ pub enum Load {
     Native,
     /// Connections are moved to memory early, so that short tests see it.
     Library,
-    /// As a user finds it: nothing is set that says when a connection is worth it.
+    /// As a user finds it: nothing is set that says when a connection is worth it, or that it has to be (`SMCR_STRICT`, tests/suites.sh).
     Defaults,
 }
 
@@ -39,7 +39,10 @@ impl Load {
         match self {
             Native => command.env_remove("LD_PRELOAD"),
             Library => command.env("LD_PRELOAD", library::path()).env("SMCR_SWITCH_OPS", "1").env("SMCR_SWITCH_BYTES", "1"),
-            Defaults => command.env("LD_PRELOAD", library::path()).env_remove("SMCR_SWITCH_OPS").env_remove("SMCR_SWITCH_BYTES"),
+            Defaults => {
+                command.env_remove("SMCR_SWITCH_OPS").env_remove("SMCR_SWITCH_BYTES").env_remove("SMCR_STRICT");
+                command.env("LD_PRELOAD", library::path())
+            }
         };
     }
 }

@@ -177,10 +177,12 @@ fn missing(what: &str, lacks: [bool; 2], wanted: [Says; 2]) -> Result<()> {
         Ok([0, 1].iter().all(|i| seen[*i].as_deref() == wanted[*i]) || is_memory && flipping())
     })
     .with_context(|| format!("{seen:?}"))?;
-    let before = net.lo()?;
-    client.exchange(1_000_000)?;
-    let bytes = (net.lo()? - before).bytes;
-    ensure!(if is_memory { bytes < 100_000 || flipping() } else { bytes >= 2_000_000 }, "{bytes} bytes on lo");
+    let share = measure(&net, || client.exchange(1_000_000).map(|()| 2_000_000))?;
+    if is_memory {
+        share.ensure_off_tcp("what is not missed")?
+    } else {
+        share.ensure_on_tcp("what is missed")?
+    }
     // Who has no page has the log to say it in, once, or says that there is none.
     let told = if what == "descriptors" { "nothing is told" } else { "no page for this process" };
     for (said, wanted) in [(server.so_far().1, wanted[0]), (client.so_far().1, wanted[1])] {

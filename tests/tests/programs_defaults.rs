@@ -102,12 +102,13 @@ fn python_asyncio() -> Result<()> {
     python_echo("asyncio")
 }
 
-/// Of a stream one way up to 5 MB are under way in TCP before both ends have proved themselves: less would show that alone.
+/// Of a stream one way up to 5 MB are under way in TCP before both ends have proved themselves: less would show that alone. Twice as
+/// much for who has no way back.
 const SIZE: usize = 128 << 20;
 
 #[test]
 fn netcat_half_close() -> Result<()> {
-    let data = noise(1, SIZE);
+    let data = noise(1, 2 * SIZE);
     for from_listener in [false, true] {
         lo_share_by_default(if from_listener { "nc, back" } else { "nc, there" }, |net, load| netcat(net, load, &data, from_listener))?;
     }

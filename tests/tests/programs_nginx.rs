@@ -172,6 +172,8 @@ fn upgrade_under_load() -> Result<()> {
             nginx.fetch("64k")?;
         }
         end_old(old)?;
+        let (_, errors) = compared(traffic)?;
+        natively.ensure(load, errors, 0)?;
         let share = measure(&net, || {
             for _ in 0..10 {
                 nginx.fetch("64k")?;
@@ -180,8 +182,6 @@ fn upgrade_under_load() -> Result<()> {
             Ok((10 << 16) + (20 << 20))
         })?;
         share.ensure_on_tcp("from a new master without the library")?;
-        let (_, errors) = compared(traffic)?;
-        natively.ensure(load, errors, 0)?;
         nginx.stop()?;
     }
     Ok(())
