@@ -203,15 +203,18 @@ if [ "${1:-all}" = lab ] || [ "${1:-all}" = all ]; then
 fi
 # Rust as Cargo.toml asks for it. Debian 12's own is too old; what it builds its browsers with is not (cargo-web, in bookworm-security).
 need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
-rust_here() { "${CARGO:-cargo}" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/'; }
 has_rust() {
-    found=$(rust_here)
+    found=$("${CARGO:-cargo}" --version 2>/dev/null | sed 's/^cargo \([0-9.]*\).*/\1/')
     [ "$(printf '%s\n' "$need" "${found:-0}" | sort -V | head -n 1)" = "$need" ]
+}
+no_rust() {
+    echo "Rust $need or later is needed, and ${found:-none} is here: https://rustup.rs installs it (this system's packages are older)" >&2
+    exit 1
 }
 rust=
 if ! has_rust; then
     if have rustup; then
-        rustup toolchain install "$need" --profile minimal && rustup override set "$need"
+        rustup toolchain install "$need" --profile minimal && rustup override set "$need" && has_rust || no_rust
     else
         rust=cargo-web
     fi
@@ -247,8 +250,4 @@ if [ -n "$missing$rust" ]; then
     # By itself: an archive that has none is told of below.
     [ -z "$rust" ] || { install "$rust" && has_rust; } || anew "$rust" || :
 fi
-if ! has_rust; then
-    found=$(rust_here)
-    echo "Rust $need or later is needed, and ${found:-none} is here: https://rustup.rs installs it (this system's packages are older)" >&2
-    exit 1
-fi
+[ -z "$rust" ] || has_rust || no_rust

@@ -194,7 +194,6 @@ def name_of(e):
     return errno.errorcode.get(getattr(e, "errno", None), type(e).__name__)
 
 
-
 def die_with_parent():
     LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

@@ -1,5 +1,5 @@
 //! Reasons by name: a connection of a real program is brought into each state, and `smcrctl sock` and the counts of `smcrctl stats`
-//! have to say why it is on TCP. Others are in `control::reasons` (what a program does), `control::settings`, `harmless`,
+//! have to say why it is on TCP. Others are in `control::settings`, `harmless`,
 //! `hostile_forgers` and `limits`, those of RDMA in `lab`; docs/operating.md has one that no connection shows. Run by `tests/suites.sh reasons`.
 
 #[allow(dead_code)] // a part of it
@@ -45,7 +45,21 @@ fn keeper(bed: &Bed) -> Result<Running<'_>> {
 }
 
 /// What a program does with a connection (`steered.py`), before anything was sent or in memory, and the reason at its end.
-const ACTIONS: [(&str, bool, &str); 9] = [
+const ACTIONS: [(&str, bool, &str); 23] = [
+    ("fdopen", false, "stdio"),
+    ("fdopen", true, "stdio"),
+    ("urgent", false, "urgent"),
+    ("urgent", true, "urgent"),
+    ("zerocopy", false, "zerocopy"),
+    ("zerocopy", true, "zerocopy"),
+    ("o-async", false, "o-async"),
+    ("o-async", true, "o-async"),
+    ("pacing", false, "pacing"),
+    ("pass", false, "passed"),
+    ("pass", true, "passed"),
+    ("fork", false, "fork-shared"),
+    ("io-uring", false, "io-uring"),
+    ("seccomp", false, "seccomp"),
     ("ulp", false, "ulp"),
     ("ulp", true, "ulp"),
     ("peek-off", false, "peek-off"),

@@ -3,6 +3,7 @@
 
 use super::cancel::aside;
 use super::process::Restriction;
+use super::readiness::is_sized;
 use super::{aio, credentials, data_in, data_out, fds, guarded, hooks, process, readiness, sockets, splices};
 use crate::ready::ring;
 use crate::real;
@@ -63,14 +64,8 @@ hooks! {
                 }
                 libc::SYS_preadv2 => aside(|| data_in::preadv2(a as i32, b as *const _, c as i32, d, f as i32) as c_long),
                 libc::SYS_pwritev2 => aside(|| data_out::pwritev2(a as i32, b as *const _, c as i32, d, f as i32) as c_long),
-                libc::SYS_epoll_pwait => {
-                    let r = aside(|| readiness::epoll_pwait_by_number(a as i32, b as *mut _, c as i32, d as i32, e as *const _, f as usize));
-                    r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
-                }
-                libc::SYS_epoll_pwait2 => {
-                    let r = aside(|| readiness::epoll_pwait2_by_number(a as i32, b as *mut _, c as i32, d as *const _, e as *const _, f as usize));
-                    r.map_or_else(|| real::syscall(nr, a, b, c, d, e, f), c_long::from)
-                }
+                libc::SYS_epoll_pwait if is_sized(e as *const _, f as usize) => aside(|| c_long::from(readiness::epoll_pwait(a as i32, b as *mut _, c as i32, d as i32, e as *const _))),
+                libc::SYS_epoll_pwait2 if is_sized(e as *const _, f as usize) => aside(|| c_long::from(readiness::epoll_pwait2(a as i32, b as *mut _, c as i32, d as *const _, e as *const _))),
                 libc::SYS_execve => c_long::from(process::execve(a as *const _, b as *const _, c as *const _)),
                 libc::SYS_execveat => c_long::from(process::execveat(a as i32, b as *const _, c as *const _, d as *const _, e as i32)),
                 libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setgid | libc::SYS_setregid

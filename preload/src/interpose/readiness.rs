@@ -270,40 +270,8 @@ fn is_mask(mask: *const sigset_t) -> bool {
     is_null_or_there(mask.cast::<[u8; SIGNAL_SET]>())
 }
 
-/// epoll_pwait(2) by its number. None: the kernel's.
-///
-/// # Safety
-/// As for the system call.
-pub unsafe fn epoll_pwait_by_number(
-    ep: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-    size: usize,
-) -> Option<c_int> {
-    // SAFETY: the program's arguments.
-    is_sized(mask, size).then(|| unsafe { epoll_pwait(ep, events, max, timeout, mask) })
-}
-
-/// The same of epoll_pwait2(2).
-///
-/// # Safety
-/// As for the system call.
-pub unsafe fn epoll_pwait2_by_number(
-    ep: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    size: usize,
-) -> Option<c_int> {
-    // SAFETY: the program's arguments.
-    is_sized(mask, size).then(|| unsafe { epoll_pwait2(ep, events, max, timeout, mask) })
-}
-
 /// Whether the kernel takes a mask of this size (else it says EINVAL).
-fn is_sized(mask: *const sigset_t, size: usize) -> bool {
+pub fn is_sized(mask: *const sigset_t, size: usize) -> bool {
     mask.is_null() || size == SIGNAL_SET
 }
 

@@ -7,7 +7,6 @@ mod drain;
 mod environment;
 mod giving;
 mod others;
-mod reasons;
 mod settings;
 mod strict;
 mod worth;
