@@ -64,7 +64,9 @@ pub struct Dir {
     pub annex: AtomicU64,
     /// What the producer posts (`transport::posts`): the consumer's token, and above it its waiter.
     pub post: AtomicU64,
-    _p3: [AtomicU64; 2],
+    /// Over a link: below this position the link need not hear how far the consumer has come (`link::calm`).
+    pub quiet: AtomicU64,
+    _p3: AtomicU64,
     /// Doorbell word for space: the producer waits, the consumer rings.
     pub space: AtomicU32,
     _p4: [AtomicU32; 15],

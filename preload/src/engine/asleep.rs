@@ -26,7 +26,8 @@ pub enum Woke {
 /// How long a thread sleeps that has nothing by which another one could tell it that the number is closed.
 const UNHEARD_NS: u64 = 100_000_000;
 
-/// Sleeps until `ready`, or until something comes for the call. `at_most`: ns after which the caller looks again.
+/// Sleeps until `ready`, or until something comes for the call. `ready` is told whether the link's channel is listened to, which has
+/// been looked at then. `at_most`: ns after which the caller looks again.
 #[expect(clippy::too_many_arguments, reason = "one sleep for all that wait")]
 pub fn sleep(
     s: &Sock,
@@ -36,7 +37,7 @@ pub fn sleep(
     at_most: Option<u64>,
     timer: &mut Timer,
     begun: bool,
-    ready: impl Fn() -> bool,
+    ready: impl Fn(bool) -> bool,
 ) -> Res<Woke> {
     kept::give();
     crate::control::look();
@@ -60,7 +61,7 @@ pub fn sleep(
             cover::leave(heard);
         }
     };
-    if ready() || inside::is_gone(s) || inside::descriptor(s, sock) != sock {
+    if ready(channel.is_some()) || inside::is_gone(s) || inside::descriptor(s, sock) != sock {
         if let Some(w) = me {
             w.wake_up();
         }
@@ -136,7 +137,7 @@ fn is_of_queue(shows: i16) -> bool {
 
 /// As [`sleep`], on TCP alone.
 pub fn plain(s: &Sock, sock: i32, events: i16, timer: &mut Timer) -> Res<()> {
-    sleep(s, sock, events, None, None, timer, false, || false).map(|_| ())
+    sleep(s, sock, events, None, None, timer, false, |_| false).map(|_| ())
 }
 
 /// A millisecond for a blocking call that is called back for nothing again and again. Errors as

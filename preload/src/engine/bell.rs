@@ -215,7 +215,12 @@ pub fn after_consume(s: &Sock, dir: &Dir, size: usize, before: u64, now: u64) {
 #[cold]
 fn ring_space(s: &Sock, dir: &Dir, size: usize, word: u32) {
     if word == LINK {
-        return super::linked::kick(s);
+        // Pairs with the fence of a link that is not calm any more, and then looks at the cursor (`link::calm`).
+        full_fence();
+        if s.rx.cursor.load(Relaxed) >= dir.quiet.load(Relaxed) {
+            super::linked::kick(s);
+        }
+        return;
     }
     if word == MORE {
         return super::refill::refill(s, dir);

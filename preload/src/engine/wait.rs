@@ -94,14 +94,14 @@ pub fn for_data(s: &Sock, sock: i32, timer: &mut Timer, asks: Asks) -> Res<()> {
         }
     }
     let linked = s.is_linked();
-    let ready = || {
-        if linked {
+    let ready = |listens: bool| {
+        if linked && !listens {
             linked::poll();
         }
         // Of TCP's own end the kernel's socket tells, which is not listened to over a link.
         follow::pending(s, dir) || linked && is_over(s)
     };
-    if s.rx_in_memory() && !polled && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), ready) {
+    if s.rx_in_memory() && !polled && spin::spin(&s.rx.spin, dir.producer_cpu.load(Relaxed), || ready(false)) {
         return Ok(());
     }
     dir.consumer_cpu.store(spin::cpu(), Relaxed);
@@ -200,13 +200,13 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         let stays = switch::leave_unread(s, sock, dir, false).is_some();
         return if stays { a_moment(sock, timer) } else { Ok(()) };
     }
-    let room = || {
-        if linked {
+    let room = |listens: bool| {
+        if linked && !listens {
             linked::poll();
         }
         room::has_room(s, dir) || back.fin.load(Relaxed) & ends != 0 || !s.tx_in_memory() || s.has(flag::SHUT_WR) || follow::is_asked(s)
     };
-    if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), room) {
+    if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), || room(false)) {
         return Ok(());
     }
     dir.producer_cpu.store(spin::cpu(), Relaxed);
@@ -228,7 +228,7 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     let counted_since = counted::enter(&record.writers, &record.generation, at);
     let since = clock::ticks();
     // Another writer may be named in the word; when it is awake, the word must name us.
-    let on = || room() || me.is_some_and(|me| !room::is_named(s, dir, me, 1));
+    let on = |listens| room(listens) || me.is_some_and(|me| !room::is_named(s, dir, me, 1));
     // Never POLLIN here: unread data or a doorbell would make it a busy loop. So would RDHUP behind our own SHUT_RD.
     let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLRDHUP };
     let result = sleep(s, sock, events, me, at_most, timer, begun, on);
@@ -267,7 +267,7 @@ pub fn for_kernel_room(s: &Sock, sock: i32, timer: &mut Timer) -> Res<()> {
 /// As [`for_kernel_room`], for `ns` at most.
 pub fn a_while_for_kernel_room(s: &Sock, sock: i32, ns: u64) -> Res<()> {
     let timer = &mut Timer::lazy(0);
-    sleep(s, sock, libc::POLLOUT, None, Some(ns), timer, false, || false).map(|_| ())
+    sleep(s, sock, libc::POLLOUT, None, Some(ns), timer, false, |_| false).map(|_| ())
 }
 
 /// For readers of a socket that ended: nothing to wait for.

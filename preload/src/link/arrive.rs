@@ -5,7 +5,7 @@ use super::cover;
 use super::failover::{Arrival, What};
 use super::group::Group;
 use super::lock::{self, MARKED, MARKS, STALLED, mark, now};
-use super::slot::Closing;
+use super::slot::{Closing, Slot};
 use super::state::State;
 use crate::family::links;
 use crate::log;
@@ -75,8 +75,8 @@ impl State {
     pub fn pump(&mut self, index: u32) {
         #[cfg(feature = "faults")]
         super::forge::look(self, index);
-        // Whether an earlier message has completed decides whether to hold back.
-        if self.slot(index).is_some_and(|s| s.in_flight > 0) {
+        // Whether an earlier message has completed decides whether to hold back, unless the peer has answered.
+        if self.slot(index).is_some_and(|s| s.in_flight > 0 && !(s.answered && s.is_plain())) {
             self.poll();
         }
         if self.slot(index).is_some_and(|s| s.is_asked()) {
@@ -256,7 +256,9 @@ impl State {
 
     /// A message for a connection has been taken.
     pub(super) fn took(&mut self, place: usize, link: usize, index: u32, bytes: u32) {
-        mark(index);
+        if !self.slot(index).is_some_and(Slot::stays_calm) {
+            mark(index);
+        }
         if bytes > 0 {
             self.note_unseen(index, false);
         }

@@ -85,6 +85,7 @@ impl Slot {
         let is_told = self.conn.as_ref().is_none_or(|c| c.is_eof());
         if self.ours && self.active && self.late == Late::No && !is_told && !self.is_leaving() {
             self.late = Late::Held;
+            mark(self.index); // it is not calm any more: what the program reads decides when to ask
         }
     }
 

@@ -21,6 +21,7 @@ pub mod admit;
 mod arrive;
 mod awake;
 mod below;
+mod calm;
 pub mod cover;
 mod ending;
 mod failover;

@@ -76,7 +76,7 @@ pub struct Slot {
     /// Bytes handed to the network card, from the start of the stream.
     pub pumped: u64,
     /// Bytes that the machine knows to be read.
-    taken: u64,
+    pub(super) taken: u64,
     /// Messages on their way.
     pub in_flight: u32,
     /// The peer has answered since the last one: it has that one, whether or not the network card has said so.
@@ -225,6 +225,7 @@ impl Slot {
         self.free_written();
         // Behind a link that is down nothing is waited for.
         self.stalled &= !self.conn.as_ref().is_some_and(Conn::is_cut);
+        self.look_for_calm();
         fine
     }
 
@@ -256,17 +257,10 @@ impl Slot {
         let Some(conn) = &mut self.conn else { return true };
         conn.set_window(window);
         conn.set_reserve(if self.ours { 0 } else { RESERVE });
-        // Acquire: the program has copied the bytes out (`engine::rx`).
+        self.note_read();
+        let Some(conn) = self.conn.as_mut().filter(|_| self.active) else { return true };
         // SAFETY: as in `rx_dir`.
-        let (out, back) = unsafe { (&(&*self.header).dirs[0], &(&*self.header).dirs[1]) };
-        let read = back.tail.load(Acquire);
-        if read != self.taken {
-            conn.consume(read.wrapping_sub(self.taken) as u32);
-            self.taken = read;
-        }
-        if !self.active {
-            return true;
-        }
+        let out = unsafe { &(&*self.header).dirs[0] };
         let mut is_free = self.in_flight == 0 || self.answered;
         loop {
             // Acquire: the program has copied the bytes in (`engine::tx`).

@@ -229,6 +229,18 @@ impl Conn {
         self.update_if_due();
     }
 
+    /// How many bytes the program may still read before the peer has to hear of it; 0 where each read counts, or the end of either
+    /// side has been said.
+    pub fn unheeded(&self) -> u32 {
+        let plain = self.local.is_empty() && self.remote.is_empty() && !self.closed && self.failover.is_none() && !self.link_down;
+        if plain { self.rx.unheeded() } else { 0 }
+    }
+
+    /// Whether a message is due.
+    pub fn is_message_due(&self) -> bool {
+        self.cdc_due || self.failover.is_some()
+    }
+
     /// Bytes received since the start, and how many of them were read.
     pub fn received_bytes(&self) -> (u64, u64) {
         (self.rx.produced(), self.rx.consumed())

@@ -200,6 +200,12 @@ impl Receiver {
         unconfirmed > (self.size / 10).max(MIN_UPDATE) && (blocked || self.free() <= self.size / 2)
     }
 
+    /// How many bytes may still be read before [`Receiver::update_due`] can become true; 0 where each read counts.
+    pub fn unheeded(&self) -> u32 {
+        let each = self.force || self.mark.is_some() || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED);
+        if each || !self.halves { 0 } else { (self.size / 2).saturating_sub(self.unconfirmed()) }
+    }
+
     /// The consumer cursor for a message that is sent now.
     pub fn confirm(&mut self) -> Cursor {
         self.confirmed = self.consumed;
