@@ -33,6 +33,7 @@ const FLIPPING: &[(&str, &str)] = &[
     ("amounts::low_water", "4096,99"),
     ("close::half_close_100mb_back", "65536,99"),
     ("threads::reader_before_the_switch", "4096,99"),
+    ("clans::forks_2", "4096,611"),
 ];
 
 /// Sources in `c/`, one subject each.

@@ -304,8 +304,12 @@ pub fn is_death_told(s: &Sock) -> bool {
 
 /// Whether the ECONNRESET of a dead peer is still to be reported.
 pub fn death_is_pending(s: &Sock, sock: i32) -> bool {
-    let died = |d| verdict(s, sock, d) == Verdict::Died || shows_death(s, sock, d);
-    !is_death_told(s) && s.rx.dir().is_some_and(died)
+    !is_death_told(s) && is_dead(s, sock)
+}
+
+/// Whether the peer has died as [`Verdict::Died`] says.
+pub fn is_dead(s: &Sock, sock: i32) -> bool {
+    s.rx.dir().is_some_and(|d| verdict(s, sock, d) == Verdict::Died || shows_death(s, sock, d))
 }
 
 /// Whether we reset the connection ourselves.

@@ -6,6 +6,7 @@
 use super::ending::Late;
 use super::lock::mark;
 use super::slot::{Closing, Slot};
+use crate::layout::fin;
 use smcr_proto::smc::conn::Conn;
 use std::sync::atomic::{Ordering::*, fence};
 
@@ -57,7 +58,8 @@ impl Slot {
     }
 
     pub(super) fn is_plain(&self) -> bool {
-        let is_open = self.closing == Closing::Open && self.tx_dir().fin.load(Relaxed) | self.rx_dir().fin.load(Relaxed) == 0;
+        let marks = self.tx_dir().fin.load(Relaxed) & !fin::LINGER0 | self.rx_dir().fin.load(Relaxed);
+        let is_open = self.closing == Closing::Open && marks == 0;
         let is_settled = self.active && !self.in_handshake && !self.is_leaving() && !self.stranded && !self.tcp_ended && self.late == Late::No;
         self.ours && is_open && is_settled && self.tcp.is_none() && self.sock().is_some()
     }
@@ -66,7 +68,6 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::fin;
     use crate::link::rig;
     use crate::link::state::State;
     use smcr_proto::smc::cdc::{Cdc, ConnFlags, ProducerFlags};

@@ -154,7 +154,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         if !waited || nested || first || set.alone.load(Relaxed) > 0 || s.sets.load(Relaxed) > 1 {
             kernel::expose(s, fd);
         }
-        if waited && level::is_ours(s) {
+        if waited && (level::is_ours(s) || level::is_dead(s, fd)) {
             take_over(epfd, set, inner, m);
             if nested {
                 leave_full(inner.member(m));

@@ -68,9 +68,10 @@ pub fn keep(epfd: i32, set: &'static Set, inner: &mut Inner, out: &mut [epoll_ev
         let mut walk = Walk::default();
         while let Some(m) = inner.by_data.next(e.u64, &mut walk) {
             if !inner.member(m).ours
-                && let Some(s) = table::sock(inner.member(m).fd).filter(|s| level::is_ours(s))
+                && let Some(s) = table::sock(inner.member(m).fd)
+                && (level::is_ours(s) || e.events & level::RDHUP != 0 && level::is_dead(s, inner.member(m).fd))
             {
-                // A relative has moved it to memory, which nobody has noted in this process: other sets have it too.
+                // A relative has moved it to memory, which nobody has noted in this process, or it has ended: other sets have it too.
                 changes::note(s);
                 wait::refresh(epfd, set, inner, m);
             }

@@ -41,6 +41,12 @@ pub fn is_ours(s: &Sock) -> bool {
     s.rx_in_memory() || s.tx_in_memory() || debt::owes(s) || here::is_here(s) || s.error.load(Relaxed) != 0
 }
 
+/// Whether it has ended as only the library knows, with both directions on TCP.
+#[cold]
+pub fn is_dead(s: &Sock, sock: i32) -> bool {
+    s.region_of_peers().is_some() && s.tx.switches.load(Relaxed) > 0 && end::is_dead(s, sock)
+}
+
 /// IN, and OUT where `out` asks for it, of a socket of which nothing else is to be told: both
 /// directions in memory, no switch, no end, nothing asked. None: [`level`] knows.
 #[inline]

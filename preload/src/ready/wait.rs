@@ -317,7 +317,7 @@ pub fn refresh(epfd: i32, set: &'static Set, inner: &mut Inner, m: u32) {
     let mb = *inner.member(m);
     let Some(s) = table::sock(mb.fd) else { return };
     let nested = set.nested.load(Relaxed) != 0;
-    if level::is_ours(s) {
+    if level::is_ours(s) || level::is_dead(s, mb.fd) {
         take_over(epfd, set, inner, m);
         register(epfd, inner, m, nested);
         // An end that TCP had told already, no cursor shows.

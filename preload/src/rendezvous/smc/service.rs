@@ -294,8 +294,8 @@ fn round(work: &mut Work) {
     lock::with(|all| {
         let number = |fd: i32| fds.iter().any(|f| f.fd == fd && f.revents != 0);
         let mut events = Vec::new();
-        if all.devices.iter().any(|d| number(d.event_fd())) {
-            cover::take_events(all);
+        if all.devices.iter().any(|d| number(d.event_fd())) && cover::take_events(all) {
+            all.poll(); // who sleeps now may have relied on the event
         }
         for (at, d) in all.devices.iter_mut().enumerate() {
             if number(d.async_fd())
