@@ -216,5 +216,14 @@ def patient(seconds):
     return str(int(seconds * PATIENCE))
 
 
+def redis_values(bed, port, keys):
+    """A digest of what stands under these keys, each of which must be there."""
+    said = bed.client("redis-cli", "-e", "-p", port, "mget", *keys)
+    there = sum(bool(line) for line in said.splitlines())
+    if there != len(keys):
+        raise RuntimeError(f"{there} of {len(keys)} keys: {said[:200]}")
+    return f"{there} {digest(said)}"
+
+
 def digest(data):
     return hashlib.sha256(data).hexdigest()[:16]

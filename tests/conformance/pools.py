@@ -4,7 +4,7 @@ import os
 import re
 import textwrap
 
-from bed import digest, need
+from bed import digest, need, redis_values
 from clusters import mariadb_server
 from programs import fetch_all, web_files
 
@@ -52,7 +52,7 @@ def redis_threads(bed):
     keys = "".join(f"SET key:{i} {'v%d' % i * 20}\r\n" for i in range(20000)).encode()
     bed.client("redis-cli", "-p", 7403, "--pipe", stdin=keys)
     bed.client("redis-benchmark", "-p", 7403, "-c", 40, "-P", 4, "--threads", 2, "-n", 60000, "-d", 256, "-t", "set,get,lrange_100", "-q")
-    return bed.client("redis-cli", "-p", 7403, "debug", "digest-value", *[f"key:{i}" for i in range(0, 20000, 400)])
+    return redis_values(bed, 7403, [f"key:{i}" for i in range(0, 20000, 20)])
 
 
 def mariadb_pool(bed):

@@ -8,7 +8,7 @@ import random
 import re
 import textwrap
 
-from bed import Skip, digest, need
+from bed import Skip, digest, need, redis_values
 
 MIB = 1 << 20
 
@@ -19,7 +19,7 @@ def redis(bed):
     keys = "".join(f"SET key:{i} {'v%d' % i * 20}\r\n" for i in range(20000)).encode()
     bed.client("redis-cli", "-p", 7000, "--pipe", stdin=keys)
     bed.client("redis-benchmark", "-p", 7000, "-c", 20, "-n", 60000, "-d", 256, "-t", "set,get,lpush,lrange_100", "-q")
-    return bed.client("redis-cli", "-p", 7000, "debug", "digest-value", *[f"key:{i}" for i in range(0, 20000, 400)])
+    return redis_values(bed, 7000, [f"key:{i}" for i in range(0, 20000, 20)])
 
 
 def memcached(bed):

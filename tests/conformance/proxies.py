@@ -4,7 +4,7 @@ and the servers behind.
 
 import textwrap
 
-from bed import digest, need
+from bed import digest, need, redis_values
 from programs import MIB, fetch_all, nginx_conf, postgres_server, web_files
 
 
@@ -48,7 +48,7 @@ def stunnel_redis(bed):
     bed.client("redis-benchmark", "-p", 7023, "-c", 8, "-n", 20000, "-d", 1000, "-t", "set,get,lrange_100", "-q")
     keys = "".join(f"SET key:{i} {'v%d' % i * 20}\r\n" for i in range(5000)).encode()
     bed.client("redis-cli", "-p", 7023, "--pipe", stdin=keys)
-    return bed.client("redis-cli", "-p", 7023, "debug", "digest-value", *[f"key:{i}" for i in range(0, 5000, 100)])
+    return redis_values(bed, 7023, [f"key:{i}" for i in range(0, 5000, 5)])
 
 
 def nutcracker_redis(bed):
