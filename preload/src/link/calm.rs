@@ -57,6 +57,7 @@ impl Slot {
         !has_more && !self.is_asked() && self.unheeded() > 0 && self.conn.as_ref().is_some_and(|c| !c.is_message_due())
     }
 
+    /// Whether data is all that either end has to say, and the program has the connection.
     pub(super) fn is_plain(&self) -> bool {
         let marks = self.tx_dir().fin.load(Relaxed) & !fin::LINGER0 | self.rx_dir().fin.load(Relaxed);
         let is_open = self.closing == Closing::Open && marks == 0;

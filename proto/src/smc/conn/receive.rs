@@ -189,7 +189,7 @@ impl Receiver {
         if unconfirmed == 0 {
             return false;
         }
-        if self.force || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED) {
+        if self.is_awaited() {
             return true;
         }
         if self.halves {
@@ -202,8 +202,13 @@ impl Receiver {
 
     /// How many bytes may still be read before [`Receiver::update_due`] can become true; 0 where each read counts.
     pub fn unheeded(&self) -> u32 {
-        let each = self.force || self.mark.is_some() || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED);
-        if each || !self.halves { 0 } else { (self.size / 2).saturating_sub(self.unconfirmed()) }
+        let each = self.is_awaited() || self.mark.is_some() || !self.halves;
+        if each { 0 } else { (self.size / 2).saturating_sub(self.unconfirmed()) }
+    }
+
+    /// Whether the peer waits to hear of any progress.
+    fn is_awaited(&self) -> bool {
+        self.force || self.flags.intersects(ProducerFlags::URGENT_PENDING | ProducerFlags::UPDATE_REQUESTED)
     }
 
     /// The consumer cursor for a message that is sent now.
