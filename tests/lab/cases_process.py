@@ -283,7 +283,8 @@ def programs_started_beside_a_connection_do_not_disturb_it(lab):
 def exec_with_a_connection_to_a_kernel_resets_it(lab):
     job = lab.a.start(f"exec {FORKING} exec {lab.a.ip} 5503", **lab.env("smcr")).expect("serving", 30)
     try:
-        client = lab.client("kernel", f"{lab.a.ip} 5503", "unread", PATIENCE=60)
+        client = lab.client("kernel", f"{lab.a.ip} 5503", "unread", PATIENCE=60).expect("diag", 30)
+        lab.a.say(id=job.number, input="go\n")
         # The reset may come while the client still sends.
         client.wait(65)
         how = re.findall(r"ECONN\w+|EPIPE|ConnectionResetError|BrokenPipeError", client.out)

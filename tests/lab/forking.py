@@ -163,4 +163,5 @@ while True:
         line(sock)
         sock.sendall(b"r")
         sock.set_inheritable(True)
+        sys.stdin.readline()             # the client has looked at its connection
         os.execv("/bin/sleep", ["sleep", "5"])
