@@ -9,12 +9,8 @@
 
 use crate::family::sock::Sock;
 use crate::family::{self, SOCK_CAP, lock};
-use crate::sys::thread::{self, full_fence};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*};
-
-/// Calls of one thread that can be told apart: one, and those of handlers that interrupted it.
-const DEPTH: usize = 8;
+use crate::sys::thread::{self, CALLS, Call, Thread, full_fence};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 
 /// Of a record in this process.
 struct Place {
@@ -30,21 +26,6 @@ static PLACES: [Place; SOCK_CAP] = [const { Place { users: AtomicU32::new(0), nu
 const OWN: i32 = 0;
 /// None is left, nor a socket for a call that comes late.
 const GONE: i32 = -1;
-
-/// One call.
-struct Call {
-    /// Index of the record + 1; 0 = free.
-    sock: Cell<u32>,
-    generation: Cell<u32>,
-    /// Where on the stack it is.
-    at: Cell<usize>,
-}
-
-thread_local! {
-    static CALLS: [Call; DEPTH] = const {
-        [const { Call { sock: Cell::new(0), generation: Cell::new(0), at: Cell::new(0) } }; DEPTH]
-    };
-}
 
 /// A record is this process's from now on.
 pub fn begin(s: &Sock) {
@@ -132,26 +113,48 @@ impl Drop for Visit<'_> {
 /// long as the call.
 pub fn enter<T>(s: &Sock, frame: &T) {
     forget_abandoned();
-    let index = family::index_of(s);
+    let (index, here) = (family::index_of(s), thread::here());
     PLACES[index as usize].users.fetch_add(1, AcqRel);
-    CALLS.with(|calls| {
-        if let Some(c) = calls.iter().find(|c| c.sock.get() == 0) {
-            c.sock.set(index + 1);
-            c.generation.set(s.generation.load(Relaxed));
-            c.at.set(std::ptr::from_ref(frame) as usize);
-        }
-    });
+    let place = here.in_calls.get().trailing_ones() as usize;
+    if let Some(c) = here.calls.get(place) {
+        // A handler that comes in here uses the place as well, or finds a call that is not over.
+        c.at.set(usize::MAX);
+        c.sock.set(index);
+        compiler_fence(SeqCst);
+        here.in_calls.set(here.in_calls.get() | 1 << place);
+        compiler_fence(SeqCst);
+        c.sock.set(index);
+        c.generation.set(s.generation.load(Relaxed));
+        compiler_fence(SeqCst);
+        c.at.set(std::ptr::from_ref(frame) as usize);
+    }
 }
 
 /// It is awake again.
 pub fn leave(s: &Sock) {
     let index = family::index_of(s);
-    CALLS.with(|calls| {
-        if let Some(c) = calls.iter().rev().find(|c| c.sock.get() == index + 1) {
-            c.sock.set(0);
-        }
-    });
+    if let Some((place, _)) = calls(thread::here()).find(|(_, c)| c.sock.get() == index) {
+        is_over(place);
+    }
     one_less(index);
+}
+
+/// The calls that a thread is in, and their places: the last one first.
+#[inline]
+fn calls(here: &Thread) -> impl Iterator<Item = (usize, &Call)> {
+    let mut left = here.in_calls.get();
+    std::iter::from_fn(move || {
+        let place = left.checked_ilog2()? as usize;
+        left &= !(1 << place);
+        Some((place, &here.calls[place % CALLS]))
+    })
+}
+
+/// The calling thread is not in the call at this place any more.
+#[inline]
+fn is_over(place: usize) {
+    let here = thread::here();
+    here.in_calls.set(here.in_calls.get() & !(1 << place));
 }
 
 /// Threads of this process in calls on it.
@@ -165,39 +168,41 @@ pub fn count(s: &Sock) -> u32 {
 }
 
 /// Calls of this thread that siglongjmp has left.
-#[inline(never)]
+#[inline]
 fn forget_abandoned() {
+    if thread::here().in_calls.get() != 0 {
+        forget_those_below();
+    }
+}
+
+#[inline(never)]
+fn forget_those_below() {
     let here = 0u8;
     let here = std::ptr::from_ref(&here) as usize;
-    CALLS.with(|calls| {
-        let is_over = |c: &&Call| c.sock.get() != 0 && c.at.get() < here;
-        if !calls.iter().any(|c| is_over(&c)) || thread::is_on_alternate_stack() {
-            return;
-        }
-        for c in calls.iter().filter(is_over) {
-            forget(c);
-        }
-    });
+    let is_below = |c: &Call| c.at.get() < here;
+    if !calls(thread::here()).any(|(_, c)| is_below(c)) || thread::is_on_alternate_stack() {
+        return;
+    }
+    calls(thread::here()).filter(|(_, c)| is_below(c)).for_each(forget);
 }
 
 /// The calling thread goes on at `target` of its stack.
 pub fn leave_below(target: usize) {
-    CALLS.with(|calls| {
-        if calls.iter().all(|c| c.sock.get() == 0) {
-            return;
-        }
-        let is_left = lock::is_left(target);
-        calls.iter().filter(|c| c.sock.get() != 0 && is_left(c.at.get())).for_each(forget);
-    });
+    if thread::here().in_calls.get() == 0 {
+        return;
+    }
+    let is_left = lock::is_left(target);
+    calls(thread::here()).filter(|(_, c)| is_left(c.at.get())).for_each(forget);
 }
 
 /// The calling thread ends.
 pub fn thread_ends() {
-    CALLS.with(|calls| calls.iter().filter(|c| c.sock.get() != 0).for_each(forget));
+    calls(thread::here()).for_each(forget);
 }
 
-fn forget(c: &Call) {
-    let index = c.sock.replace(0) - 1;
+fn forget((place, c): (usize, &Call)) {
+    let index = c.sock.get();
+    is_over(place);
     one_less(index);
     let Some(base) = family::base() else { return };
     let s = family::sock(base, index);
@@ -237,9 +242,7 @@ pub fn forget_in_child() {
             users.store(0, Relaxed);
         }
     }
-    CALLS.with(|calls| {
-        for c in calls.iter().filter(|c| c.sock.get() != 0) {
-            PLACES[c.sock.get() as usize - 1].users.fetch_add(1, Relaxed);
-        }
-    });
+    for (_, c) in calls(thread::here()) {
+        PLACES[c.sock.get() as usize].users.fetch_add(1, Relaxed);
+    }
 }

@@ -9,7 +9,7 @@ use super::slot::{Closing, Slot};
 use super::state::State;
 use crate::family::links;
 use crate::log;
-use crate::verbs::device::{Completion, MESSAGE, SENT};
+use crate::verbs::device::{Completion, MESSAGE, MOST, Room, SENT};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::id::Rkey;
@@ -75,11 +75,14 @@ impl State {
     pub fn pump(&mut self, index: u32) {
         #[cfg(feature = "faults")]
         super::forge::look(self, index);
+        let Some(slot) = self.slot(index) else { return };
+        let mut is_asked = slot.is_asked();
         // Whether an earlier message has completed decides whether to hold back, unless the peer has answered.
-        if self.slot(index).is_some_and(|s| s.in_flight > 0 && !(s.answered && s.is_plain())) {
+        if slot.in_flight > 0 && !(slot.answered && slot.is_plain()) {
             self.poll();
+            is_asked = self.slot(index).is_some_and(|s| s.is_asked());
         }
-        if self.slot(index).is_some_and(|s| s.is_asked()) {
+        if is_asked {
             self.want_back(index);
         }
         let slot = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
@@ -153,9 +156,9 @@ impl State {
             return false; // the service thread is called
         }
         let (mut any, mut is_cut, mut number) = (false, false, self.turn.first);
+        let mut room = Room::EMPTY;
         for _ in 0..self.devices.len() {
             number = if number < self.devices.len() { number } else { 0 };
-            let mut done = [Completion { id: 0, status: 0, arrived: false, len: 0, immediate: None, qpn: 0 }; 16];
             let most = if whole { self.devices[number].rounds() } else { self.turn.rounds };
             let mut round = 0;
             loop {
@@ -163,16 +166,17 @@ impl State {
                     is_cut = true;
                     break;
                 }
-                let n = self.devices[number].poll(&mut done, round as usize);
+                let done = self.devices[number].poll(&mut room, round as usize);
+                let n = done.len();
                 any |= n > 0;
-                for c in &done[..n] {
+                for c in done {
                     match c.immediate {
-                        Some(value) if c.arrived => self.written(number, c, value),
-                        _ if c.arrived => self.arrived(number, c),
-                        _ => self.sent(number, c),
+                        Some(value) if c.arrived => self.written(number, &c, value),
+                        _ if c.arrived => self.arrived(number, &c),
+                        _ => self.sent(number, &c),
                     }
                 }
-                if n < done.len() {
+                if n < MOST {
                     break;
                 }
                 round += 1;

@@ -7,8 +7,9 @@ use super::ending::Late;
 use super::lock::mark;
 use super::slot::{Closing, Slot};
 use crate::layout::fin;
+use crate::sys::thread::full_fence;
 use smcr_proto::smc::conn::Conn;
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
 impl Slot {
     /// Tells the machine what the program has read.
@@ -43,7 +44,7 @@ impl Slot {
             return false;
         }
         // Pairs with the fence in `engine::bell::ring_space`: either this sees what was read, or that one sees that it counts.
-        fence(SeqCst);
+        full_fence();
         back.tail.load(Acquire) != self.taken
     }
 

@@ -24,13 +24,13 @@ use super::lock;
 use super::lock::STALLED;
 use super::state::State;
 use crate::family::process;
+use crate::sys::thread::{self, full_fence};
 use crate::sys::{Errno, fd};
 use crate::transport::waiters::{self, Waiter};
 use crate::verbs::device::Device;
 pub use armed::arm;
 pub(super) use armed::{disarmed, wants_all};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// The thread that listens in a blocking call; 0 none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -40,14 +40,10 @@ static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 static SERIAL: AtomicU32 = AtomicU32::new(1);
 /// That set, once there is one.
 static SEVERAL: AtomicI32 = AtomicI32::new(-1);
-thread_local! {
-    /// The waiter by which this thread is about to sleep: it looks for itself, and is not to be woken by what it finds.
-    static ABOUT: Cell<u32> = const { Cell::new(0) };
-}
 
 /// Whether it is the calling thread that is about to sleep by this waiter.
 pub(super) fn is_about_to(w: Waiter) -> bool {
-    ABOUT.get() == w.word()
+    thread::here().about.get() == w.word()
 }
 
 /// An event was left in the channel by a thread that found the lock taken: an epoll set does not tell of it again.
@@ -133,10 +129,10 @@ pub fn enter_set(me: Waiter, serial: u32) -> bool {
 fn hears(me: Option<Waiter>) {
     if let Some(w) = me {
         w.hears();
-        ABOUT.set(w.word());
+        thread::here().about.set(w.word());
     }
     // Pairs with the fence in `take`: either this sees that nothing is armed, or that one sees a sleeper.
-    fence(SeqCst);
+    full_fence();
     let left = LEFT.load(Relaxed) != 0;
     if left || !armed::is_armed() {
         lock::with(|all| {
@@ -152,7 +148,7 @@ fn hears(me: Option<Waiter>) {
 
 /// Ends it, in the thread that has entered, when its waiter is awake again, or says "asleep" for others; `heard`: the channel was readable.
 pub fn leave(heard: bool) {
-    ABOUT.set(0);
+    thread::here().about.set(0);
     let _ = OWNER.compare_exchange(process::tid(), 0, Release, Relaxed);
     rest::note_look();
     if heard {
@@ -160,7 +156,7 @@ pub fn leave(heard: bool) {
     }
     if rest::is_on() {
         // As in `enter`, and as in `rest::begin`.
-        fence(SeqCst);
+        full_fence();
         if rest::is_on() && is_anybody_alone() {
             call_up();
         }
@@ -170,7 +166,7 @@ pub fn leave(heard: bool) {
 /// The service thread is to listen.
 pub fn call_up() {
     // As in `Rest::look`.
-    fence(SeqCst);
+    full_fence();
     if rest::end() {
         lock::call_service();
     }
@@ -201,7 +197,7 @@ pub fn take() {
             rest::note_look();
         }
         // Pairs with the fence in `hears`.
-        fence(SeqCst);
+        full_fence();
         let alone = rest::is_on() && !waiters::own_slots().any(|w| w.is_asleep());
         if any && !alone && arm(all) {
             all.poll();

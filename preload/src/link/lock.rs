@@ -6,10 +6,11 @@
 use super::state::State;
 use crate::family::process;
 use crate::sys::postponed::Work;
+use crate::sys::thread::full_fence;
 use crate::sys::{self, clock, fd, held, proc};
 use smcr_proto::smc::Time;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// Connections over links at a time.
 pub const SLOTS: usize = 4096;
@@ -196,7 +197,7 @@ const LOOKS: u32 = 64;
 fn after() {
     for _ in 0..LOOKS {
         // Pairs with itself in who has left a mark (`kick`): either we see it, or that one finds the lock free.
-        fence(SeqCst);
+        full_fence();
         if MARKED.load(Relaxed) == 0 || !try_flush() {
             return;
         }

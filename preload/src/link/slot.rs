@@ -287,8 +287,7 @@ impl Slot {
             }
             let bytes: u64 = writes[..n].iter().map(|w| u64::from(w.len)).sum();
             self.pumped += bytes;
-            let unsendable = conn.write(0, false).is_err();
-            if self.pumped == head || unsendable || self.closing == Closing::Abort {
+            if self.pumped == head || self.closing == Closing::Abort || conn.write(0, false).is_err() {
                 match self.closing {
                     Closing::Open => {}
                     Closing::Shut => conn.shutdown(),
@@ -313,7 +312,9 @@ impl Slot {
             }
             self.in_flight += 1;
             self.answered = false;
-            if bytes == 0 && !moved {
+            let is_all = alone.is_some() && self.closing == Closing::Open && self.urgent.is_none() && out.head.load(Relaxed) == self.pumped;
+            // What announces itself leaves nothing to be said.
+            if bytes == 0 && !moved || is_all {
                 return true;
             }
         }

@@ -7,14 +7,15 @@
 use super::cover;
 use crate::family::sock::Sock;
 use crate::layout::{Dir, word};
+use crate::sys::thread::full_fence;
 use crate::transport::changes;
 use crate::transport::waiters::{Waiter, own_slots};
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::Ordering::*;
 
 /// Data has arrived, or the end: wakes who waits for it.
 pub fn reader(dir: &Dir, sock: Option<&Sock>) {
     // Pairs with the fence of a consumer that arms or falls asleep and then looks at the cursor.
-    fence(SeqCst);
+    full_fence();
     let now = dir.bell.load(Relaxed);
     match Waiter::of_word(now) {
         Some(w) => ring(w),
@@ -34,7 +35,7 @@ pub fn reader(dir: &Dir, sock: Option<&Sock>) {
 /// Room has come in the sending ring: wakes who waits for it.
 pub fn writer(dir: &Dir) {
     // Pairs with the fence of a producer that says that it waits and then looks at the cursor.
-    fence(SeqCst);
+    full_fence();
     let now = dir.space.load(Relaxed);
     match Waiter::of_word(now) {
         Some(w) => ring(w),

@@ -69,6 +69,23 @@ pub struct Thread {
     pub postponed: Cell<usize>,
     /// The signals that are blocked behind it.
     pub mask: Cell<u64>,
+    /// Calls without a lock that it is in (`engine::inside`), and which of these places are taken, one bit each.
+    pub calls: [Call; CALLS],
+    pub in_calls: Cell<u32>,
+    /// The waiter by which it is about to sleep: it looks for itself, and is not to be woken by what it finds (`link::cover`).
+    pub about: Cell<u32>,
+}
+
+/// Calls without a lock that are told apart: one, and those of handlers that interrupted it.
+pub const CALLS: usize = 8;
+
+/// One of them.
+pub struct Call {
+    /// Index of the record.
+    pub sock: Cell<u32>,
+    pub generation: Cell<u32>,
+    /// Where on the stack it is.
+    pub at: Cell<usize>,
 }
 
 /// Something that a call has in its hands. The handlers of its thread read and write it, too.
@@ -80,7 +97,7 @@ pub struct Note {
 }
 
 #[cfg(target_arch = "x86_64")]
-const _: () = assert!(size_of::<Thread>() == 448);
+const _: () = assert!(size_of::<Thread>() == 576);
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -89,9 +106,9 @@ core::arch::global_asm!(
     ".globl smcr_thread_block",
     ".hidden smcr_thread_block",
     ".type smcr_thread_block, @object",
-    ".size smcr_thread_block, 448",
+    ".size smcr_thread_block, 576",
     "smcr_thread_block:",
-    ".zero 448",
+    ".zero 576",
     ".popsection",
 );
 
@@ -150,6 +167,9 @@ pub fn here() -> &'static Thread {
                     counts: Cell::new(false),
                     postponed: Cell::new(0),
                     mask: Cell::new(0),
+                    calls: [const { Call { sock: Cell::new(0), generation: Cell::new(0), at: Cell::new(0) } }; CALLS],
+                    in_calls: Cell::new(0),
+                    about: Cell::new(0),
                 }
             };
         }

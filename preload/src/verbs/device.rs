@@ -11,6 +11,7 @@ use crate::log;
 use crate::sys::{self, Errno, Res, fd};
 use smcr_proto::smc::id::Mtu;
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 
 /// Bytes of a receive buffer: any message that is read fits (Add Link of version 2 has 88 and more, 216 between two libsmcr).
 pub const MESSAGE: usize = 256;
@@ -81,6 +82,31 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// Number of the queue pair.
     pub qpn: u32,
+}
+
+/// Completions that are taken in one round.
+pub const MOST: usize = 16;
+
+/// Where they are put, which costs nothing where there are none: most looks find none.
+pub struct Room([MaybeUninit<Wc>; MOST]);
+
+impl Room {
+    /// Nothing in it.
+    pub const EMPTY: Room = Room([const { MaybeUninit::uninit() }; MOST]);
+}
+
+impl Completion {
+    #[inline]
+    fn of(wc: &Wc) -> Completion {
+        Completion {
+            id: wc.wr_id,
+            status: status(wc),
+            arrived: wc.wr_id & SENT == 0,
+            len: wc.byte_len,
+            immediate: (wc.wc_flags & abi::WC_WITH_IMM != 0).then_some(u32::from_be(wc.imm)),
+            qpn: wc.qp_num,
+        }
+    }
 }
 
 impl Device {
@@ -278,38 +304,28 @@ impl Device {
 
     /// Rounds of [`Device::poll`] in which all is taken that is in its queues now.
     pub fn rounds(&self) -> u32 {
-        self.queues.len() as u32 * (self.entries as u32 / 16 + 1)
+        self.queues.len() as u32 * (self.entries as u32 / MOST as u32 + 1)
     }
 
-    /// Takes completions off the queues: in each round another one is the first.
-    pub fn poll(&self, out: &mut [Completion; 16], round: usize) -> usize {
-        let mut wcs = [Wc::default(); 16];
+    /// Takes completions off the queues, as many as there is room for: in each round another one is the first.
+    pub fn poll<'a>(&self, room: &'a mut Room, round: usize) -> impl ExactSizeIterator<Item = Completion> + use<'a> {
         let mut n = 0;
         let from = if self.queues.len() > 1 { round % self.queues.len() } else { 0 };
         for q in self.queues[from..].iter().chain(&self.queues[..from]) {
-            // SAFETY: a live queue with its context's call; the array has as many entries left.
+            // SAFETY: a live queue with its context's call; the room has as many entries left.
             let more = unsafe {
                 match (*self.context).poll_cq {
-                    Some(poll) => poll(q.cq, (16 - n) as i32, wcs[n..].as_mut_ptr()),
+                    Some(poll) => poll(q.cq, (MOST - n) as i32, room.0[n..].as_mut_ptr().cast()),
                     None => 0,
                 }
             };
-            n += more.clamp(0, (16 - n) as i32) as usize;
-            if n == 16 {
+            n += more.clamp(0, (MOST - n) as i32) as usize;
+            if n == MOST {
                 break;
             }
         }
-        for (to, wc) in out.iter_mut().zip(&wcs[..n]) {
-            *to = Completion {
-                id: wc.wr_id,
-                status: status(wc),
-                arrived: wc.wr_id & SENT == 0,
-                len: wc.byte_len,
-                immediate: (wc.wc_flags & abi::WC_WITH_IMM != 0).then_some(u32::from_be(wc.imm)),
-                qpn: wc.qp_num,
-            };
-        }
-        n
+        // SAFETY: so many were written, one behind the other.
+        room.0[..n].iter().map(|wc| Completion::of(unsafe { wc.assume_init_ref() }))
     }
 }
 

@@ -7,8 +7,9 @@
 
 use super::is_anybody_deaf;
 use crate::link::lock;
+use crate::sys::thread::full_fence;
 use smcr_proto::smc::Time;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// How long the service thread stays away at least, and at most.
 const LEAST: Time = Time::from_millis(5);
@@ -37,7 +38,7 @@ pub fn room_is_waited_for() {
     WAITED.store(lock::now().as_nanos() as u64, Relaxed);
     WAITING.fetch_add(1, Relaxed);
     // Pairs with the fence in `Rest::look`: either it sees the number, or we that it rests for long.
-    fence(SeqCst);
+    full_fence();
     if RESTS_LONG.swap(0, Relaxed) != 0 {
         super::call_up();
     }
@@ -94,7 +95,7 @@ impl Rest {
         RESTS.store(1, Relaxed);
         // Pairs with the fences in `leave`, `call_up`, `room_is_waited_for` and `Waiter::fall_asleep`: either we see who sleeps or
         // waits, or that one sees that we rest.
-        fence(SeqCst);
+        full_fence();
         if is_anybody_deaf() || lock::is_stalled() || !short && WAITING.load(Relaxed) != 0 {
             end();
             self.until = None;
