@@ -207,12 +207,14 @@ pub mod setup {
     pub const COMMITTED: u32 = 4;
     /// No connection of two: what one program has left to the next (`rendezvous::rest`).
     pub const REST: u32 = 5;
-    /// The same of one with which the program that has left it goes on as well.
+    /// The same of one with which others go on as well, where it came by a link.
     pub const COPY: u32 = 6;
+    /// The same of any other: each byte is for the first of them that reads it (`engine::heirs`).
+    pub const SHARE: u32 = 7;
 
-    /// Whether it is one of these two.
+    /// Whether it is one of these.
     pub const fn is_left(setup: u32) -> bool {
-        matches!(setup, REST | COPY)
+        matches!(setup, REST | COPY | SHARE)
     }
 }
 

@@ -143,6 +143,45 @@ impl Bequest {
     }
 }
 
+/// Top 24 bits of a [`Shared`], as those of a [`Legacy`].
+const SHARED: u64 = 0x33_4d45;
+
+/// The same where several programs have a copy of bytes that the peer can't send again, and any of them may read: how far that is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shared {
+    /// Which bytes: their number, not 0.
+    pub number: u32,
+    /// So many of them were read.
+    pub read: u32,
+}
+
+impl Shared {
+    const NUMBER_BITS: u32 = 13;
+    const READ_BITS: u32 = 40 - Self::NUMBER_BITS;
+
+    /// A number out of any.
+    pub const fn number(random: u64) -> u32 {
+        (random % ((1 << Self::NUMBER_BITS) - 1)) as u32 + 1
+    }
+
+    /// As a rate; None if one of them has no room in it.
+    pub const fn rate(self) -> Option<u64> {
+        if self.number == 0 || self.number >> Self::NUMBER_BITS != 0 || self.read >> Self::READ_BITS != 0 {
+            return None;
+        }
+        Some(SHARED << 40 | (self.number as u64) << Self::READ_BITS | self.read as u64)
+    }
+
+    /// From a socket's rate, if it is one.
+    pub const fn parse(rate: u64) -> Option<Shared> {
+        let (number, read) = (rate >> Self::READ_BITS & ((1 << Self::NUMBER_BITS) - 1), rate & ((1 << Self::READ_BITS) - 1));
+        if rate >> 40 != SHARED || number == 0 {
+            return None;
+        }
+        Some(Shared { number: number as u32, read: read as u32 })
+    }
+}
+
 /// The abstract name of the Unix socket with this number.
 pub fn channel_name(name: u64) -> [u8; 16] {
     let mut out = *b"smcr/..........\0";
@@ -382,6 +421,21 @@ mod tests {
         assert_eq!(Legacy { heir: 1 << 24, connected: false, others: 0 }.rate(), None);
         for other in [0, u64::MAX, announcement(7), proof_rate(u64::MAX), proof_rate(0), LEGACY << 40, LEGACY << 40 | 1 << 34 | 5] {
             assert_eq!(Legacy::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn how_much_was_read_is_nothing_else() {
+        for (number, read) in [(1, 0), (Shared::number(u64::MAX), 64 << 20), (Shared::number(0), 12_018)] {
+            let shared = Shared { number, read };
+            let rate = shared.rate().expect("an annex has no more");
+            assert_eq!(Shared::parse(rate), Some(shared));
+            assert!(announced(rate).is_none() && Legacy::parse(rate).is_none() && Bequest::parse(rate).is_none() && !proves(rate));
+        }
+        assert_eq!(Shared { number: 0, read: 1 }.rate(), None);
+        assert_eq!(Shared { number: 1, read: 1 << 27 }.rate(), None);
+        for other in [0, u64::MAX, announcement(7), proof_rate(u64::MAX), proof_rate(0), SHARED << 40 | 5, BEQUEST << 40 | 1 << 30] {
+            assert_eq!(Shared::parse(other), None);
         }
     }
 

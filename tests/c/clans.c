@@ -263,13 +263,16 @@ static void ends(int m, int way) { /* exit, _exit, killed */
 struct choice {
     int m, s, op, slot, is_strange;
 };
-/* Where the library is known to differ (docs/faults.md): the other end can't send again what several may read here, or a program without the
- * library; and a reset that memory alone knows stays with those who have been told of it. */
-static int may_go(const struct choice *c, int goes_on) {
+/* Where the library is known to differ (docs/faults.md): the other end can't send again what a program without the library may read here; and a reset
+ * that memory alone knows stays with those who have been told of it. */
+static int may_go(const struct choice *c) {
+    int is_one_strange = c->is_strange;
+    for (int m = 0; m < MEMBERS; m++)
+        is_one_strange |= pids[m] && strange[m];
     for (int i = 0; i < STREAMS; i++) {
         const struct stream *t = &streams[i];
-        int comes = !t->is_given && !t->gone && !t->is_over, has_several = c->is_strange || goes_on || holders(i) > held[c->m][i];
-        if (held[c->m][i] && ((t->gone > 1 && t->out > 0) || (!comes && t->in > 0 && has_several)))
+        int comes = !t->is_given && !t->gone && !t->is_over;
+        if (held[c->m][i] && ((t->gone > 1 && t->out > 0) || (!comes && t->in > 0 && is_one_strange)))
             return 0;
     }
     return 1;
@@ -301,7 +304,7 @@ static struct choice chosen(unsigned kind) {
         c.op = RECEIVE;
     if ((c.op == SHUT && t->gone > 1 && t->out > 0) || (c.op == CLOSE && holders(c.s) < 2 && odd % 20))
         c.op = ASK;
-    if ((c.op == PASSES || c.op == SPAWNS || c.op == BECOMES) && !may_go(&c, c.op == SPAWNS))
+    if ((c.op == PASSES || c.op == SPAWNS || c.op == BECOMES) && !may_go(&c))
         c.op = ASK;
     c.s = c.op == TAKES ? mail[0] : c.s;
     return c;

@@ -34,6 +34,7 @@ const FLIPPING: &[(&str, &str)] = &[
     ("close::half_close_100mb_back", "65536,99"),
     ("threads::reader_before_the_switch", "4096,99"),
     ("clans::forks_2", "4096,611"),
+    ("clans::execs_1", "4096,611"),
 ];
 
 /// Sources in `c/`, one subject each.

@@ -3,7 +3,7 @@
 
 use super::follow::Source;
 use super::patience::{self, Patience};
-use super::{bell, debt, follow, here, kernel, linked, proof, shadow, switch};
+use super::{bell, debt, follow, heirs, here, kernel, linked, proof, shadow, switch};
 use crate::family::lock::{Held, Lock, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
@@ -73,8 +73,8 @@ pub fn before_close(s: &Sock, sock: i32) {
         std::hint::spin_loop();
     }
     let in_memory = s.rx_in_memory();
-    // On TCP: what was taken up for a program that reads it where it lies (`here`).
-    let is_unread = if in_memory { leaves_unread(s, back) } else { here::is_taken(s) };
+    // On TCP: what was taken up for a program that reads it where it lies (`here`), unless others may do that.
+    let is_unread = if in_memory { leaves_unread(s, back) } else { here::is_taken(s) && !heirs::is_any(s) };
     // What a program that was started with it may have read is not known.
     if is_unread && !s.is_aside() && !is_over(s, sock) {
         marks |= fin::RESET;
@@ -92,9 +92,18 @@ pub fn before_close(s: &Sock, sock: i32) {
     } else {
         dir.fin.fetch_or(marks, Release);
     }
-    if marks & fin::RESET != 0 {
+    if marks & fin::RESET != 0 || is_left_by_all(s, sock) {
         reset_on_close(sock);
     }
+}
+
+/// Whether bytes are unread that other programs may read still: if none of them does, the last close resets (`heirs::calm`).
+fn is_left_by_all(s: &Sock, sock: i32) -> bool {
+    if !heirs::is_any(s) {
+        return false;
+    }
+    heirs::look_again(s, sock);
+    here::is_taken(s) && !is_over(s, sock)
 }
 
 /// Before the kernel closes it unseen, at an exit or exec: what the library has put into the stream does
@@ -124,7 +133,8 @@ pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
         }
     }
     // The peer takes either for read, so the kernel tells.
-    if tells && (is_half || is_rest_unread(s, back) || here::is_taken(s)) {
+    let is_left = is_half || is_rest_unread(s, back) || here::is_taken(s) && !heirs::is_any(s);
+    if tells && is_left || for_good && is_left_by_all(s, sock) {
         reset_on_close(sock);
     }
 }

@@ -6,8 +6,8 @@
 //! and not before ([`MAY`]), and what comes behind that is asked for anew ([`ask_anew`]).
 
 use super::bufs::Bufs;
-use super::rx::Step;
-use super::{bell, follow, peek, rouse, signals};
+use super::rx::{self, Step};
+use super::{bell, bulk, follow, heirs, peek, refill, rouse, signals};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::Errno;
@@ -15,6 +15,7 @@ use crate::transport::annex::{self, Annex};
 use crate::transport::changes;
 use crate::transport::region::{Dir, ctl, fin};
 use crate::transport::ring::Ring;
+use smcr_proto::rendezvous::Shared;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 
@@ -137,10 +138,17 @@ pub fn taken(dir: &Dir) -> usize {
 
 /// Reads of it, with the receiving lock held. None: nothing is read here.
 #[cold]
-pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option<Step> {
+pub fn read(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option<Step> {
     if may_be_read(s) {
         claim(s, dir);
     }
+    if !heirs::is_any(s) {
+        return read_now(s, sock, dir, bufs, from, flags);
+    }
+    heirs::alone(s, sock, dir, || read_now(s, sock, dir, bufs, from, flags)).unwrap_or_else(Some)
+}
+
+fn read_now(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option<Step> {
     if !is_begun(s) {
         return None;
     }
@@ -173,15 +181,83 @@ pub fn read(s: &Sock, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> Option
         peek::move_offset(s, n);
         return Some(if n == 0 { Step::Empty } else { Step::Moved(n) });
     }
+    let read = (place(s) + n) as u32;
+    if let Err(e) = heirs::have_read(s, sock, (n < there).then_some(read)) {
+        return Some(Step::Failed(e));
+    }
     if n < there {
-        s.rx.gate.store(HERE | (place(s) + n) as u32, Relaxed);
+        is_read_to(s, read);
     } else {
-        s.rx.gate.store(0, Relaxed);
-        dir.annex.store(0, Relaxed);
-        annex.clear();
-        changes::note(s); // the kernel alone knows what is ready
+        drop(annex);
+        is_over(s, dir);
     }
     Some(Step::Moved(n))
+}
+
+/// As [`heirs::begin`]: what is told on the socket from now on says whose it is.
+pub fn share(s: &Sock, sock: i32) -> bool {
+    let marker = Marker::new();
+    let Some(dir) = s.rx.dir() else { return false };
+    s.rx.lock.take(&marker).is_ok_and(|_held| heirs::begin(s, sock, dir, 0))
+}
+
+/// All that is unread comes into the annex, also `n` bytes of the ring and what lies behind that, and is read here. The receiving lock is held.
+/// False: it can't be, its sender has just been asked for it, or there is nothing.
+pub fn gather(s: &Sock, dir: &Dir, n: usize) -> bool {
+    let Some(Ok(mut annex)) = s.region_of_peers().map(|r| Annex::map(r, dir)) else { return false };
+    let Some((ring, size)) = bulk::rx_ring(s, dir).filter(|(_, size)| n <= *size) else { return false };
+    let (before, behind) = (unread(s, dir), refill::behind_ring(s, dir));
+    let (first, last) = (before.len(), behind.len());
+    let all = first + n + last;
+    if all == 0 || all > annex::LEN || !follow::take_back_request(s, dir) {
+        return false;
+    }
+    // A handler that left it would have a part of them twice.
+    signals::quietly(|| {
+        let from = s.rx.cursor.load(Relaxed);
+        annex.bytes().copy_within(before, 0);
+        // SAFETY: the annex has room for as many bytes. What lies behind the ring begins above them, at its place in the stream.
+        unsafe { ring.get(from, annex.bytes()[first..][..n].as_mut_ptr(), n) };
+        annex.bytes().copy_within(behind, first + n);
+        dir.annex.store(all as u64, Relaxed);
+        is_read_to(s, 0);
+        if last > 0 {
+            dir.space.store(0, Relaxed);
+            dir.head.store(from + (n + last) as u64, Release); // as in `refill::put`
+        }
+        if n + last > 0 {
+            rx::give_back(s, dir, size, from + (n + last) as u64);
+        }
+        changes::note(s);
+    });
+    true
+}
+
+/// What stands on the socket, as this family knows it.
+pub fn shared(s: &Sock) -> Option<Shared> {
+    heirs::is_any(s).then(|| Shared { number: s.shared.load(Relaxed), read: place(s) as u32 })
+}
+
+/// A former program has left it, with other programs that have a copy as well.
+pub fn is_left(s: &Sock, number: u32) {
+    s.shared.store(number, Relaxed);
+    is_read_to(s, 0);
+}
+
+/// So much of the annex has been read, with the receiving lock held.
+pub fn is_read_to(s: &Sock, place: u32) {
+    s.rx.gate.store(HERE | place & !(HERE | MAY), Relaxed);
+}
+
+/// All of it has been.
+pub fn is_over(s: &Sock, dir: &Dir) {
+    s.rx.gate.store(0, Relaxed);
+    dir.annex.store(0, Relaxed);
+    s.shared.store(0, Relaxed);
+    if let Some(Ok(mut annex)) = s.region_of_peers().map(|r| Annex::map(r, dir)) {
+        annex.clear();
+    }
+    changes::note(s); // the kernel alone knows what is ready
 }
 
 /// Before more is taken up: how much lies in the annex, from its beginning on. None: it can't be reached.
@@ -194,11 +270,14 @@ pub fn again(s: &Sock, dir: &Dir) -> Option<usize> {
     compact(s, dir, 0)
 }
 
-/// As [`again`], with the receiving lock held; from then on it `may` be read here ([`MAY`]).
+/// As [`again`], with the receiving lock held; from then on it `may` be read here ([`MAY`]). None as well: other programs have a copy.
 fn compact(s: &Sock, dir: &Dir, may: u32) -> Option<usize> {
     if !is_begun(s) {
         s.rx.gate.store(s.rx.gate.load(Relaxed) & !MAY | may, Relaxed);
         return Some(taken(dir));
+    }
+    if heirs::is_any(s) {
+        return None;
     }
     let mut annex = Annex::map(s.region_of_peers()?, dir).ok()?;
     // A handler that left it would have a part of them twice.

@@ -5,7 +5,7 @@
 //! the first stretch is over. Called by `rx` with the receiving lock held, and by whoever asks how much there is without it.
 
 use super::bufs::Bufs;
-use super::{bulk, end, follow, here, proof};
+use super::{bulk, end, follow, heirs, here, proof};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, Res, fd, net};
 use crate::transport::region::Dir;
@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::*;
 /// Bytes that FIONREAD shall report.
 pub fn unread(s: &Sock, sock: i32) -> Res {
     let Some(dir) = s.rx.dir() else { return fd::unread(sock) };
+    if heirs::is_any(s) {
+        heirs::look_again(s, sock);
+    }
     unread_behind(s, sock, dir).map(|n| n + here::left(s, dir))
 }
 

@@ -226,9 +226,12 @@ pub fn attempt(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Ste
 fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
     let Some(dir) = s.rx.dir() else { return from_tcp::read(s, sock, None, bufs, from, flags, u64::MAX) };
     if s.rx.gate.load(Relaxed) != 0
-        && let Some(step) = here::read(s, dir, bufs, from, flags).or_else(|| wait_for_what_was_taken(s, sock, dir))
+        && let Some(step) = here::read(s, sock, dir, bufs, from, flags).or_else(|| wait_for_what_was_taken(s, sock, dir))
     {
-        return step;
+        return match step {
+            Step::Moved(n) if flags & libc::MSG_PEEK != 0 && n > 0 => Step::Moved(n + behind_here(s, sock, dir, bufs, from + n, flags)),
+            step => step,
+        };
     }
     let mut turns = 0;
     loop {
@@ -248,6 +251,20 @@ fn locked(s: &Sock, sock: i32, bufs: &Bufs, from: usize, flags: i32) -> Step {
             Source::Broken => return Step::Failed(resets::broken(s, sock)),
         }
     }
+}
+
+/// A look has seen what is read [`here`], and wants more: what TCP or the ring has behind that.
+#[cold]
+fn behind_here(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i32) -> usize {
+    if from >= bufs.len() || s.has(flag::PEEK_OFF) || peek::kernel_has_offset(sock) {
+        return 0;
+    }
+    let step = match follow::follow(s, sock, dir) {
+        Source::Ring(n) if n > 0 => from_ring(s, sock, dir, bufs, from, flags, n),
+        Source::Tcp(limit) if limit > 0 => from_tcp::read(s, sock, Some(dir), bufs, from, flags, limit),
+        _ => return 0,
+    };
+    if let Step::Moved(n) = step { n } else { 0 }
 }
 
 /// Another thread, or a relative, gives the connection away: what it has taken up comes again, and before all else.

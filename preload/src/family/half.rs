@@ -61,7 +61,8 @@ pub struct Half {
     pub deep: AtomicU32,
     /// A thread has left a kernel call: what that has moved may not be counted in `kernel` (`engine::within`).
     pub lost: AtomicU32,
-    /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: unused.
+    /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: who has started a program
+    /// with it (`rendezvous::aside`).
     pub nagle: AtomicU32,
     /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet.
     pub full: AtomicU32,

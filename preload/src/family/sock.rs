@@ -145,6 +145,8 @@ pub struct Sock {
     pub held_by: [AtomicU64; super::PROC_CAP / 64],
     /// SO_PEEK_OFF of the program + 1, while the kernel's is off; 0 none.
     pub peek_off: AtomicU32,
+    /// Number of what other programs have a copy of, of what was taken up (`engine::heirs`); 0 none. Written with the receiving lock held.
+    pub shared: AtomicU32,
     /// Tick at which the present step of the rendezvous began.
     pub since: AtomicU64,
     /// Of a connection that exec left to another program: the process that may take it over; 0 none.

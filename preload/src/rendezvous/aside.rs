@@ -12,7 +12,7 @@
 
 use super::handover::{Back, PATIENCE_MS, ask_back, has_ended, is_stranded, told_late, wait_for};
 use super::{SHARED_US, is_due, way_out};
-use crate::engine::{bell, count, follow, here, inside, kernel, shadow, switch, take_up};
+use crate::engine::{bell, count, follow, heirs, here, inside, kernel, shadow, switch, take_up};
 use crate::family::holders;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -45,6 +45,9 @@ pub fn set(mut connections: impl Iterator<Item = (i32, &'static Sock)>, all: imp
         for (fd, s, before) in found() {
             if !moves || s.region().is_none() || stand(s) == *before && inside::count(s) == 0 {
                 any = true;
+                if who == aside::STARTED {
+                    note_starter(s);
+                }
                 s.aside.fetch_or(who, SeqCst);
                 ask(s, *fd, until);
             }
@@ -138,13 +141,22 @@ pub fn is_back(s: &Sock, sock: i32) -> bool {
     if !is_due(s, SHARED_US) || holders::is_shared(s) {
         return false;
     }
-    if s.aside.load(Relaxed) & aside::STARTED != 0 && has_started() {
-        return false;
+    if s.aside.load(Relaxed) & aside::STARTED != 0 {
+        if s.rx.nagle.load(Relaxed) != starter() {
+            // A relative that has it no more; whether the program lives nobody here knows.
+            switch::pin(s, sock, Reason::Exec);
+            return false;
+        }
+        if has_started() {
+            return false;
+        }
     }
     if count::sent_matches(s, sock) == Ok(true) && count::received_matches(s, sock) == Ok(true) {
         s.tries.store(0, Relaxed);
         s.next_tick.store(0, Relaxed);
         shadow::learn_again(s, sock);
+        heirs::settle(s, sock);
+        s.rx.nagle.store(0, Relaxed);
         s.aside.store(0, SeqCst);
         return true;
     }
@@ -152,6 +164,20 @@ pub fn is_back(s: &Sock, sock: i32) -> bool {
         switch::pin(s, sock, Reason::Exec);
     }
     false
+}
+
+/// Several processes have started one.
+const MANY_STARTERS: u32 = u32::MAX;
+
+fn starter() -> u32 {
+    process::index() + 1
+}
+
+/// This process knows when the program has ended, and no relative does.
+fn note_starter(s: &Sock) {
+    let own = |now| if now == 0 || now == starter() { starter() } else { MANY_STARTERS };
+    // Before the bit in `aside`, which says that it holds.
+    let _ = s.rx.nagle.fetch_update(Relaxed, Relaxed, |now| Some(own(now)));
 }
 
 /// Programs that were started with connections of this process.

@@ -6,11 +6,12 @@
 //! Called by `table::passed`.
 
 use super::rest::{self, NAMES, Rest};
-use crate::family::sock::{Sock, aside, role};
+use crate::engine::{heirs, here};
+use crate::family::sock::{Sock, aside};
 use crate::log;
 use crate::sys::{Errno, clock, fd, mem, net, proc, users};
-use crate::transport::region::{self, LEN};
-use smcr_proto::rendezvous::Bequest;
+use crate::transport::region::{self, LEN, setup};
+use smcr_proto::rendezvous::{Bequest, Shared};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// Files of this process that nobody has taken yet, or -1. More at once are not left: what they would hold is lost, and seen to be.
@@ -30,14 +31,24 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
     }
     forget_taken();
     let Some(place) = FILES.iter().find(|f| f.load(Relaxed) < 0) else { return };
-    if !is_free(s, sock) || !users::of_peer_have_library(over) {
+    if !(heirs::is_any(s) || heirs::is_free(s, sock)) || !users::of_peer_have_library(over) {
         return;
     }
+    if rest::is_for_relatives(s) && !here::share(s, sock) {
+        return; // they are to see that it has gone
+    }
     let mut kept = -1;
-    let keep = |file| fd::another(file).map(|file| kept = file);
-    let left = rest::write(s, sock, [0; NAMES], false, keep);
-    let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate();
-    if left == Ok(true) && rate.is_some_and(|rate| net::set_rate(sock, rate).is_ok()) {
+    // While nobody reads: what others have a copy of is the receiver's alone from here on.
+    let keep = |file| {
+        kept = fd::another(file)?;
+        let rate = Bequest { pid: proc::pid(), file: kept as u32 }.rate().ok_or(Errno(libc::EINVAL))?;
+        if heirs::is_any(s) {
+            heirs::calm(s, sock);
+        }
+        net::set_rate(sock, rate).map(drop)
+    };
+    let left = rest::write(s, sock, [0; NAMES], setup::REST, keep);
+    if left == Ok(true) {
         place.store(kept, Relaxed);
         OWNER.store(proc::pid(), Relaxed);
         s.aside.fetch_or(aside::PASSED | aside::SENDING, Relaxed);
@@ -67,7 +78,7 @@ pub fn take_back(s: &Sock, sock: i32) {
         return;
     }
     if let Some(own) = of(sock).filter(|b| b.pid == proc::pid()) {
-        let _ = net::set_rate(sock, u64::MAX);
+        let _ = net::set_rate(sock, here::shared(s).and_then(Shared::rate).unwrap_or(u64::MAX));
         FILES.iter().filter(|f| f.load(Relaxed) == own.file as i32).for_each(give_up);
         rest::is_kept(s);
     }
@@ -138,15 +149,10 @@ fn give_up(file: &AtomicI32) {
     fd::close_own(file.swap(-1, Relaxed));
 }
 
-/// Whether the register is not the program's own. A proof may stand there still (`rendezvous::server`).
-fn is_free(s: &Sock, sock: i32) -> bool {
-    net::rate(sock) == Ok(u64::MAX) || s.role.load(Relaxed) == role::SERVER && s.rate_before.load(Relaxed) == u64::MAX
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::region::{FILE_LEN, MAGIC, setup};
+    use crate::transport::region::{FILE_LEN, MAGIC};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 

@@ -5,7 +5,7 @@
 
 use super::{rest, way_out};
 use crate::engine::patience::Patience;
-use crate::engine::{bell, debt, follow, here, kernel, linked, resets, switch, take_up};
+use crate::engine::{bell, debt, follow, heirs, here, kernel, linked, resets, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -56,6 +56,10 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patien
         return super::smc::hand_over(s, sock, why);
     }
     if has_rest_of_link(s) {
+        debt::settle(s, sock);
+        return leave_rest(s, sock, why, stays);
+    }
+    if heirs::is_any(s) {
         debt::settle(s, sock);
         return leave_rest(s, sock, why, stays);
     }
@@ -182,6 +186,10 @@ pub fn told_late(s: &Sock, sock: i32, stays: bool) {
 pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> bool {
     let marker = Marker::new();
     let Some(_alone) = way_out::claim(s, &marker, until) else { return false };
+    if heirs::is_any(s) {
+        switch::pin(s, sock, why); // all of it is read where it lies
+        return false;
+    }
     if !take_up::take_up(s, sock, until) {
         late(s, sock);
         return false;

@@ -6,18 +6,21 @@
 //! that the library of the next program looks at when it starts. For that they are a ring whose producer has gone to TCP. They are
 //! what was taken up to be sent again (`engine::take_up`), and what the ring holds behind that. More than fits into a ring
 //! lies in the annex of the file, from where the ring is filled (`engine::refill`); FIONREAD counts no more than the ring.
+//!
+//! Where others go on with the connection as well, all of them have it, and each byte is for the first who reads it (`engine::heirs`).
 //! Called by `table::forks` and `table::inherit`.
 
 use super::handover::{has_ended, has_rest_of_link, is_stranded};
 use super::{bequest, server};
 use crate::engine::follow::{self, Source};
-use crate::engine::{bell, bulk, here, linked, refill, resets, shadow};
+use crate::engine::{bell, bulk, heirs, here, linked, refill, resets, rouse, shadow};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, aside, flag, medium, role, step};
 use crate::family::{holders, process};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
 use crate::transport::annex::{self, Annex};
+use crate::transport::changes;
 use crate::transport::region::{self, Dir, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, ctl, setup};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
@@ -47,7 +50,14 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
         return false;
     }
     let Some(place) = (0..MOST).find(|n| !fd::is_open(FIRST - *n as i32)) else { return false };
-    let left = write(s, sock, names, goes_on, |file| fd::dup3(file, FIRST - place as i32, 0).map(drop));
+    let kind = match goes_on || heirs::is_any(s) || holders::is_shared(s) {
+        true if s.is_linked() || has_rest_of_link(s) => setup::COPY,
+        true => setup::SHARE,
+        false => setup::REST,
+    };
+    let left = write(s, sock, names, kind, |file| fd::dup3(file, FIRST - place as i32, 0).map(drop));
+    log::debug!(target: "smcr::switch", fd = sock, kind, is_left = left == Ok(true), unread = s.rx.dir().map_or(0, |d| here::unread(s, d).len()),
+        "what is unread is for the next program");
     match left {
         // In a vfork child they are the child's own, and the memory is not.
         Ok(true) if !process::is_vfork_child() => drop(LEFT.fetch_or(1 << place, Relaxed)),
@@ -55,16 +65,19 @@ pub fn leave(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool) -> bool {
         Err(e) => log::warn!(target: "smcr::switch", fd = sock, errno = e.0, "what is unread does not go to the next program"),
     }
     has_gone(s);
+    if kind == setup::SHARE {
+        rouse::all(); // as in `here::begin`
+    }
     left == Ok(true)
 }
 
 /// Whether its peer sends nothing again.
 pub fn is_last(s: &Sock) -> bool {
-    if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) || is_stranded(s) }
+    if s.is_linked() { linked::has_closed(s) } else { has_ended(s) || has_rest_of_link(s) || is_stranded(s) || heirs::is_any(s) }
 }
 
 /// Whether relatives have it as well, and its peer does not come for what was taken up: nobody knows who is to read that.
-fn is_for_relatives(s: &Sock) -> bool {
+pub fn is_for_relatives(s: &Sock) -> bool {
     is_stranded(s) && holders::is_shared(s)
 }
 
@@ -100,7 +113,7 @@ pub fn lose_taken(s: &Sock, sock: i32) {
     }
     if has_rest_of_link(s) || linked::has_closed(s) && !linked::has_nothing_left(s) {
         let _ = net::disconnect(sock); // so that the next call fails
-    } else if here::is_taken(s) && (has_ended(s) || is_stranded(s)) && !comes(s) {
+    } else if here::is_taken(s) && (has_ended(s) || is_stranded(s) || heirs::is_any(s) && !holders::is_shared(s)) && !comes(s) {
         resets::reset_at_once(s, sock);
     }
 }
@@ -112,17 +125,30 @@ fn comes(s: &Sock) -> bool {
     s.rx.end.load(Acquire) == 0 || follow::is_marked(s, dir)
 }
 
-/// Puts what is unread into a file, which `keep` gets before it is closed. `goes_on`: as for [`leave`]. False: there is nothing.
-pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
+/// Puts what is unread into a file of this kind ([`setup`]), which `keep` gets before it is closed. False: there is nothing.
+pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], kind: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
-    let n = match follow::follow(s, sock, dir) {
+    let mut n = match follow::follow(s, sock, dir) {
         Source::Ring(n) => n,
         Source::Tcp(u64::MAX) => 0,
         _ => return Ok(false),
     };
+    if kind == setup::SHARE {
+        if !heirs::begin(s, sock, dir, n) {
+            return Ok(false);
+        }
+        n = 0;
+    }
+    let write = || write_locked(s, sock, dir, n, names, kind, keep);
+    if heirs::is_any(s) { heirs::alone(s, sock, dir, write).unwrap_or(Ok(false)) } else { write() }
+}
+
+fn write_locked(s: &Sock, sock: i32, dir: &Dir, n: usize, names: [u16; NAMES], kind: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let Some((ring, _)) = bulk::rx_ring(s, dir).filter(|(_, size)| n <= *size) else { return Ok(false) };
-    let before = here::unread(s, dir);
+    let is_shared = kind == setup::SHARE;
+    // Where all count what was read, from the same byte on.
+    let before = if is_shared { 0..here::taken(dir) } else { here::unread(s, dir) };
     let behind = refill::behind_ring(s, dir);
     let total = before.len() + n + behind.len();
     if total == 0 {
@@ -136,20 +162,20 @@ pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool, keep: impl
         annex = s.region().map(|r| Annex::map(r, dir)).transpose()?;
     }
     let cookie = net::cookie(sock)?;
-    let setup = if goes_on || is_for_relatives(s) { setup::COPY } else { setup::REST };
     let file = mem::memfd(c"smcr-rest", FILE_LEN)?;
     let put = region::map(file).and_then(|p| {
         // SAFETY: a fresh mapping; all fields are atomics.
         let rest = unsafe { &*p };
         rest.magic.store(MAGIC, Relaxed);
-        rest.server.store(setup, Relaxed);
+        rest.server.store(kind, Relaxed);
         rest.nonce[0].store(cookie, Relaxed);
         rest.nonce[1].store(names.iter().fold(0, |all, name| all << 16 | u64::from(*name)), Relaxed);
         rest.dirs.iter().for_each(|d| d.size.store(RING_MAX as u32, Relaxed));
         let way = direction(s.role.load(Relaxed));
-        rest.dirs[way].at_ring(BACK).store(total as u64, Relaxed);
-        rest.dirs[way].switch.store(BACK, Relaxed);
-        let put = refill::put(rest, way, total, |out| {
+        let to = &rest.dirs[way];
+        to.at_ring(BACK).store(if is_shared { 0 } else { total as u64 }, Relaxed);
+        to.switch.store(BACK, Relaxed);
+        let fill = |out: &mut [u8]| {
             let (first, out) = out.split_at_mut(before.len());
             let (second, third) = out.split_at_mut(n);
             if let Some(annex) = &mut annex {
@@ -158,7 +184,14 @@ pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool, keep: impl
             }
             // SAFETY: room for as many bytes, which the ring holds.
             unsafe { ring.get(s.rx.cursor.load(Relaxed), second.as_mut_ptr(), n) };
-        });
+        };
+        let put = if is_shared {
+            to.annex.store(total as u64, Relaxed);
+            to.frozen.store(u64::from(s.shared.load(Relaxed)), Relaxed);
+            Annex::map(rest, to).map(|mut annex| fill(&mut annex.bytes()[..total]))
+        } else {
+            refill::put(rest, way, total, fill)
+        };
         mem::unmap(region::start_of(p), LEN);
         put.and_then(|()| keep(file))
     });
@@ -168,6 +201,7 @@ pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], goes_on: bool, keep: impl
     dir.tail.store(s.rx.cursor.load(Relaxed) + n as u64, Release);
     bell::drain(s, dir, sock);
     shadow::restore_receiving(s, sock);
+    changes::note(s);
     Ok(true)
 }
 
@@ -240,14 +274,22 @@ impl Rest {
         s.note(why);
         s.set_state(State::Pinned);
         shadow::learn(s, sock);
-        s.rx.switches.store(BACK - 1, Relaxed);
-        s.rx_switches.store(BACK - 1, Relaxed);
-        s.set(flag::CAREFUL | flag::PINNED);
         // SAFETY: as in `open`.
-        if unsafe { (*self.region).server.load(Relaxed) } == setup::COPY {
+        let rest = unsafe { &*self.region };
+        let kind = rest.server.load(Relaxed);
+        let is_shared = kind == setup::SHARE;
+        let passed = if is_shared { BACK } else { BACK - 1 };
+        s.rx.switches.store(passed, Relaxed);
+        s.rx_switches.store(passed, Relaxed);
+        s.set(flag::CAREFUL | flag::PINNED);
+        if kind != setup::REST {
             s.aside.store(aside::RELATIVE, Relaxed); // what it leaves unread makes no reset
         }
         server::attach(s, self.region, self.own);
+        if is_shared {
+            s.clear(flag::LINGER0); // one who has left it said so (`heirs::calm`)
+            return here::is_left(s, rest.dirs[direction(self.own)].frozen.load(Relaxed) as u32);
+        }
         s.rx_medium.store(medium::SHM, Release);
     }
 }

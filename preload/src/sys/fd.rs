@@ -146,6 +146,15 @@ pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> Res {
     unsafe { call(Sysno::fcntl, [fd as usize, cmd as usize, arg, 0, 0, 0]) }
 }
 
+/// A lock of this process on a file (F_WRLCK, F_UNLCK), which ends with it. EAGAIN, EACCES: another one has it.
+pub fn lock(fd: c_int, how: c_int) -> Res {
+    // SAFETY: all zero is the whole of a file.
+    let mut all: libc::flock = unsafe { std::mem::zeroed() };
+    all.l_type = how as libc::c_short;
+    // SAFETY: the structure lives through the call, and is only read.
+    unsafe { call(Sysno::fcntl, [fd as usize, libc::F_SETLK as usize, std::ptr::from_ref(&all) as usize, 0, 0, 0]) }
+}
+
 /// O_NONBLOCK and the other file status flags.
 pub fn status_flags(fd: c_int) -> Res<c_int> {
     fcntl(fd, libc::F_GETFL, 0).map(|n| n as c_int)
