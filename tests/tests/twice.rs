@@ -102,6 +102,7 @@ const PROGRAMS: &[&str] = &[
     "fds",
     "children",
     "births",
+    "workers",
     "child_readers",
     "vforks",
     "handover",
