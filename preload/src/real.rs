@@ -85,6 +85,7 @@ table! {
     accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int = -1;
     connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int = -1;
     shutdown(fd: c_int, how: c_int) -> c_int = -1;
+    getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int = -1;
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int = -1;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int = -1;
     read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t = -1;

@@ -259,10 +259,63 @@ static void polled_before_a(void) {
     meet();
 }
 
+/* Many at a time: each call goes on, and each connection ends behind it. */
+enum { LATE = 100 };
+static int late[LATE];
+static void *one_late(void *at) {
+    char c[4];
+    ssize_t n = recv(late[(long)at], c, sizeof c, MSG_WAITALL);
+    return (void *)(long)(n == 4 && !memcmp(c, "late", 4));
+}
+static void many_a(void) {
+    int l = listen_on(PORT + 1);
+    pthread_t t[LATE];
+    meet();
+    for (int i = 0; i < LATE; i++) {
+        late[i] = accept_from(l);
+        for (int k = 0; k < ROUNDS; k++)
+            if (get(late[i], in, SIZE) != SIZE || send(late[i], in, SIZE, 0) != SIZE)
+                die("round");
+    }
+    for (long i = 0; i < LATE; i++)
+        MUST(-pthread_create(&t[i], NULL, one_late, (void *)i));
+    settle();
+    for (int i = 0; i < LATE; i++)
+        MUST(close(late[i]));
+    meet();
+    long whole = 0;
+    for (int i = 0; i < LATE; i++) {
+        void *is_whole;
+        pthread_join(t[i], &is_whole);
+        whole += (long)is_whole;
+    }
+    say("%ld whole", whole);
+    meet();
+}
+static void many_b(void) {
+    int fd[LATE], ends = 0;
+    meet();
+    for (int i = 0; i < LATE; i++) {
+        fd[i] = dial(PORT + 1);
+        for (int k = 0; k < ROUNDS; k++)
+            if (send(fd[i], out, SIZE, 0) != SIZE || get(fd[i], in, SIZE) != SIZE)
+                die("round");
+    }
+    meet_settled();
+    for (int i = 0; i < LATE; i++)
+        put(fd[i], "late", 4);
+    meet();
+    for (int i = 0; i < LATE; i++) {
+        timeouts(fd[i], SO_RCVTIMEO, 3000);
+        ends += recv(fd[i], in, 1, 0) == 0;
+    }
+    say("%d ends", ends);
+}
+
 const struct test tests[] = {{"polled_before", polled_before_a, polled_before_b, 0},
                              {"bytes_for_closed", bytes_for_closed_a, bytes_for_closed_b, 0},
                              {"end_of_closed", end_of_closed_a, end_of_closed_b, 0},
-                             {"in_set", in_set_a, in_set_b, 0},
+                             {"in_set", in_set_a, in_set_b, 0},   {"many", many_a, many_b, COLD | SWITCHES},
                              {"in_recv", echo_a, recv_b, 0},       {"in_recv_over", echo_a, recv_over_b, 0},
                              {"in_poll", echo_a, poll_b, 0},       {"in_select", echo_a, select_b, 0},
                              {"in_send", sink_a, send_b, 0},       {NULL, NULL, NULL, 0}};

@@ -141,10 +141,57 @@ static void own_end_b(void) {
     meet();
 }
 
+/* Killed with something unread: the connection has no other end any more, before its error is told and after that. */
+static void names(int fd) {
+    struct sockaddr_in name = {0};
+    socklen_t len = sizeof name;
+    R(getpeername(fd, (void *)&name, &len));
+    R(syscall(SYS_getpeername, fd, &name, &len));
+    R(getsockname(fd, (void *)&name, &len));
+    R(shutdown(fd, 7));
+    for (int how = SHUT_RD; how <= SHUT_RDWR; how++)
+        R(shutdown(fd, how));
+    say("poll: %s", poll_text(events(fd, POLLIN | POLLOUT | POLLRDHUP, 0)));
+}
+static void nameless(int told) {
+    int fd = conn();
+    pid_t pid = hear_pid();
+    put(fd, buf, 10);
+    R(getpeername(fd, (void *)&(struct sockaddr_in){0}, &(socklen_t){sizeof(struct sockaddr_in)}));
+    MUST(kill(pid, SIGKILL));
+    while (hear() != 0) {
+    }
+    settle();
+    if (told)
+        R(recv(fd, buf, 1, 0));
+    names(fd);
+    R(send(fd, buf, 1, MSG_NOSIGNAL));
+    R(recv(fd, buf, 1, 0));
+    R(so_error(fd));
+    names(fd);
+}
+static void nameless_a(void) { nameless(0); }
+static void nameless_told_a(void) { nameless(1); }
+
+/* Killed when it had read everything: an end, behind which there is one's own. */
+static void ended_a(void) {
+    int fd = conn();
+    pid_t pid = hear_pid();
+    MUST(kill(pid, SIGKILL));
+    while (hear() != 0) {
+    }
+    settle();
+    R(recv(fd, buf, 1, 0));
+    R(shutdown(fd, SHUT_WR));
+}
+
 const struct test tests[] = {{"client", dead_client_a, dead_client_b, COLD | SWITCHES},
                              {"later", later_a, dead_client_b, COLD | SWITCHES},
                              {"unasked", unasked_a, unasked_b, 0},
                              {"unasked_urgent", unasked_urgent_a, unasked_b, 0},
                              {"orderly", orderly_a, orderly_b, 0},
                              {"own_end", own_end_a, own_end_b, 0},
+                             {"nameless", nameless_a, unasked_b, 0},
+                             {"nameless_told", nameless_told_a, unasked_b, 0},
+                             {"ended", ended_a, unasked_b, 0},
                              {0}};

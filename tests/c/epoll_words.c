@@ -95,4 +95,42 @@ static void rests_b(void) {
     meet_settled();
 }
 
-const struct test tests[] = {{"many", many_a, many_b, 0}, {"mixed", mixed_a, mixed_b, 0}, {"rests", rests_a, rests_b, 0}, {0}};
+/* The word of a pipe that was closed as a member, used again: told once on TCP, and not again when the connection has gone to memory. */
+static void again_a(void) {
+    int fd = conn_cold(), ep = MUST(epoll_create1(EPOLL_CLOEXEC)), p[2];
+    MUST(pipe(p));
+    MUST(ctl(ep, ADD, p[0], EPOLLIN, WORD));
+    close(p[0]);
+    close(p[1]);
+    MUST(ctl(ep, ADD, fd, EPOLLIN | EPOLLONESHOT, WORD));
+    meet();
+    look(ep, 10000);
+    R(recv(fd, buf, 5, MSG_WAITALL));
+    warm(fd);
+    meet();
+    meet_settled();
+    look(ep, 200);
+    R(recv(fd, buf, 5, MSG_WAITALL));
+    MUST(ctl(ep, MOD, fd, EPOLLIN | EPOLLONESHOT, WORD));
+    look(ep, 20);
+    meet();
+    look(ep, 10000);
+    look(ep, 20);
+    R(recv(fd, buf, 5, MSG_WAITALL));
+    meet();
+}
+static void again_b(void) {
+    int fd = conn_cold();
+    meet();
+    put(fd, "fives", 5);
+    warm(fd);
+    meet();
+    put(fd, "sixes", 5);
+    meet_settled();
+    meet();
+    put(fd, "seven", 5);
+    meet();
+}
+
+const struct test tests[] = {{"many", many_a, many_b, 0}, {"mixed", mixed_a, mixed_b, 0}, {"rests", rests_a, rests_b, 0},
+                             {"again", again_a, again_b, 0}, {0}};

@@ -381,6 +381,48 @@ static void leaves_b(void) {
     meet();
 }
 
+/* By two numbers, and for no input: the other end gives the connection away meanwhile, for which this one has something to do. */
+static void uncalled_a(int unread) {
+    int fd = conn(), other = MUST(dup(fd));
+    struct pollfd two[2] = {{fd, POLLRDHUP, 0}, {other, POLLRDHUP, 0}};
+    meet();
+    R(poll(two, 2, 3000));
+    meet();
+    if (unread)
+        R(recv(fd, buf, 5, MSG_WAITALL));
+    echo(fd, "after", 3);
+    meet();
+}
+static void uncalled_b(int unread) {
+    int fd = conn(), pair[2];
+    union {
+        char room[CMSG_SPACE(sizeof fd)];
+        struct cmsghdr align;
+    } control = {0};
+    struct iovec one = {buf, 1};
+    struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    meet_settled();
+    if (unread)
+        put(fd, "fives", 5);
+    settle(); /* it sleeps */
+    struct timespec from, to;
+    MUST(clock_gettime(CLOCK_MONOTONIC, &from));
+    R(sendmsg(pair[0], &m, 0));
+    MUST(clock_gettime(CLOCK_MONOTONIC, &to));
+    say("soon: %d", (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000 < 1000);
+    meet();
+    put(fd, buf, get(fd, buf, 20000));
+    meet();
+}
+static void uncalled_empty_a(void) { uncalled_a(0); }
+static void uncalled_empty_b(void) { uncalled_b(0); }
+static void uncalled_unread_a(void) { uncalled_a(1); }
+static void uncalled_unread_b(void) { uncalled_b(1); }
+
 const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select", select_a, select_b, 0},
                              {"room", room_a, room_b, 0},
@@ -394,4 +436,6 @@ const struct test tests[] = {{"poll", poll_a, poll_b, 0},
                              {"select_handed", select_handed, meet, COLD | SWITCHES},
                              {"low_water_behind", low_water_a, low_water_b, 0},
                              {"leaves", leaves_a, leaves_b, 0},
+                             {"uncalled_empty", uncalled_empty_a, uncalled_empty_b, 0},
+                             {"uncalled_unread", uncalled_unread_a, uncalled_unread_b, 0},
                              {0}};

@@ -103,6 +103,7 @@ const PROGRAMS: &[&str] = &[
     "fds",
     "children",
     "births",
+    "workers",
     "child_readers",
     "vforks",
     "handover",

@@ -32,6 +32,15 @@ pub fn owes(s: &Sock) -> bool {
     s.has(flag::OWES)
 }
 
+/// How much the kernel's stream is behind.
+pub fn left(s: &Sock) -> u64 {
+    if !owes(s) {
+        return 0;
+    }
+    let annex = s.annex_to.load(Relaxed).saturating_sub(s.annex_from.load(Relaxed));
+    u64::from(annex) + s.tx.cursor.load(Relaxed).saturating_sub(s.owed.load(Relaxed))
+}
+
 /// Sends what the kernel takes now; true if nothing is owed any more.
 pub fn pay(s: &Sock, sock: i32) -> bool {
     if !owes(s) {
@@ -144,6 +153,9 @@ mod tests {
         s.tx.size.store(RING_MAX as u32, Relaxed);
         s.tx.ring.store(ring.as_mut_ptr(), Relaxed);
         s.tx.cursor.store(RING_MAX as u64, Relaxed);
+        assert_eq!(left(&s), 0);
+        owe(&s, 7, 96);
+        assert_eq!(left(&s), RING_MAX as u64 - 96 + 7);
         owe(&s, 0, 0);
         settle(&s, own.as_raw_fd());
         assert!(end::was_ours(&s), "it was reset");

@@ -3,7 +3,7 @@
 //! The peer tells an end from a death by the mark in the memory ([`super::end`]), so that is there before the kernel shows the end. Called
 //! by the hook of shutdown, and by whoever brings memory to a connection.
 
-use super::{close, rouse};
+use super::{close, end, kernel, rouse};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::sys::{fd, tcp_state};
@@ -28,6 +28,30 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
     }
     if receives {
         s.set(flag::SHUT_RD);
+    }
+}
+
+/// What is left of a connection for calls that ask for both ends of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The kernel knows.
+    Kernel,
+    /// Nothing: TCP would have been reset by the peer's death, where the kernel's socket has an end alone.
+    Nothing,
+    /// Our own end: the kernel's socket was reset for a doorbell alone.
+    Own,
+}
+
+/// What is left of it; asks the kernel for an end that is not known yet.
+pub fn left(s: &Sock, sock: i32) -> Left {
+    let Some(dir) = s.rx.dir().filter(|_| s.region_of_peers().is_some() && s.tx.switches.load(Relaxed) > 0) else { return Left::Kernel };
+    if kernel::shows_its_end(s) {
+        kernel::look_at_kernel_for_sender(s, sock);
+    }
+    match () {
+        () if end::is_dead(s, sock) => Left::Nothing,
+        () if end::is_reset_for_bell(s, dir) && !s.has(flag::SHUT_WR) => Left::Own,
+        () => Left::Kernel,
     }
 }
 
@@ -56,7 +80,7 @@ pub fn before_memory(s: &Sock, sock: i32, how: i32) {
 }
 
 /// The flags of what is shut down; none where the kernel refuses.
-fn ends(how: i32) -> u32 {
+pub fn ends(how: i32) -> u32 {
     match how {
         libc::SHUT_RD => flag::SHUT_RD,
         libc::SHUT_WR => flag::SHUT_WR,

@@ -41,6 +41,7 @@ hooks! {
                 libc::SYS_accept4 => aside(|| c_long::from(sockets::accept4(a as i32, b as *mut _, c as *mut _, d as i32))),
                 libc::SYS_connect => aside(|| c_long::from(sockets::connect(a as i32, b as *const _, c as u32))),
                 libc::SYS_shutdown => c_long::from(sockets::shutdown(a as i32, b as i32)),
+                libc::SYS_getpeername => c_long::from(sockets::getpeername(a as i32, b as *mut _, c as *mut _)),
                 libc::SYS_setsockopt => c_long::from(sockets::setsockopt(a as i32, b as i32, c as i32, d as *const _, e as u32)),
                 libc::SYS_getsockopt => c_long::from(sockets::getsockopt(a as i32, b as i32, c as i32, d as *mut _, e as *mut _)),
                 libc::SYS_epoll_ctl => c_long::from(readiness::epoll_ctl(a as i32, b as i32, c as i32, d as *mut _)),

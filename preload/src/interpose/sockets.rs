@@ -1,13 +1,14 @@
-//! socket, listen, accept, accept4, connect, shutdown, getsockopt, setsockopt. bind, getsockname and
-//! getpeername need no hook: the descriptor is the kernel's own socket.
+//! socket, listen, accept, accept4, connect, shutdown, getpeername, getsockopt, setsockopt. bind and getsockname
+//! need no hook: the descriptor is the kernel's own socket.
 
 use super::{guarded, hooks};
-use crate::engine::{self, shut, switch};
+use crate::engine::shut::{self, Left};
+use crate::engine::{self, switch};
 use crate::family::sock::flag;
 use crate::rendezvous::smc::{backlog, declined};
-use crate::sys::few;
 use crate::sys::net::Addr;
 use crate::sys::probe::is_there;
+use crate::sys::{Errno, few, keeping_errno, set_errno};
 use crate::table::{disconnect, full, life, options};
 use crate::{config, real, table};
 use libc::{c_int, c_void, sockaddr, socklen_t};
@@ -94,8 +95,16 @@ hooks! {
         if let Some(s) = table::sock(fd) {
             shut::before_memory(s, fd, how);
         }
+        let mut left = Left::Kernel;
         if let Some(s) = table::sock(fd) && s.region().is_some() {
             let mut over = false;
+            if shut::ends(how) != 0 {
+                guarded(|| left = shut::left(s, fd));
+            }
+            if left == Left::Nothing {
+                set_errno(Errno(libc::ENOTCONN));
+                return -1;
+            }
             guarded(|| {
                 over = s.is_linked() && engine::linked::is_over(s, fd);
                 shut::before_shutdown(s, fd, how);
@@ -108,13 +117,33 @@ hooks! {
                     engine::linked::after_own_shutdown(s);
                     0
                 } else {
-                    crate::sys::set_errno(crate::sys::Errno(libc::EINVAL));
+                    set_errno(Errno(libc::EINVAL));
                     -1
                 };
             }
         }
         // SAFETY: the program's arguments.
-        unsafe { real::shutdown(fd, how) }
+        let shut = || unsafe { real::shutdown(fd, how) };
+        if left == Left::Own {
+            return keeping_errno(|| {
+                shut(); // it fails
+                0
+            }) as c_int;
+        }
+        shut()
+    }
+
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        let mut left = Left::Kernel;
+        if let Some(s) = table::sock(fd) {
+            guarded(|| left = shut::left(s, fd));
+        }
+        if left == Left::Nothing {
+            set_errno(Errno(libc::ENOTCONN));
+            return -1;
+        }
+        // SAFETY: the program's arguments.
+        unsafe { real::getpeername(fd, addr, len) }
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {

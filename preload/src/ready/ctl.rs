@@ -5,7 +5,7 @@
 //! over DEL, ADD and MOD (redis-benchmark makes two of them per request); that is done only in sets on
 //! which a hooked wait was seen.
 
-use super::{level, sleep, stand_in};
+use super::{level, sleep, stand_in, strays};
 use crate::config;
 use crate::engine::{bell, debt, kernel, room};
 use crate::family::lock::Marker;
@@ -139,6 +139,7 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         None => homes::note_stray(fd),
     }
     let Some(m) = inner.add(fd, e.events, e.u64, generation) else { return };
+    strays::forget_closed(epfd, inner, m);
     if let Some(s) = sock {
         let waited = set.waited.load(Relaxed) != 0;
         let nested = set.nested.load(Relaxed) != 0;
@@ -268,6 +269,7 @@ fn modify(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_eve
         mb.kernel = e.events;
         mb.spent = false;
         mb.fresh = true;
+        strays::forget_closed(epfd, inner, m);
         expose_inner(fd, e.events);
         stand_in::look_at(epfd, set, inner, m);
     }

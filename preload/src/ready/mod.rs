@@ -22,4 +22,5 @@ pub mod ring;
 pub mod select;
 pub mod sleep;
 mod stand_in;
+mod strays;
 pub mod wait;

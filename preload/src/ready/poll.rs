@@ -427,7 +427,7 @@ fn prepare(s: &Sock, p: &pollfd, me: Option<Waiter>) -> Option<u64> {
     if let Some(me) = me {
         room::be_callable(s, me);
     }
-    let again = here::looks_again(s);
+    let again = [here::looks_again(s), polled::looks_again(s, p)].into_iter().flatten().min();
     if p.events & (libc::POLLOUT | libc::POLLWRNORM) == 0 {
         return again;
     }

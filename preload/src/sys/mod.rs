@@ -11,6 +11,7 @@ pub mod creds;
 pub mod device;
 pub mod diag;
 pub mod dir;
+pub mod epoll_list;
 pub mod fd;
 pub mod few;
 pub mod filter;

@@ -7,20 +7,23 @@
 use super::{life, steps};
 use crate::control;
 use crate::engine::{close, inside, rouse, unmap};
-use crate::family;
 use crate::family::sock::{Sock, flag};
+use crate::family::{self, SOCK_CAP};
 use crate::sys::{self, thread};
 use smcr_proto::page::State;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
 
-/// Most of them at a time; the next ones end at once.
-const MOST: usize = 64;
-
 /// Index of the record + 1; in the upper half the number under which the socket lives on + 1, 0 where it is closed and only
-/// its record is left.
-static LATE: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// its record is left. There is a place for each record.
+static LATE: [AtomicU64; SOCK_CAP] = [const { AtomicU64::new(0) }; SOCK_CAP];
 /// How many there are.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// No place at or above this was ever used.
+static HIGH: AtomicU32 = AtomicU32::new(0);
+
+fn places() -> &'static [AtomicU64] {
+    &LATE[..(HIGH.load(Acquire) as usize).min(SOCK_CAP)]
+}
 
 /// What the number of a socket in memory names while it is about to be closed: to all calls it is closed already. A thread
 /// that no longer finds the socket in the table would wait in the kernel else, for what comes through memory, and keep the
@@ -152,7 +155,7 @@ pub fn settle() {
     // Pairs with the fence of `inside`, after it has counted one thread less.
     fence(SeqCst);
     if COUNT.load(Relaxed) != 0 {
-        LATE.iter().for_each(settle_one);
+        places().iter().for_each(settle_one);
     }
 }
 
@@ -185,7 +188,7 @@ fn settle_one(place: &AtomicU64) {
 
 /// In a forked child: its parent's threads are not in it, and nothing of theirs is its own.
 pub fn forget_in_child() {
-    for place in &LATE {
+    for place in places() {
         let fd = number(place.swap(0, Relaxed));
         if fd >= 0 {
             sys::fd::close(fd);
@@ -196,13 +199,13 @@ pub fn forget_in_child() {
 
 /// Whether the number is one of these.
 pub fn owns(fd: i32) -> bool {
-    NOTHING.load(Relaxed) == fd || COUNT.load(Relaxed) != 0 && LATE.iter().any(|place| number(place.load(Relaxed)) == fd)
+    NOTHING.load(Relaxed) == fd || COUNT.load(Relaxed) != 0 && places().iter().any(|place| number(place.load(Relaxed)) == fd)
 }
 
 /// Names them.
 pub fn descriptors(add: &mut impl FnMut(i32)) {
     add(NOTHING.load(Relaxed));
-    LATE.iter().for_each(|place| add(number(place.load(Relaxed))));
+    places().iter().for_each(|place| add(number(place.load(Relaxed))));
 }
 
 /// One of them has another number now; false if it is none.
@@ -210,7 +213,7 @@ pub fn moved(old: i32, new: i32) -> bool {
     if NOTHING.compare_exchange(old, new, AcqRel, Relaxed).is_ok() {
         return true;
     }
-    LATE.iter().any(|place| {
+    places().iter().any(|place| {
         let word = place.load(Acquire);
         let Some(s) = record(word).filter(|_| number(word) == old) else { return false };
         let moved = place.compare_exchange(word, word_of(s, new), AcqRel, Relaxed).is_ok();
@@ -223,7 +226,12 @@ pub fn moved(old: i32, new: i32) -> bool {
 
 fn put(s: &Sock, fd: i32) -> bool {
     COUNT.fetch_add(1, AcqRel);
-    let done = LATE.iter().any(|place| place.compare_exchange(0, word_of(s, fd), AcqRel, Relaxed).is_ok());
+    let done = LATE.iter().enumerate().any(|(at, place)| {
+        place.load(Relaxed) == 0 && {
+            HIGH.fetch_max(at as u32 + 1, SeqCst); // before it is taken: who looks behind the fence of `settle` finds it
+            place.compare_exchange(0, word_of(s, fd), AcqRel, Relaxed).is_ok()
+        }
+    });
     if !done {
         COUNT.fetch_sub(1, AcqRel);
     }

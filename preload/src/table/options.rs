@@ -3,7 +3,7 @@
 
 use super::{life, marks};
 use crate::engine::wait::AT_ONCE;
-use crate::engine::{bell, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
+use crate::engine::{bell, debt, end, follow, kernel, linked, offer, peek, proof, shadow, switch, urgent};
 use crate::family::sock::{Half, Sock, flag, role};
 use crate::rendezvous::deferred;
 use crate::sys::{Errno, fd, fd::SIOCATMARK, net, net::TCP_INQ, probe::is_there};
@@ -292,6 +292,7 @@ pub fn ioctl(s: &Sock, sock: i32, request: u64) -> Option<Result<i32, crate::sys
         SIOCATMARK if s.rx_in_memory() => Some(Ok(0)), // an urgent byte goes through TCP, behind what the ring holds
         // What is in the ring has arrived, as TCP's acknowledged bytes have.
         libc::TIOCOUTQ if s.tx_in_memory() && (s.is_linked() || !kernel::is_behind_ring(s)) => Some(Ok(0)),
+        libc::TIOCOUTQ if debt::owes(s) => Some(fd::unacked(sock).map(|n| (n as u64 + debt::left(s)) as i32)),
         _ => None,
     }
 }

@@ -180,6 +180,10 @@ pub fn forget_in_child() {
     for (_, p) in all() {
         p.readable.store(0, Relaxed);
         p.wakes.close_ears();
+        // What waits for the peer's next offer is the parent's: here a channel goes with the last connection.
+        if p.base.swap(0, Relaxed) == 1 {
+            p.release();
+        }
     }
 }
 

@@ -169,10 +169,10 @@ fn take_free() -> Res<Waiter> {
         let Some(t) = taken(slot) else { break };
         let old = t.load(Relaxed);
         // Bit 0: taken; above: generation.
-        if old & 1 != 0 || t.compare_exchange(old, (old + 2) | 1, AcqRel, Relaxed).is_err() {
+        if old & 1 != 0 || t.compare_exchange(old, old.wrapping_add(2) | 1, AcqRel, Relaxed).is_err() {
             continue;
         }
-        let generation = ((old + 2) >> 1) & 0xffff;
+        let generation = generation_after(old);
         let fd = match sys::fd::eventfd().map(sys::fd::park) {
             Ok(fd) if held::can_hold(fd) => fd,
             made => {
@@ -194,6 +194,11 @@ fn take_free() -> Res<Waiter> {
         return Ok(w);
     }
     Err(Errno(libc::EAGAIN))
+}
+
+/// The generation behind that of a word which says who has a slot.
+fn generation_after(old: u32) -> u32 {
+    (old.wrapping_add(2) >> 1) % word::GENERATIONS
 }
 
 /// Peers that have eventfds of ours are of another user now: what they have is told to nobody else.
@@ -342,6 +347,15 @@ fn page() -> Res<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_comes_long_after_another_is_another() {
+        const SLOT: u32 = 5;
+        let [first, later] = [0, 2 << 16].map(|word| Waiter::named(SLOT, generation_after(word)).expect("a name"));
+        assert_ne!(first.word(), later.word());
+        assert_eq!((Waiter::of_word(later.posted_word()), later.slot() as u32), (Some(later), SLOT));
+        assert!(Waiter::named(SLOT, generation_after(u32::MAX - 1)).is_some(), "it begins again");
+    }
 
     /// A thread that still has one which was given back, and a child that has its parent's, change no sleep of who has the slot now.
     #[test]

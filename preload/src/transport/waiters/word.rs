@@ -7,11 +7,13 @@ const WORD: u32 = 0x8000_0000;
 /// And of one that names a waiter to which arrivals are posted ([`crate::transport::posts`]): it does not look at the connection otherwise.
 const POSTED: u32 = 0x80;
 const _: () = assert!(SLOTS as u32 <= POSTED);
+/// Generations of a slot that can be told apart.
+pub(super) const GENERATIONS: u32 = WORD >> 8;
 
 impl Waiter {
     /// The waiter that a peer names; None if there is no such slot.
     pub fn named(slot: u32, generation: u32) -> Option<Waiter> {
-        let known = (slot as usize) < SLOTS && generation < WORD >> 8;
+        let known = (slot as usize) < SLOTS && generation < GENERATIONS;
         known.then_some(Waiter(generation << 8 | slot))
     }
 
