@@ -123,23 +123,18 @@ pub struct Bequest {
 
 impl Bequest {
     const PID_BITS: u32 = 22;
-    const FILE_BITS: u32 = 40 - Self::PID_BITS;
 
     /// As a rate; None if one of them has no room in it.
     pub const fn rate(self) -> Option<u64> {
-        if self.pid == 0 || self.pid >> Self::PID_BITS != 0 || self.file >> Self::FILE_BITS != 0 {
-            return None;
-        }
-        Some(BEQUEST << 40 | (self.pid as u64) << Self::FILE_BITS | self.file as u64)
+        rate_of(BEQUEST, Self::PID_BITS, self.pid, self.file)
     }
 
     /// From a socket's rate, if it is one.
     pub const fn parse(rate: u64) -> Option<Bequest> {
-        let (pid, file) = (rate >> Self::FILE_BITS & ((1 << Self::PID_BITS) - 1), rate & ((1 << Self::FILE_BITS) - 1));
-        if rate >> 40 != BEQUEST || pid == 0 {
-            return None;
+        match two_of(rate, BEQUEST, Self::PID_BITS) {
+            Some((pid, file)) => Some(Bequest { pid, file }),
+            None => None,
         }
-        Some(Bequest { pid: pid as u32, file: file as u32 })
     }
 }
 
@@ -157,7 +152,6 @@ pub struct Shared {
 
 impl Shared {
     const NUMBER_BITS: u32 = 13;
-    const READ_BITS: u32 = 40 - Self::NUMBER_BITS;
 
     /// A number out of any.
     pub const fn number(random: u64) -> u32 {
@@ -166,20 +160,35 @@ impl Shared {
 
     /// As a rate; None if one of them has no room in it.
     pub const fn rate(self) -> Option<u64> {
-        if self.number == 0 || self.number >> Self::NUMBER_BITS != 0 || self.read >> Self::READ_BITS != 0 {
-            return None;
-        }
-        Some(SHARED << 40 | (self.number as u64) << Self::READ_BITS | self.read as u64)
+        rate_of(SHARED, Self::NUMBER_BITS, self.number, self.read)
     }
 
     /// From a socket's rate, if it is one.
     pub const fn parse(rate: u64) -> Option<Shared> {
-        let (number, read) = (rate >> Self::READ_BITS & ((1 << Self::NUMBER_BITS) - 1), rate & ((1 << Self::READ_BITS) - 1));
-        if rate >> 40 != SHARED || number == 0 {
-            return None;
+        match two_of(rate, SHARED, Self::NUMBER_BITS) {
+            Some((number, read)) => Some(Shared { number, read }),
+            None => None,
         }
-        Some(Shared { number: number as u32, read: read as u32 })
     }
+}
+
+/// A rate with these top 24 bits, and two numbers below: the first one, of so many bits, is not 0. None if one has no room in it.
+const fn rate_of(top: u64, bits: u32, first: u32, second: u32) -> Option<u64> {
+    let low = 40 - bits;
+    if first == 0 || first >> bits != 0 || second >> low != 0 {
+        return None;
+    }
+    Some(top << 40 | (first as u64) << low | second as u64)
+}
+
+/// The two numbers of a rate with these top bits.
+const fn two_of(rate: u64, top: u64, bits: u32) -> Option<(u32, u32)> {
+    let low = 40 - bits;
+    let (first, second) = (rate >> low & ((1 << bits) - 1), rate & ((1 << low) - 1));
+    if rate >> 40 != top || first == 0 {
+        return None;
+    }
+    Some((first as u32, second as u32))
 }
 
 /// The abstract name of the Unix socket with this number.

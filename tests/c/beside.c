@@ -237,12 +237,16 @@ static void ahead_a(int how) {
     got(fd, all, AHEAD, 0, 5);
     go_on(fd, peer);
 }
-static void ahead_b(void) {
-    int fd = conn();
-    fill(all, AHEAD, 0, 5);
+/* The whole of `all`, and who could send it again. */
+static void send_ahead(int fd) {
     meet();
     put(fd, all, AHEAD);
     tell_pid(getpid());
+}
+static void ahead_b(void) {
+    int fd = conn();
+    fill(all, AHEAD, 0, 5);
+    send_ahead(fd);
     echo_until_end(fd);
     meet();
 }
@@ -302,9 +306,7 @@ static void shared_a(int how) {
 static void shared_b(void) {
     int fd = conn();
     fill(all, AHEAD, 0, 5);
-    meet();
-    put(fd, all, AHEAD);
-    tell_pid(getpid());
+    send_ahead(fd);
     meet();
     fill(all, 30000, AHEAD, 5);
     put(fd, all, 30000);
@@ -338,9 +340,7 @@ static void at_once_b(void) {
     int fd = conn();
     for (unsigned i = 0; i < WORDS; i++)
         memcpy(all + 4 * i, &i, 4);
-    meet();
-    put(fd, all, AHEAD);
-    tell_pid(getpid());
+    send_ahead(fd);
     echo_until_end(fd);
     meet();
 }

@@ -73,8 +73,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         std::hint::spin_loop();
     }
     let in_memory = s.rx_in_memory();
-    // On TCP: what was taken up for a program that reads it where it lies (`here`), unless others may do that.
-    let is_unread = if in_memory { leaves_unread(s, back) } else { here::is_taken(s) && !heirs::is_any(s) };
+    let is_unread = if in_memory { leaves_unread(s, back) } else { leaves_taken(s) };
     // What a program that was started with it may have read is not known.
     if is_unread && !s.is_aside() && !is_over(s, sock) {
         marks |= fin::RESET;
@@ -95,6 +94,11 @@ pub fn before_close(s: &Sock, sock: i32) {
     if marks & fin::RESET != 0 || is_left_by_all(s, sock) {
         reset_on_close(sock);
     }
+}
+
+/// On TCP: whether what was taken up for a program that reads it where it lies (`here`) is unread, and no other one may read it.
+fn leaves_taken(s: &Sock) -> bool {
+    here::is_taken(s) && !heirs::is_any(s)
 }
 
 /// Whether bytes are unread that other programs may read still: if none of them does, the last close resets (`heirs::calm`).
@@ -133,7 +137,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
         }
     }
     // The peer takes either for read, so the kernel tells.
-    let is_left = is_half || is_rest_unread(s, back) || here::is_taken(s) && !heirs::is_any(s);
+    let is_left = is_half || is_rest_unread(s, back) || leaves_taken(s);
     if tells && is_left || for_good && is_left_by_all(s, sock) {
         reset_on_close(sock);
     }

@@ -92,6 +92,17 @@ fn look(s: &Sock, sock: i32) -> Option<Left> {
     })
 }
 
+/// With the receiving lock held: what the others have read was read.
+fn catch_up(s: &Sock, sock: i32, dir: &Dir) -> Option<Left> {
+    let left = look(s, sock)?;
+    match left {
+        Left::From(at) => here::is_read_to(s, at),
+        Left::Nothing => here::is_over(s, dir),
+        Left::Lost => {}
+    }
+    Some(left)
+}
+
 /// With the receiving lock held: runs `f` while no other program reads, behind what these have read. The step: it can't be done now.
 pub fn alone<T>(s: &Sock, sock: i32, dir: &Dir, f: impl FnOnce() -> T) -> Result<T, Step> {
     if control::is_restricted() {
@@ -102,13 +113,11 @@ pub fn alone<T>(s: &Sock, sock: i32, dir: &Dir, f: impl FnOnce() -> T) -> Result
         // What is on its way with a message may come back.
         let is_sent = s.aside.load(Relaxed) & aside::SENDING != 0;
         let Some(_alone) = (!is_sent).then(|| Alone::take(sock)).flatten() else { return Err(Step::Empty) };
-        match look(s, sock) {
-            None => return Err(Step::Empty), // no socket of ours any more
-            Some(Left::From(at)) => here::is_read_to(s, at),
-            Some(Left::Nothing) => here::is_over(s, dir),
-            Some(Left::Lost) => return Err(Step::Failed(resets::broken(s, sock))),
+        match catch_up(s, sock, dir) {
+            None => Err(Step::Empty), // no socket of ours any more
+            Some(Left::Lost) => Err(Step::Failed(resets::broken(s, sock))),
+            Some(_) => Ok(f()),
         }
-        Ok(f())
     })
 }
 
@@ -140,11 +149,7 @@ pub fn look_again(s: &Sock, sock: i32) {
     let marker = Marker::new();
     let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return };
     if is_any(s) && s.aside.load(Relaxed) & aside::SENDING == 0 {
-        match look(s, sock) {
-            Some(Left::From(at)) => here::is_read_to(s, at),
-            Some(Left::Nothing) => here::is_over(s, dir),
-            Some(Left::Lost) | None => {} // the next read tells
-        }
+        let _ = catch_up(s, sock, dir); // of what is lost the next read tells
     }
 }
 

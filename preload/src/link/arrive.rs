@@ -9,7 +9,7 @@ use super::slot::{Closing, Slot};
 use super::state::State;
 use crate::family::links;
 use crate::log;
-use crate::verbs::device::{Completion, MESSAGE, MOST, Room, SENT};
+use crate::verbs::device::{Batch, Completion, MESSAGE, MOST, SENT};
 use smcr_proto::smc::Time;
 use smcr_proto::smc::cdc::{self, Cdc};
 use smcr_proto::smc::id::Rkey;
@@ -156,7 +156,7 @@ impl State {
             return false; // the service thread is called
         }
         let (mut any, mut is_cut, mut number) = (false, false, self.turn.first);
-        let mut room = Room::EMPTY;
+        let mut batch = Batch::EMPTY;
         for _ in 0..self.devices.len() {
             number = if number < self.devices.len() { number } else { 0 };
             let most = if whole { self.devices[number].rounds() } else { self.turn.rounds };
@@ -166,7 +166,7 @@ impl State {
                     is_cut = true;
                     break;
                 }
-                let done = self.devices[number].poll(&mut room, round as usize);
+                let done = self.devices[number].poll(&mut batch, round as usize);
                 let n = done.len();
                 any |= n > 0;
                 for c in done {

@@ -55,11 +55,7 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patien
     if s.is_linked() && !super::smc::may_return(s) {
         return super::smc::hand_over(s, sock, why);
     }
-    if has_rest_of_link(s) {
-        debt::settle(s, sock);
-        return leave_rest(s, sock, why, stays);
-    }
-    if heirs::is_any(s) {
+    if has_rest_of_link(s) || heirs::is_any(s) {
         debt::settle(s, sock);
         return leave_rest(s, sock, why, stays);
     }

@@ -2,29 +2,14 @@
 //!
 //! Called by `ready::strays`.
 
-use super::fd;
-use super::few::Brief;
+use super::{fd, lines};
 
 /// Whether the set has a member that was registered by this number with this data word. None: that is not to be known.
 pub fn has(epfd: i32, number: i32, word: u64) -> Option<bool> {
     let mut path = [0; 48];
-    let list = Brief::open(|| fd::open_read(fd::path(&mut path, format_args!("/proc/self/fdinfo/{epfd}\0")).unwrap_or_default())).ok()?;
-    let mut buf = [0u8; 4096];
-    let mut filled = 0;
-    loop {
-        let free = &mut buf[filled..];
-        // SAFETY: the slice is valid for writes.
-        match unsafe { fd::read(list.fd(), free.as_mut_ptr(), free.len()) }.ok()? {
-            0 => return Some(false),
-            n => filled += n,
-        }
-        let whole = buf[..filled].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-        if buf[..whole].split(|b| *b == b'\n').any(|line| of_line(line) == Some((number, word))) {
-            return Some(true);
-        }
-        buf.copy_within(whole..filled, 0);
-        filled -= whole;
-    }
+    let path = fd::path(&mut path, format_args!("/proc/self/fdinfo/{epfd}\0"))?;
+    let found = lines::find_in(path, |line| (of_line(line) == Some((number, word))).then_some(()));
+    found.ok().map(|it| it.is_some())
 }
 
 /// "tfd: N events: HEX data: HEX ..."

@@ -19,6 +19,7 @@ pub mod free_list;
 pub mod held;
 pub mod jump;
 pub mod left;
+pub mod lines;
 pub mod mem;
 pub mod net;
 pub mod pair;

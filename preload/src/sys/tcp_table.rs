@@ -2,9 +2,9 @@
 //!
 //! Called by `rendezvous::owner`.
 
-use super::fd;
 use super::few::Brief;
 use super::net::Addr;
+use super::{Res, fd, lines};
 
 /// So much of the table is read: some 28,000 sockets, of which many may be left behind by closed connections (TIME_WAIT). About 40 ms.
 const MOST: usize = 4 << 20;
@@ -12,26 +12,20 @@ const MOST: usize = 4 << 20;
 /// The uid of the established socket whose own address is `own` and whose peer is `peer`.
 pub fn owner(own: &Addr, peer: &Addr) -> Option<u32> {
     let is_v4 = i32::from(own.family) == libc::AF_INET;
-    let table = Brief::open(|| fd::open_read(if is_v4 { c"/proc/self/net/tcp" } else { c"/proc/self/net/tcp6" })).ok()?;
+    let path = if is_v4 { c"/proc/self/net/tcp" } else { c"/proc/self/net/tcp6" };
+    let table = Brief::open(|| fd::open_read(path)).ok()?;
     // SAFETY: the slice is valid for writes.
-    search(own, peer, |buf| unsafe { fd::read(table.fd(), buf.as_mut_ptr(), buf.len()) }.ok())
+    search(own, peer, |buf| unsafe { fd::read(table.fd(), buf.as_mut_ptr(), buf.len()) })
 }
 
-fn search(own: &Addr, peer: &Addr, mut read: impl FnMut(&mut [u8]) -> Option<usize>) -> Option<u32> {
-    let mut buf = [0u8; 4096];
-    let (mut filled, mut all) = (0, 0);
-    while all < MOST {
-        let n = read(&mut buf[filled..]).filter(|n| *n > 0)?;
-        (filled, all) = (filled + n, all + n);
-        let whole = buf[..filled].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-        let found = buf[..whole].split(|b| *b == b'\n').find_map(|line| of_line(line, own, peer));
-        if found.is_some() {
-            return found;
-        }
-        buf.copy_within(whole..filled, 0);
-        filled -= whole;
-    }
-    None
+fn search(own: &Addr, peer: &Addr, mut read: impl FnMut(&mut [u8]) -> Res) -> Option<u32> {
+    let mut all = 0;
+    let read_most = |buf: &mut [u8]| {
+        let n = if all < MOST { read(buf)? } else { 0 };
+        all += n;
+        Ok(n)
+    };
+    lines::find(read_most, |line| of_line(line, own, peer)).ok().flatten()
 }
 
 /// Number, addresses, state, queues, timer, retransmits, uid, ...
@@ -97,7 +91,7 @@ mod tests {
                 let n = left.len().min(size).min(buf.len());
                 buf[..n].copy_from_slice(&left[..n]);
                 left = &left[n..];
-                Some(n)
+                Ok(n)
             });
             assert_eq!(found, Some(150));
         }

@@ -3,8 +3,7 @@
 //! Used by `rendezvous::bequest`, where a message takes a connection to a process that nobody has named. Processes that this one may not look
 //! at, or that are not in its /proc, are nobody.
 
-use super::few::Brief;
-use super::{Res, Sysno, call, diag, dir, fd};
+use super::{Res, Sysno, call, diag, dir, fd, lines};
 use std::ffi::CStr;
 
 /// Whether all who have the peer of this Unix socket have the library, and there is one.
@@ -53,29 +52,23 @@ struct Object {
 impl Object {
     fn of_library() -> Option<Object> {
         let here = Self::of_library as *const () as usize;
-        let mut found = None;
-        for_each_mapping(c"/proc/self/maps", |line| {
+        let found = lines::find_in(c"/proc/self/maps", |line| {
             let range = std::str::from_utf8(line.split(|b| *b == b' ').next()?).ok()?;
             let (from, to) = range.split_once('-')?;
             let is_it = usize::from_str_radix(from, 16).ok()? <= here && here < usize::from_str_radix(to, 16).ok()?;
             let name = Self::name_in(line).filter(|name| is_it && name.len() <= 48)?;
             let mut own = Object { name: [0; 48], len: name.len() };
             own.name[..name.len()].copy_from_slice(name);
-            found = Some(own);
-            Some(())
+            Some(own)
         });
-        found
+        found.ok().flatten()
     }
 
     fn is_in(&self, pid: i32) -> bool {
         let mut path = [0; 32];
         let Some(path) = fd::path(&mut path, format_args!("/proc/{pid}/maps\0")) else { return false };
-        let mut is_in = false;
-        for_each_mapping(path, |line| {
-            is_in = Self::name_in(line)? == &self.name[..self.len];
-            is_in.then_some(())
-        });
-        is_in
+        let found = lines::find_in(path, |line| (Self::name_in(line)? == &self.name[..self.len]).then_some(()));
+        found.is_ok_and(|it| it.is_some())
     }
 
     /// "DEVICE INODE" of a line "FROM-TO RIGHTS OFFSET DEVICE INODE PATH".
@@ -84,35 +77,6 @@ impl Object {
         let from = spaces.nth(2)? + 1;
         let to = spaces.nth(1).unwrap_or(line.len());
         Some(&line[from..to])
-    }
-}
-
-/// Calls `f` with each line, or the first bytes of one that is long, until it says Some.
-fn for_each_mapping(path: &CStr, mut f: impl FnMut(&[u8]) -> Option<()>) {
-    let Ok(file) = Brief::open(|| fd::open_read(path)) else { return };
-    let mut buf = [0u8; 2048];
-    let (mut len, mut is_inside) = (0, false);
-    // SAFETY: the slice is valid for writes.
-    while let Ok(n @ 1..) = unsafe {
-        let free = &mut buf[len..];
-        fd::read(file.fd(), free.as_mut_ptr(), free.len())
-    } {
-        len += n;
-        let mut from = 0;
-        while let Some(end) = buf[from..len].iter().position(|b| *b == b'\n') {
-            if !std::mem::take(&mut is_inside) && f(&buf[from..from + end]).is_some() {
-                return;
-            }
-            from += end + 1;
-        }
-        buf.copy_within(from..len, 0);
-        len -= from;
-        if len == buf.len() {
-            if !is_inside && f(&buf).is_some() {
-                return;
-            }
-            (len, is_inside) = (0, true); // its rest is its path
-        }
     }
 }
 

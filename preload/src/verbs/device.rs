@@ -88,11 +88,11 @@ pub struct Completion {
 pub const MOST: usize = 16;
 
 /// Where they are put, which costs nothing where there are none: most looks find none.
-pub struct Room([MaybeUninit<Wc>; MOST]);
+pub struct Batch([MaybeUninit<Wc>; MOST]);
 
-impl Room {
+impl Batch {
     /// Nothing in it.
-    pub const EMPTY: Room = Room([const { MaybeUninit::uninit() }; MOST]);
+    pub const EMPTY: Batch = Batch([const { MaybeUninit::uninit() }; MOST]);
 }
 
 impl Completion {
@@ -307,15 +307,15 @@ impl Device {
         self.queues.len() as u32 * (self.entries as u32 / MOST as u32 + 1)
     }
 
-    /// Takes completions off the queues, as many as there is room for: in each round another one is the first.
-    pub fn poll<'a>(&self, room: &'a mut Room, round: usize) -> impl ExactSizeIterator<Item = Completion> + use<'a> {
+    /// Takes completions off the queues, at most [`MOST`]: in each round another one is the first.
+    pub fn poll<'a>(&self, to: &'a mut Batch, round: usize) -> impl ExactSizeIterator<Item = Completion> + use<'a> {
         let mut n = 0;
         let from = if self.queues.len() > 1 { round % self.queues.len() } else { 0 };
         for q in self.queues[from..].iter().chain(&self.queues[..from]) {
-            // SAFETY: a live queue with its context's call; the room has as many entries left.
+            // SAFETY: a live queue with its context's call; the batch has room for as many entries left.
             let more = unsafe {
                 match (*self.context).poll_cq {
-                    Some(poll) => poll(q.cq, (MOST - n) as i32, room.0[n..].as_mut_ptr().cast()),
+                    Some(poll) => poll(q.cq, (MOST - n) as i32, to.0[n..].as_mut_ptr().cast()),
                     None => 0,
                 }
             };
@@ -325,7 +325,7 @@ impl Device {
             }
         }
         // SAFETY: so many were written, one behind the other.
-        room.0[..n].iter().map(|wc| Completion::of(unsafe { wc.assume_init_ref() }))
+        to.0[..n].iter().map(|wc| Completion::of(unsafe { wc.assume_init_ref() }))
     }
 }
 
