@@ -25,7 +25,7 @@ SECS ?= 600
 # Deaths for each pair of ends.
 ROUNDS ?= 100
 
-.PHONY: build test soak kills faults churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench install uninstall deb test-deb deps clean
+.PHONY: build test stalls soak kills faults churn static reproducible memcheck flip test-programs test-hostile conformance lab demo bench install uninstall deb test-deb deps clean
 
 build:
 	@tests/deps.sh build
@@ -53,6 +53,11 @@ flip: build
 	@SMCR_FLIP=$(FLIP),$(or $(SEED),$(shell date +%s)) CARGO="$(CARGO)" tests/suites.sh twice strict bulk programs_streams \
 	    programs_redis programs_nginx programs_defaults kills kills_programs faults memcheck idle harmless limits control reasons models forks handovers \
 	    hostile hostile_loops hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions conformance lab
+
+# The same calls while all processors are taken away now and then, as root. What says that it is slow may be so.
+stalls: build
+	@tests/deps.sh test
+	@CARGO="$(CARGO)" tests/stalls.py tests/suites.sh twice forks handovers
 
 # The log is in target/soak.log. As root in a PID namespace of its own, where its drains find no processes but its own.
 soak: build

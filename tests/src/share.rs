@@ -40,7 +40,7 @@ impl Share {
 
     /// All of the payload crossed `lo`: the measure itself is right.
     pub fn ensure_on_tcp(&self, what: &str) -> Result<()> {
-        ensure!(self.lo.bytes >= self.payload, "{what}: {} bytes on lo for {} bytes of payload, natively", self.lo.bytes, self.payload);
+        ensure!(self.lo.bytes >= self.payload, "{what}: {} bytes on lo for {} bytes of payload", self.lo.bytes, self.payload);
         Ok(())
     }
 }

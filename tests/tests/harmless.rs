@@ -14,7 +14,7 @@ use smcr_tests::census::Census;
 use smcr_tests::library;
 use smcr_tests::net::Net;
 use smcr_tests::process::{DEADLINE, Load, Program, eventually, flipping, which};
-use smcr_tests::share::measure;
+use smcr_tests::share::{Share, measure};
 use smcr_tests::twice::{self, Case, Ends, compile_with};
 
 /// A case by its program and name.
@@ -203,7 +203,7 @@ fn no_dev_shm() -> Result<()> {
 }
 
 /// One transfer between two builds of `plain`, with LD_PRELOAD set for both.
-fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str]) -> Result<u64> {
+fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str]) -> Result<Share> {
     let net = Net::new()?;
     let port = PORT.to_string();
     let start = |program: &std::path::Path, role: &str| {
@@ -211,7 +211,7 @@ fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str])
         line.push(program.as_os_str());
         Program::new(&net, Load::Library, line[0]).args(&line[1..]).args([role, port.as_str()]).start()
     };
-    let share = measure(&net, || {
+    measure(&net, || {
         let server = start(server, "server")?;
         net.wait_listen(PORT).with_context(|| format!("{:?}", server.so_far()))?;
         let client = start(client, "client")?.wait(DEADLINE)?;
@@ -219,24 +219,21 @@ fn transfer(server: &std::path::Path, client: &std::path::Path, before: &[&str])
         let server = server.wait(DEADLINE)?;
         ensure!(server.status.success(), "{server}");
         Ok(8_000_000)
-    })?;
-    Ok(share.lo.bytes * 100 / share.payload)
+    })
 }
 
 /// Static, musl-static and setuid programs on one or both ends are untouched: plain TCP.
 #[test]
 fn programs_that_it_cannot_help() -> Result<()> {
     let dynamic = compile_with("cc", "plain", &["plain.c"], &["-O1"])?;
-    let percent = transfer(&dynamic, &dynamic, &[])?;
-    ensure!(percent <= 5 || flipping(), "the dynamic one is accelerated: {percent} % on lo");
+    transfer(&dynamic, &dynamic, &[])?.ensure_off_tcp("the dynamic one")?;
 
     let fixed = compile_with("cc", "plain-static", &["plain.c"], &["-O1", "-static"])?;
     which("musl-gcc")?;
     let musl = compile_with("musl-gcc", "plain-musl", &["plain.c"], &["-O1", "-static"])?;
     for other in [&fixed, &musl] {
         for (server, client) in [(other, other), (other, &dynamic), (&dynamic, other)] {
-            let percent = transfer(server, client, &[])?;
-            ensure!(percent >= 100, "{}: {percent} % on lo", other.display());
+            transfer(server, client, &[])?.ensure_on_tcp(&other.display().to_string())?;
         }
     }
     Ok(())
@@ -252,9 +249,7 @@ fn setuid_programs() -> Result<()> {
     let plain = compile_with("cc", "plain-setuid", &["plain.c"], &["-O1"])?;
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o4755))?;
     let as_user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
-    let percent = transfer(&plain, &plain, &as_user)?;
-    ensure!(percent >= 100, "setuid: {percent} % on lo");
-    Ok(())
+    transfer(&plain, &plain, &as_user)?.ensure_on_tcp("setuid")
 }
 
 /// /etc/ld.so.preload loads the library into setuid programs too (AT_SECURE). There it does nothing: no page, no descriptor, TCP. The
@@ -335,8 +330,7 @@ fn go_programs() -> Result<()> {
     drop(net);
     let dynamic = compile_with("cc", "plain-for-go", &["plain.c"], &["-O1"])?;
     for (server, client) in [(&program, &program), (&program, &dynamic), (&dynamic, &program)] {
-        let percent = transfer(server, client, &[])?;
-        ensure!(percent >= 100, "{} to {}: {percent} % on lo", client.display(), server.display());
+        transfer(server, client, &[])?.ensure_on_tcp(&format!("{} to {}", client.display(), server.display()))?;
     }
     Ok(())
 }

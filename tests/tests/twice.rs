@@ -112,6 +112,7 @@ const PROGRAMS: &[&str] = &[
     "execs",
     "inherited",
     "beside",
+    "heirs",
     "unread",
     "away",
     "bequests",

@@ -17,7 +17,7 @@ const PROOF_PATIENCE_NS: u64 = 200_000_000;
 const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
 /// And the end of a process for a thread of its own that is in the middle of a call.
-const CALL_PATIENCE_MS: u32 = 100;
+pub const CALL_PATIENCE_MS: u32 = 100;
 
 /// How the kernel comes to close a connection that the program does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub enum Unseen {
 
 /// A lock of the connection, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done
 /// now.
-pub(super) fn hold<'a>(lock: &'a Lock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
+pub fn hold<'a>(lock: &'a Lock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
     const YIELDS: u32 = 1 << 8;
     for n in 0..YIELDS + ms {
         let held = lock.try_take(marker);
@@ -85,7 +85,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         drop(sending);
         fault::pass(Fault::EndMarked);
         let marker = Marker::new();
-        if let Some(_held) = s.rx.lock.try_take(&marker) {
+        if let Some(_held) = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS) {
             take_bells(s, back, sock);
         }
     } else {
@@ -218,7 +218,7 @@ pub(super) fn take_proof(s: &Sock, sock: i32, back: &Dir) {
             return;
         }
         let marker = Marker::new();
-        let Some(held) = s.rx.lock.try_take(&marker) else { return };
+        let Some(held) = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS) else { return };
         let source = follow::follow(s, sock, back);
         drop(held);
         // Behind payload that the program leaves unread nothing is to be saved: TCP resets for that itself.

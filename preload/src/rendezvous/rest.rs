@@ -12,6 +12,7 @@
 
 use super::handover::{has_ended, has_rest_of_link, is_stranded};
 use super::{bequest, server};
+use crate::engine::close::{self, CALL_PATIENCE_MS};
 use crate::engine::follow::{self, Source};
 use crate::engine::{bell, bulk, heirs, here, linked, refill, resets, rouse, shadow};
 use crate::family::lock::Marker;
@@ -128,7 +129,8 @@ fn comes(s: &Sock) -> bool {
 /// Puts what is unread into a file of this kind ([`setup`]), which `keep` gets before it is closed. False: there is nothing.
 pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], kind: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let marker = Marker::new();
-    let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.try_take(&marker)) else { return Ok(false) };
+    // Relatives look at it at any time, and what is not written is lost.
+    let (Some(dir), Some(_held)) = (s.rx.dir(), close::hold(&s.rx.lock, &marker, CALL_PATIENCE_MS)) else { return Ok(false) };
     let mut n = match follow::follow(s, sock, dir) {
         Source::Ring(n) => n,
         Source::Tcp(u64::MAX) => 0,
