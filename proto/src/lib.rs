@@ -9,6 +9,7 @@
 //! - [`control`]: the page by which users and root steer running processes, and its policy;
 //! - [`handshake`]: the socket options that mark a handshake with the SMC TCP option;
 //! - [`reason`]: the numbered reasons why a connection is on TCP;
+//! - [`register`]: what a socket's SO_MAX_PACING_RATE says besides a rate;
 //! - [`rendezvous`]: the messages by which two processes of one host find and prove each other;
 //! - [`cursor`]: arithmetic of the shared-memory rings, and the check of what a peer claims;
 //! - [`smc`]: SMC-R, spoken between hosts over RDMA: messages and state machines;
@@ -22,6 +23,7 @@ pub mod cursor;
 pub mod handshake;
 pub mod page;
 pub mod reason;
+pub mod register;
 pub mod rendezvous;
 pub mod smc;
 pub mod way_back;

@@ -44,7 +44,7 @@ static void closed_a(void) {
     }
     set = MUST(epoll_create1(0));
     MUST(ctl(set, ADD, fd, EPOLLIN, 9));
-    limit = 300;
+    limit = 1500;
     waiting_start(&w, "epoll_wait", wait_in_set);
     R(close(set));
     told(&w, 5000);

@@ -16,7 +16,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, aside, flag, role};
 use crate::sys::{Errno, Res, clock, fd, net, proc};
 use crate::transport::region::Dir;
-use smcr_proto::rendezvous::{Bequest, Shared};
+use smcr_proto::register::{Bequest, Shared};
 use std::sync::atomic::Ordering::*;
 
 /// How long a read of another program's may take that has the lock.

@@ -15,7 +15,7 @@ use crate::transport::annex::{self, Annex};
 use crate::transport::changes;
 use crate::transport::region::{Dir, ctl, fin};
 use crate::transport::ring::Ring;
-use smcr_proto::rendezvous::Shared;
+use smcr_proto::register::Shared;
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 

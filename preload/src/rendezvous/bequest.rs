@@ -11,7 +11,7 @@ use crate::family::sock::{Sock, aside};
 use crate::log;
 use crate::sys::{Errno, clock, fd, mem, net, proc, users};
 use crate::transport::region::{self, LEN, setup};
-use smcr_proto::rendezvous::{Bequest, Shared};
+use smcr_proto::register::{Bequest, Shared};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
 /// Files of this process that nobody has taken yet, or -1. More at once are not left: what they would hold is lost, and seen to be.

@@ -14,7 +14,8 @@ use crate::transport::region::{self, RegionHeader, setup};
 use crate::{config, control, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
-use smcr_proto::rendezvous::{Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, announced, channel_name, proof_rate};
+use smcr_proto::register::{announced, proof_rate};
+use smcr_proto::rendezvous::{Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, channel_name};
 use std::sync::atomic::Ordering::*;
 
 /// Without an answer of the kernel the look at the peer's socket is given up after so many.

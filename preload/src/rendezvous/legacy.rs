@@ -22,7 +22,7 @@ use crate::family::sock::{Sock, flag, role, step};
 use crate::sys::{clock, diag, fd, net, proc};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
-use smcr_proto::rendezvous::Legacy;
+use smcr_proto::register::Legacy;
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Value of TCP_SYNCNT, which means nothing once a connection is established: a program that took the

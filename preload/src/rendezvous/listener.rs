@@ -10,7 +10,8 @@ use crate::sys::postponed::Work;
 use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
 use crate::transport::channel::{Read, read};
 use crate::transport::peers::{self, Peer};
-use smcr_proto::rendezvous::{NAME_MASK, channel_name};
+use smcr_proto::register::NAME_MASK;
+use smcr_proto::rendezvous::channel_name;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 static FD: AtomicI32 = AtomicI32::new(-1);

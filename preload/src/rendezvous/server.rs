@@ -17,7 +17,8 @@ use crate::transport::wide;
 use crate::{control, engine::bell, family::sock::role, log};
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
-use smcr_proto::rendezvous::{Answer, Message, Offer, agree, announcement};
+use smcr_proto::register::announcement;
+use smcr_proto::rendezvous::{Answer, Message, Offer, agree};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Announced sockets by cookie (open addressing); private to the process.

@@ -13,7 +13,7 @@ use crate::rendezvous::rest::{self, Rest};
 use crate::rendezvous::{legacy, worth};
 use crate::sys::{fd, net, proc};
 use smcr_proto::reason::Reason;
-use smcr_proto::rendezvous::Legacy;
+use smcr_proto::register::Legacy;
 use std::sync::atomic::Ordering::*;
 
 /// Descriptors that are looked at.

@@ -4,7 +4,8 @@
 use smcr_proto::control::{self, Attribute, LEN, Layer, Page, Policy};
 use smcr_proto::cursor;
 use smcr_proto::page::link;
-use smcr_proto::rendezvous::{Bequest, Legacy, MAX_MESSAGE, Message, agree, announced, announcement};
+use smcr_proto::register::{Bequest, Legacy, announced, announcement};
+use smcr_proto::rendezvous::{MAX_MESSAGE, Message, agree};
 use smcr_proto::way_back::{self, WayBack};
 
 /// What is read as a message of the channel survives being emitted. The first eight bytes are also what stands on a socket.

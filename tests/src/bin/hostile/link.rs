@@ -3,7 +3,8 @@
 use crate::diag::{Facts, look_up};
 use crate::region::{Region, SERVER, at};
 use anyhow::{Context, Result, bail, ensure};
-use smcr_proto::rendezvous::{MAX_MESSAGE, Message, Offer, announced, channel_name, proof_rate};
+use smcr_proto::register::{announced, proof_rate};
+use smcr_proto::rendezvous::{MAX_MESSAGE, Message, Offer, channel_name};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
