@@ -35,6 +35,7 @@ const FLIPPING: &[(&str, &str)] = &[
     ("threads::reader_before_the_switch", "4096,99"),
     ("clans::forks_2", "4096,611"),
     ("clans::execs_1", "4096,611"),
+    ("away::helped_epoll", "4096,11"),
 ];
 
 /// Sources in `c/`, one subject each.

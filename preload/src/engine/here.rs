@@ -95,6 +95,16 @@ pub fn is_here(s: &Sock) -> bool {
     }
 }
 
+/// As [`is_here`], or it may be soon: a relative, which can't tell this process, has taken it up. The kernel knows nothing of it.
+#[inline]
+pub fn may_be_here(s: &Sock) -> bool {
+    match s.rx.gate.load(Relaxed) {
+        0 => false,
+        1 => s.holders.load(Relaxed) > 1,
+        _ => is_here(s),
+    }
+}
+
 /// Whether it is read here, whoever else was to have it.
 pub fn is_begun(s: &Sock) -> bool {
     s.rx.gate.load(Relaxed) & HERE != 0

@@ -38,7 +38,7 @@ pub fn may_be_served(s: &Sock) -> bool {
 /// Whether the library, not the kernel, knows the readiness.
 #[inline]
 pub fn is_ours(s: &Sock) -> bool {
-    s.rx_in_memory() || s.tx_in_memory() || debt::owes(s) || here::is_here(s) || s.error.load(Relaxed) != 0
+    s.rx_in_memory() || s.tx_in_memory() || debt::owes(s) || here::may_be_here(s) || s.error.load(Relaxed) != 0
 }
 
 /// Whether it has ended as only the library knows, with both directions on TCP.

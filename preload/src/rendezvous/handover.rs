@@ -162,7 +162,7 @@ pub fn has_rest_of_link(s: &Sock) -> bool {
     !s.is_linked() && s.region().is_some() && s.region_of_peers().is_none() && s.rx_in_memory()
 }
 
-/// Notes that the peer did not come. What was taken up is lost.
+/// Notes that the peer did not come. What was taken up and not asked for is lost.
 fn late(s: &Sock, sock: i32) {
     told_late(s, sock, false);
 }
@@ -172,7 +172,7 @@ pub fn told_late(s: &Sock, sock: i32, stays: bool) {
     process::count(Counter::HandoverTimeouts, 1);
     log::warn!(target: "smcr::switch", fd = sock, pid = s.peer_pid.load(Relaxed),
         "the peer did not return its direction in time");
-    if !stays && s.rx.dir().is_some_and(|dir| dir.annex.load(Relaxed) != 0 || is_cut_off(s, dir)) {
+    if !stays && s.rx.dir().is_some_and(|dir| is_cut_off(s, dir)) {
         resets::reset_at_once(s, sock); // an orderly end would hide it
     }
 }
@@ -193,11 +193,11 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
     ask_back(s, sock, why)
 }
 
-/// Whether a program without the library's memory would read on behind what that holds: the peer has marked a switch that was not followed,
-/// and is not asked to send that again.
+/// Whether a program without the library's memory would read on behind what that holds: what was taken up, or a switch that the peer has
+/// marked and that was not followed, where the peer is not asked to send that again.
 fn is_cut_off(s: &Sock, dir: &Dir) -> bool {
     let is_asked = dir.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
-    !s.is_linked() && !is_asked && follow::is_marked(s, dir)
+    !is_asked && (dir.annex.load(Relaxed) != 0 || !s.is_linked() && follow::is_marked(s, dir))
 }
 
 /// As [`take_up_and_ask`], where the request was crossed ([`Back::Left`]). False as well: what it was for is lost.
