@@ -4,6 +4,7 @@
 #include "last_words.h"
 
 enum { FIRST = 10, SECOND = 20 }; /* where the next program finds the connections */
+enum { MUCH = 9 << 20 };          /* more than a ring, and what TCP has room for */
 
 static void executed(void) {
     const char *role = getenv("EXEC_ROLE");
@@ -13,6 +14,10 @@ static void executed(void) {
     if (!strcmp(role, "passed")) {
         passed(MESSAGES, &fd, 1);
         got(fd, buf, 20000, 10000, 5);
+        echo(fd, "receiver", 7);
+    } else if (!strcmp(role, "much")) {
+        passed(MESSAGES, &fd, 1);
+        get_stream(fd, MUCH, 5);
         echo(fd, "receiver", 7);
     } else if (!strcmp(role, "some")) {
         get_stream(FIRST, SOME, 5);
@@ -40,6 +45,40 @@ static void passed_b(void) {
     put(fd, buf, 30000);
     meet();
     meet();
+    echo_until_end(fd);
+}
+
+/* The sender waits for room all the while: it answers, and has not gone on by itself. */
+static void much_a(char **env) {
+    int over, fd = conn();
+    wait_for_spill(fd);
+    meet_settled(); /* it takes no more */
+    pid_t child = helper("much", env, &over);
+    pass(over, &fd, 1);
+    int closed = close(fd);
+    wait_for(child);
+    say("close %d", closed);
+}
+static void much_with(void) { much_a(environ); }
+static void much_without(void) { much_a(without()); }
+static void much_b(void) {
+    static char all[MUCH];
+    int fd = conn();
+    size_t at = 0;
+    int full = 0;
+    fill(all, MUCH, 0, 5);
+    nonblocking(fd, 1);
+    while (at < MUCH) {
+        ssize_t n = send(fd, all + at, MUCH - at, MSG_NOSIGNAL);
+        if (n < 0 && errno != EAGAIN)
+            die("send");
+        at += n > 0 ? n : 0;
+        if (n < 0 && !events(fd, POLLOUT, full ? 20000 : 400) && !full++)
+            meet();
+    }
+    if (!full)
+        meet();
+    nonblocking(fd, 0);
     echo_until_end(fd);
 }
 
@@ -119,6 +158,8 @@ static void both(void) {
 }
 
 const struct test tests[] = {{"passed", passed_a, passed_b, 0},
+                             {"much_with", much_with, much_b, 0},
+                             {"much_without", much_without, much_b, 0},
                              {"helped_poll", helped_poll_a, helped_b, 0},
                              {"helped_recv", helped_recv_a, helped_b, 0},
                              {"helped_epoll", helped_epoll_a, helped_b, 0},
