@@ -54,7 +54,7 @@ flip: build
 	    programs_redis programs_nginx programs_defaults kills kills_programs faults memcheck idle harmless limits control reasons models forks handovers \
 	    hostile hostile_loops hostile_wakes hostile_closes hostile_relatives hostile_forgers hostile_versions conformance lab
 
-# The same calls while all processors are taken away now and then, as root. What says that it is slow may be so.
+# Cases and relatives while all processors are taken away now and then; as root. A test that says it is slow may be so there.
 stalls: build
 	@tests/deps.sh test
 	@CARGO="$(CARGO)" tests/stalls.py tests/suites.sh twice forks handovers

@@ -13,20 +13,19 @@ import subprocess
 import sys
 import time
 
-LONGEST = [0.002, 0.005, 0.02, 0.1, 0.3]  # seconds
+LENGTHS = [0.002, 0.005, 0.02, 0.1, 0.3]  # seconds
 BETWEEN = (0.002, 0.08)
 
 
-def take(cpu, seed, parent):
-    """Never returns. Each processor's process draws the same numbers, so they act together."""
+def take(cpu, seed, at, parent):
+    """Never returns. Each processor's process begins at the same moment and draws the same numbers, so they act together."""
     os.sched_setaffinity(0, {cpu})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
     dice = random.Random(seed)
-    at = time.monotonic()
     while os.getppid() == parent:
-        at = max(at, time.monotonic() - 1) + dice.uniform(*BETWEEN)
+        at += dice.uniform(*BETWEEN)
         time.sleep(max(0, at - time.monotonic()))
-        at += dice.choice(LONGEST)
+        at += dice.choice(LENGTHS)
         while time.monotonic() < at:
             pass
     os._exit(0)
@@ -35,11 +34,11 @@ def take(cpu, seed, parent):
 def main():
     seed = int(os.environ.get("SMCR_TEST_SEED", time.time()))
     print("stalls: seed", seed, flush=True)
-    here, takers = os.getpid(), []
+    here, begin, takers = os.getpid(), time.monotonic(), []
     for cpu in sorted(os.sched_getaffinity(0)):
         pid = os.fork()
         if pid == 0:
-            take(cpu, seed, here)
+            take(cpu, seed, begin, here)
         takers.append(pid)
     try:
         status = subprocess.call(sys.argv[1:])

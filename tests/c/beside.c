@@ -1,8 +1,6 @@
 /* Owns: programs that are started beside a connection, which they inherit and do not use, or not yet, while the other end makes no call (it is
  * stopped) or has said its last word: natively nothing happens to the connection, and what lies unread is there to be read. */
-#include "unread.h"
-
-enum { BEFORE = 300 * KIB /* unread before the connection moves to memory */ };
+#include "silent.h"
 
 static void executed(void) {
     int fd, turn;
@@ -131,28 +129,16 @@ static void killed_a(void) {
 }
 
 /* The most of it has come through TCP, before the connection moved to memory. */
-static void put_both(int fd) {
-    fill(all, BEFORE, 0, 5);
-    put(fd, all, BEFORE);
-    trickled(fd);
-    fill(buf, 10000, 0, 6);
-    put(fd, buf, 10000);
-}
-static void got_both(int fd) {
-    got(fd, all, BEFORE, 0, 5);
-    got(fd, buf, 10000, 0, 6);
-}
 static void before_a(int how) {
     int fd = conn_cold();
     trickle(fd);
     pid_t peer = stop();
     run(how);
-    got_both(fd);
+    got_before(fd, 10000);
     go_on(fd, peer);
 }
-static void before_b(void) {
-    int fd = conn_cold();
-    put_both(fd);
+static void silent_before_b(void) {
+    int fd = begins_on_tcp(10000);
     tell_pid(getpid());
     echo_until_end(fd);
     meet();
@@ -165,40 +151,26 @@ static void ahead_a(int how) {
     int fd = ahead();
     pid_t peer = stop();
     run(how);
-    got(fd, all, AHEAD, 0, 5);
+    got(fd, whole, SOME, 0, 5);
     go_on(fd, peer);
-}
-static void ahead_b(void) {
-    int fd = conn();
-    fill(all, AHEAD, 0, 5);
-    send_ahead(fd);
-    echo_until_end(fd);
-    meet();
 }
 static void ahead_fork(void) { ahead_a(FORK); }
 static void ahead_spawn(void) { ahead_a(SPAWN); }
 
 static void last_a(int how) {
-    int fd = conn();
-    meet_settled();
+    int fd = said_all();
     run(how);
     got(fd, buf, 30000, 0, 5);
     answer(fd);
+    close(fd);
 }
 static void last_spawn(void) { last_a(SPAWN); }
 static void last_vfork(void) { last_a(VFORK); }
 static void last_before_a(int how) {
-    int fd = conn_cold();
-    trickle(fd);
-    meet_settled();
+    int fd = came_before();
     run(how);
-    got_both(fd);
-    answer(fd);
-}
-static void last_before_b(void) {
-    int fd = conn_cold();
-    put_both(fd);
-    last_word(fd);
+    before(fd);
+    close(fd);
 }
 static void last_before_fork(void) { last_before_a(FORK); }
 static void last_before_vfork(void) { last_before_a(VFORK); }
@@ -214,15 +186,15 @@ const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"silent_used_with", used_with, used_b, 0},
                              {"silent_used_without", used_without, used_b, 0},
                              {"silent_killed", killed_a, silent_b, 0},
-                             {"silent_before_fork", before_fork, before_b, COLD | SWITCHES},
-                             {"silent_before_spawn", before_spawn, before_b, COLD | SWITCHES},
+                             {"silent_before_fork", before_fork, silent_before_b, COLD | SWITCHES},
+                             {"silent_before_spawn", before_spawn, silent_before_b, COLD | SWITCHES},
                              {"silent_ahead_fork", ahead_fork, ahead_b, 0},
                              {"silent_ahead_spawn", ahead_spawn, ahead_b, 0},
                              {"last_spawn", last_spawn, last_b, 0},
                              {"last_vfork", last_vfork, last_b, 0},
-                             {"last_before_fork", last_before_fork, last_before_b, COLD | SWITCHES},
-                             {"last_before_vfork", last_before_vfork, last_before_b, COLD | SWITCHES},
-                             {"last_before_spawn", last_before_spawn, last_before_b, COLD | SWITCHES},
-                             {"last_before_spawn_with", last_before_spawn_with, last_before_b, COLD | SWITCHES},
+                             {"last_before_fork", last_before_fork, before_read_b, COLD | SWITCHES},
+                             {"last_before_vfork", last_before_vfork, before_read_b, COLD | SWITCHES},
+                             {"last_before_spawn", last_before_spawn, before_read_b, COLD | SWITCHES},
+                             {"last_before_spawn_with", last_before_spawn_with, before_read_b, COLD | SWITCHES},
                              {"executed", executed, executed, ROLE},
                              {0}};

@@ -1,6 +1,6 @@
-/* Owns: several programs that have a connection whose peer can't send again what lies unread (unread.h), and read of it by turns or at once: each byte
+/* Owns: several programs that have a connection whose peer can't send again what lies unread (silent.h), and read of it by turns or at once: each byte
  * is for the first who reads it. */
-#include "unread.h"
+#include "silent.h"
 
 /* What one of several readers is to do: a part of the stream, or to end. */
 struct part {
@@ -10,11 +10,11 @@ static void take(const char *who, int fd, struct part p) {
     if (p.peeks)
         say("%s: %d there, peek %d", who, now_in(fd), (int)recv(fd, buf, 1000, MSG_PEEK));
     say("%s: %d from %d, %s", who, p.n, p.from, poll_text(events(fd, POLLIN, 2000)));
-    got(fd, all, p.n, p.from, 5);
+    got(fd, whole, p.n, p.from, 5);
 }
 
 /* All of them at once: each notes on a board, a file, how often it had which word of the stream. */
-enum { WORDS = AHEAD / 4 };
+enum { WORDS = SOME / 4 };
 static char *board(int file) {
     char *p = mmap(NULL, WORDS, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (p == MAP_FAILED)
@@ -81,17 +81,17 @@ static void shared_a(int how) {
     struct heir second = heir(how, fd, "second");
     takes(&second, 15017, 7000, 0);
     takes(&first, 22017, 1000, 0);
-    take("own", fd, (struct part){23017, AHEAD - 23017 - 3000, 0});
-    takes(&second, AHEAD - 3000, 1000, 1);
-    takes(&first, AHEAD - 2000, 1000, 1);
-    take("own", fd, (struct part){AHEAD - 1000, 500, 1});
-    takes(&second, AHEAD - 500, 500, 1);
+    take("own", fd, (struct part){23017, SOME - 23017 - 3000, 0});
+    takes(&second, SOME - 3000, 1000, 1);
+    takes(&first, SOME - 2000, 1000, 1);
+    take("own", fd, (struct part){SOME - 1000, 500, 1});
+    takes(&second, SOME - 500, 500, 1);
     say("%s, %d there", poll_text(events(fd, POLLIN, 0)), now_in(fd));
     MUST(kill(peer, SIGCONT));
     meet();
-    takes(&first, AHEAD, 10000, 0);
-    take("own", fd, (struct part){AHEAD + 10000, 10000, 0});
-    takes(&second, AHEAD + 20000, 10000, 0);
+    takes(&first, SOME, 10000, 0);
+    take("own", fd, (struct part){SOME + 10000, 10000, 0});
+    takes(&second, SOME + 20000, 10000, 0);
     takes(&first, 0, 0, 0);
     takes(&second, 0, 0, 0);
     echo(fd, "afterwards", 2);
@@ -100,11 +100,11 @@ static void shared_a(int how) {
 }
 static void shared_b(void) {
     int fd = conn();
-    fill(all, AHEAD, 0, 5);
+    fill(whole, SOME, 0, 5);
     send_ahead(fd);
     meet();
-    fill(all, 30000, AHEAD, 5);
-    put(fd, all, 30000);
+    fill(whole, 30000, SOME, 5);
+    put(fd, whole, 30000);
     echo_until_end(fd);
     meet();
 }
@@ -134,7 +134,7 @@ static void at_once_a(void) {
 static void at_once_b(void) {
     int fd = conn();
     for (unsigned i = 0; i < WORDS; i++)
-        memcpy(all + 4 * i, &i, 4);
+        memcpy(whole + 4 * i, &i, 4);
     send_ahead(fd);
     echo_until_end(fd);
     meet();
@@ -144,7 +144,7 @@ static void shared_vfork(void) { shared_a(VFORK); }
 static void shared_fork(void) { shared_a(FORK); }
 
 /* Children look at it all the time while it is left to one program after another. */
-static void looked_at_a(void) {
+static void looked_at(void) {
     enum { LOOKERS = 2, HEIRS = 20 };
     int fd = ahead(), at = 0;
     pid_t peer = stop(), lookers[LOOKERS];
@@ -159,20 +159,12 @@ static void looked_at_a(void) {
     }
     for (int i = 0; i < LOOKERS; i++)
         MUST(kill(lookers[i], SIGKILL)), wait_for(lookers[i]);
-    got(fd, all, AHEAD - at, at, 5);
+    got(fd, whole, SOME - at, at, 5);
     go_on(fd, peer);
-}
-static void looked_at_b(void) {
-    int fd = conn();
-    fill(all, AHEAD, 0, 5);
-    send_ahead(fd);
-    echo_until_end(fd);
-    meet();
 }
 
 static void last_a(int how) {
-    int fd = conn();
-    meet_settled();
+    int fd = said_all();
     struct heir first = heir(how, fd, "first");
     take("own", fd, (struct part){0, 1000, 1});
     takes(&first, 1000, 2000, 1);
@@ -184,6 +176,7 @@ static void last_a(int how) {
     takes(&first, 0, 0, 0);
     takes(&second, 0, 0, 0);
     answer(fd);
+    close(fd);
 }
 static void last_spawn(void) { last_a(SPAWN); }
 static void last_fork(void) { last_a(FORK); }
@@ -192,7 +185,7 @@ const struct test tests[] = {{"spawn", shared_spawn, shared_b, 0},
                              {"vfork", shared_vfork, shared_b, 0},
                              {"fork", shared_fork, shared_b, 0},
                              {"at_once", at_once_a, at_once_b, 0},
-                             {"looked_at", looked_at_a, looked_at_b, 0},
+                             {"looked_at", looked_at, ahead_b, 0},
                              {"last_spawn", last_spawn, last_b, 0},
                              {"last_fork", last_fork, last_b, 0},
                              {"executed", executed, executed, ROLE},

@@ -4,7 +4,7 @@
 use super::follow::Source;
 use super::patience::{self, Patience};
 use super::{bell, debt, follow, heirs, here, kernel, linked, proof, shadow, switch};
-use crate::family::lock::{Held, Lock, Marker};
+use crate::family::lock::{CALL_MS, Held, Marker};
 use crate::family::sock::{Sock, flag, medium, step};
 use crate::fault::{self, Step as Fault};
 use crate::sys::{fd, net, proc};
@@ -16,9 +16,6 @@ use std::sync::atomic::Ordering::*;
 const PROOF_PATIENCE_NS: u64 = 200_000_000;
 const PATIENCE_WITH_OTHERS_NS: u64 = 20_000_000;
 
-/// And the end of a process for a thread of its own that is in the middle of a call.
-pub const CALL_PATIENCE_MS: u32 = 100;
-
 /// How the kernel comes to close a connection that the program does not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unseen {
@@ -28,25 +25,6 @@ pub enum Unseen {
     Exit,
     /// At _exit(2): nothing follows.
     End,
-}
-
-/// A lock of the connection, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done
-/// now.
-pub fn hold<'a>(lock: &'a Lock, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
-    const YIELDS: u32 = 1 << 8;
-    for n in 0..YIELDS + ms {
-        let held = lock.try_take(marker);
-        if held.is_some() || lock.is_own() {
-            return held;
-        }
-        if n < YIELDS {
-            proc::yield_now();
-        } else {
-            lock.bury();
-            let _ = fd::poll(&mut [], 1);
-        }
-    }
-    None
 }
 
 /// Before the kernel's close(2) of the last descriptor: leaves the kernel's socket such that the
@@ -63,7 +41,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         marks |= fin::LINGER0;
     }
     let marker = Marker::new();
-    let sending = hold(&s.tx.lock, &marker, 0);
+    let sending = s.tx.lock.take_within(&marker, 0);
     // Doorbells on their way to this very descriptor must not meet its next owner.
     s.tx.gate.fetch_or(bell::CLOSED, AcqRel);
     for _ in 0..1 << 16 {
@@ -85,7 +63,7 @@ pub fn before_close(s: &Sock, sock: i32) {
         drop(sending);
         fault::pass(Fault::EndMarked);
         let marker = Marker::new();
-        if let Some(_held) = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS) {
+        if let Some(_held) = s.rx.lock.take_within(&marker, CALL_MS) {
             take_bells(s, back, sock);
         }
     } else {
@@ -126,7 +104,7 @@ pub fn before_unseen_close(s: &Sock, sock: i32, how: Unseen) {
     }
     let marker = Marker::new();
     if s.rx_in_memory() {
-        let held = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS);
+        let held = s.rx.lock.take_within(&marker, CALL_MS);
         // The call below a handler that ends the process goes on no more, and no other one is waited for any longer.
         if held.is_some() || for_good {
             take_bells(s, back, sock);
@@ -218,7 +196,7 @@ pub(super) fn take_proof(s: &Sock, sock: i32, back: &Dir) {
             return;
         }
         let marker = Marker::new();
-        let Some(held) = hold(&s.rx.lock, &marker, CALL_PATIENCE_MS) else { return };
+        let Some(held) = s.rx.lock.take_within(&marker, CALL_MS) else { return };
         let source = follow::follow(s, sock, back);
         drop(held);
         // Behind payload that the program leaves unread nothing is to be saved: TCP resets for that itself.

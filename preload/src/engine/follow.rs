@@ -115,6 +115,11 @@ fn is_frozen(s: &Sock) -> bool {
     s.has(flag::FROZEN) && s.rx.end.load(Relaxed) == 0 && !here::may_be_read(s)
 }
 
+/// Whether the peer has been asked to send again what lies in memory, and has not done so.
+pub fn has_asked(dir: &Dir) -> bool {
+    dir.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0
+}
+
 /// From here on nobody of this family takes from the ring, and the peer is asked for what it holds (`wishes` are [`ctl`] bits).
 /// False: this is a handler above a reader of the same socket.
 pub fn freeze(s: &Sock, dir: &Dir, wishes: u32) -> bool {

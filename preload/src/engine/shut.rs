@@ -59,7 +59,7 @@ pub fn left(s: &Sock, sock: i32) -> Left {
 /// later, or waits for room, finds the flag.
 fn end_sending(s: &Sock) {
     let marker = Marker::new();
-    let held = close::hold(&s.tx.lock, &marker, 2000);
+    let held = s.tx.lock.take_within(&marker, 2000);
     if let Some(dir) = s.tx.dir() {
         dir.fin.fetch_or(fin::WRITE, Release);
     }

@@ -14,7 +14,7 @@
 
 use super::noted::{Noted, clear};
 use super::process;
-use crate::sys::{proc, thread};
+use crate::sys::{fd, proc, thread};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 pub use super::noted::{Marker, is_left, leave};
@@ -28,6 +28,9 @@ pub struct Lock {
 /// Why a lock could not be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reentered;
+
+/// How many ms of [`Lock::take_within`] are enough for whoever is in the middle of a call, if it is let run.
+pub const CALL_MS: u32 = 100;
 
 /// Held lock; released on drop.
 pub struct Held<'a>(Noted<'a>);
@@ -57,6 +60,25 @@ impl Lock {
     pub fn take<'a>(&'a self, marker: &'a Marker) -> Result<Held<'a>, Reentered> {
         // Acquire pairs with the Release in `drop`: the last holder's cursors are seen.
         self.take_by(marker, false)
+    }
+
+    /// Takes the lock, if its holder is through in a moment and `ms`. Not in a handler above it, whose bytes come behind what is done
+    /// now.
+    pub fn take_within<'a>(&'a self, marker: &'a Marker, ms: u32) -> Option<Held<'a>> {
+        const YIELDS: u32 = 1 << 8;
+        for n in 0..YIELDS + ms {
+            let held = self.try_take(marker);
+            if held.is_some() || self.is_own() {
+                return held;
+            }
+            if n < YIELDS {
+                proc::yield_now();
+            } else {
+                self.bury();
+                let _ = fd::poll(&mut [], 1);
+            }
+        }
+        None
     }
 
     /// Takes the lock if it is free.

@@ -196,8 +196,7 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
 /// Whether a program without the library's memory would read on behind what that holds: what was taken up, or a switch that the peer has
 /// marked and that was not followed, where the peer is not asked to send that again.
 fn is_cut_off(s: &Sock, dir: &Dir) -> bool {
-    let is_asked = dir.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0;
-    !is_asked && (dir.annex.load(Relaxed) != 0 || !s.is_linked() && follow::is_marked(s, dir))
+    !follow::has_asked(dir) && (dir.annex.load(Relaxed) != 0 || !s.is_linked() && follow::is_marked(s, dir))
 }
 
 /// As [`take_up_and_ask`], where the request was crossed ([`Back::Left`]). False as well: what it was for is lost.

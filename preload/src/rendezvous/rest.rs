@@ -12,17 +12,16 @@
 
 use super::handover::{has_ended, has_rest_of_link, is_stranded};
 use super::{bequest, server};
-use crate::engine::close::{self, CALL_PATIENCE_MS};
 use crate::engine::follow::{self, Source};
 use crate::engine::{bell, bulk, heirs, here, linked, refill, resets, rouse, shadow};
-use crate::family::lock::Marker;
+use crate::family::lock::{CALL_MS, Marker};
 use crate::family::sock::{Sock, aside, flag, medium, role, step};
 use crate::family::{holders, process};
 use crate::log;
 use crate::sys::{Errno, Res, fd, mem, net};
 use crate::transport::annex::{self, Annex};
 use crate::transport::changes;
-use crate::transport::region::{self, Dir, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, ctl, setup};
+use crate::transport::region::{self, Dir, FILE_LEN, LEN, MAGIC, RING_MAX, RegionHeader, setup};
 use smcr_proto::page::State;
 use smcr_proto::reason::Reason;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -121,7 +120,7 @@ pub fn lose_taken(s: &Sock, sock: i32) {
 
 /// The peer has been asked to send it again, and may do that: behind the end of TCP only what it had switched for.
 fn comes(s: &Sock) -> bool {
-    let Some(dir) = s.rx.dir().filter(|d| d.ctl.load(Acquire) & (ctl::RETURN | ctl::TAKEN) != 0) else { return false };
+    let Some(dir) = s.rx.dir().filter(|dir| follow::has_asked(dir)) else { return false };
     // The switch is marked before anything is sent, so also before the end: Acquire pairs with the Release in `engine::switch`.
     s.rx.end.load(Acquire) == 0 || follow::is_marked(s, dir)
 }
@@ -130,7 +129,7 @@ fn comes(s: &Sock) -> bool {
 pub fn write(s: &Sock, sock: i32, names: [u16; NAMES], kind: u32, keep: impl FnOnce(i32) -> Res<()>) -> Res<bool> {
     let marker = Marker::new();
     // Relatives look at it at any time, and what is not written is lost.
-    let (Some(dir), Some(_held)) = (s.rx.dir(), close::hold(&s.rx.lock, &marker, CALL_PATIENCE_MS)) else { return Ok(false) };
+    let (Some(dir), Some(_held)) = (s.rx.dir(), s.rx.lock.take_within(&marker, CALL_MS)) else { return Ok(false) };
     let mut n = match follow::follow(s, sock, dir) {
         Source::Ring(n) => n,
         Source::Tcp(u64::MAX) => 0,
