@@ -107,6 +107,7 @@ const PROGRAMS: &[&str] = &[
     "workers",
     "child_readers",
     "vforks",
+    "selves",
     "handover",
     "passed",
     "passing",

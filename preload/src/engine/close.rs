@@ -129,10 +129,10 @@ fn take_bells(s: &Sock, back: &Dir, sock: i32) {
     if s.tx_in_memory() {
         return;
     }
-    let patience = patience_with(s);
+    let mut patience = patience_with(s);
     // In this order: payload lies behind a mark.
     while fd::unread(sock).is_ok_and(|n| n > 0) && !follow::is_marked(s, back) {
-        if patience.is_over() {
+        if patience.is_over_since_last() {
             return patience.was_in_vain();
         }
         proc::yield_now();
@@ -205,7 +205,7 @@ pub(super) fn take_proof(s: &Sock, sock: i32, back: &Dir) {
             return;
         }
         let patience = patience.get_or_insert_with(|| patience_with(s));
-        if patience.is_over() {
+        if patience.is_over_since_last() {
             return patience.was_in_vain();
         }
         let mut p = [libc::pollfd { fd: sock, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];

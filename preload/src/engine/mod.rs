@@ -43,6 +43,7 @@ pub mod linked;
 pub mod near;
 pub mod offer;
 pub mod orphan;
+pub mod own_end;
 pub mod pace;
 pub mod patience;
 pub mod peek;

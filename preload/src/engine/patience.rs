@@ -15,14 +15,21 @@ use std::sync::atomic::Ordering::*;
 /// Who was waited for in vain for a time is not waited for for so many times that.
 const REST: u64 = 100;
 const SEATS: usize = 32;
+const GRACE: u64 = 4;
 
 static RESTS: Rests<SEATS> = Rests::none();
+
+/// Between two looks of a thread that looks each millisecond: it did not run.
+const ABSENT_NS: u64 = 20_000_000;
 
 /// A wait for the other end of a connection.
 pub struct Patience {
     who: u64,
     since: u64,
     until: u64,
+    looked: u64,
+    /// How much more of this thread's own absence is not counted, in ns.
+    grace: u64,
 }
 
 impl Patience {
@@ -45,7 +52,7 @@ impl Patience {
         let since = clock::now_ns();
         // Where there is no place for more who were waited for in vain, nobody is.
         let ns = if RESTS.has(who, since) || RESTS.is_full(since) { least } else { ns };
-        Patience { who, since, until: since + ns }
+        Patience { who, since, until: since + ns, looked: since, grace: GRACE * ns }
     }
 
     /// When it ends, in ns.
@@ -56,6 +63,23 @@ impl Patience {
     /// Whether it has ended.
     pub fn is_over(&self) -> bool {
         clock::now_ns() >= self.until
+    }
+
+    /// The same, for who asks each millisecond or so: time between two calls in which this thread did not run does not count, up to
+    /// [`GRACE`] times the patience. Who took the processors away, as the host of a virtual machine does, took them from the peer as well.
+    pub fn is_over_since_last(&mut self) -> bool {
+        self.look(clock::now_ns())
+    }
+
+    fn look(&mut self, now: u64) -> bool {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.looked, now));
+        if gap > ABSENT_NS {
+            let absent = gap.min(self.grace);
+            self.grace -= absent;
+            self.since += absent;
+            self.until += absent;
+        }
+        now >= self.until
     }
 
     /// Nothing came of it.
@@ -100,6 +124,18 @@ fn who(s: &Sock) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_did_not_run_has_not_waited() {
+        const MS: u64 = 1_000_000;
+        let mut p = Patience { who: NOBODY, since: 0, until: 200 * MS, looked: 0, grace: 800 * MS };
+        assert!(!p.look(15 * MS), "a look");
+        assert!(!p.look(315 * MS), "absent for 300 ms of which none counts");
+        assert_eq!((p.since, p.until), (300 * MS, 500 * MS));
+        assert!(!p.look(900 * MS), "absent for 585 ms, of which 500 do not count");
+        assert!(p.look(1_000 * MS), "there is no more to allow");
+        assert_eq!((p.until, p.grace), (1_000 * MS, 0));
+    }
 
     #[test]
     fn a_user_is_one_and_a_process_of_our_own_is_one() {

@@ -7,7 +7,7 @@
 //! The consumer's part is called by `rendezvous::handover`, the producer's by [`super::switch`] and [`super::debt`].
 
 use super::follow::{self, Source, is_marked};
-use super::{bell, bulk, count, debt, end, here, kernel, offer, proof, resets, rx, signals, switch};
+use super::{bell, bulk, count, debt, end, here, kernel, offer, own_end, proof, resets, rx, signals, switch};
 use crate::config;
 use crate::family::lock::Marker;
 use crate::family::process;
@@ -76,6 +76,7 @@ fn to_memory(s: &Sock, sock: i32, dir: &Dir, taken: &mut Taken, until: u64) {
             if clock::now_ns() > until || calls && s.rx.end.load(Relaxed) != 0 {
                 break;
             }
+            own_end::answer(s);
             if wishes != 0 {
                 bell::call(s, sock);
             }

@@ -24,6 +24,7 @@ mod splices;
 mod stdio;
 mod uring;
 mod vectors;
+mod vforks;
 
 pub use process::begins;
 pub use stdio::start;

@@ -232,7 +232,7 @@ fn noted<R>(signal: c_int, r: R) -> R {
 }
 
 /// As [`guarded`], unless the library has withdrawn from the process.
-fn present(f: impl FnOnce()) {
+pub fn present(f: impl FnOnce()) {
     if !control::is_withdrawn() {
         guarded(f);
     }
@@ -353,90 +353,7 @@ pub fn forking(flags: u64, make: impl FnOnce() -> pid_t) -> pid_t {
 }
 
 /// In a child that libc knows nothing of.
-fn in_child() {
+pub fn in_child() {
     present(child::in_child);
     present(child::introduce);
-}
-
-/// What a child of [`apart`] begins with.
-struct Begin {
-    run: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
-    argument: *mut c_void,
-}
-
-/// clone(2) without the parent's memory: a fork with a stack of its own.
-///
-/// # Safety
-/// As for the function in libc. Where the program has given fewer arguments, the flags say so, and libc looks at no more.
-#[cfg(target_arch = "x86_64")]
-unsafe extern "C-unwind" fn apart(
-    run: *const c_void,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: *mut pid_t,
-    tls: *mut c_void,
-    child: *mut pid_t,
-) -> c_int {
-    if run.is_null() || stack.is_null() {
-        // SAFETY: the program's arguments, which libc refuses.
-        return unsafe { real::clone(run, stack, flags, argument, parent, tls, child) };
-    }
-    // SAFETY: the program's function, of this type.
-    let begin = Begin { run: unsafe { std::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn(*mut c_void) -> c_int>(run) }, argument };
-    let begin = std::ptr::from_ref(&begin).cast_mut().cast();
-    // SAFETY: the program's arguments; the child has a copy of what `begin` points to.
-    forking(flags as u64, || unsafe { real::clone(begin_apart as *const c_void, stack, flags, begin, parent, tls, child) })
-}
-
-/// # Safety
-/// `begin` must point to a [`Begin`].
-#[cfg(target_arch = "x86_64")]
-unsafe extern "C-unwind" fn begin_apart(begin: *mut c_void) -> c_int {
-    // SAFETY: by the contract.
-    let Begin { run, argument } = unsafe { begin.cast::<Begin>().read() };
-    in_child();
-    // SAFETY: the program's.
-    unsafe { run(argument) }
-}
-
-/// clone(2) with the parent's memory but not as a thread: what vfork is. Its arguments are on their way to
-/// the real function; the third are the flags. Without that memory: [`apart`].
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-/// # Safety
-/// As for the function of this name in libc.
-pub unsafe extern "C" fn clone() {
-    core::arch::naked_asm!(
-        "test edx, {memory}",
-        "jz {apart}",
-        "mov eax, edx",
-        "and eax, {both}",
-        "cmp eax, {memory}",
-        "jne 2f",
-        "mov byte ptr [rip + {mark}], 1",
-        "2: jmp qword ptr [rip + {real}]",
-        apart = sym apart,
-        both = const libc::CLONE_VM | libc::CLONE_THREAD,
-        memory = const libc::CLONE_VM,
-        mark = sym crate::family::process::SMCR_VFORK_USED,
-        real = sym real::slot::clone,
-    )
-}
-
-/// vfork returns twice in one frame, so the hook is a jump: it notes that the process uses vfork (from
-/// then on the table asks whether it runs in such a child) and goes on in the real function.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-/// # Safety
-/// As for the function of this name in libc.
-pub unsafe extern "C" fn vfork() {
-    core::arch::naked_asm!(
-        "mov byte ptr [rip + {mark}], 1",
-        "jmp qword ptr [rip + {real}]",
-        mark = sym crate::family::process::SMCR_VFORK_USED,
-        real = sym real::slot::vfork,
-    )
 }

@@ -3,7 +3,7 @@
 //! Libraries that were made against older headers call some of them (libnsl calls `__poll`, libio's users `_IO_fclose`). What they do
 //! is what the first name does, so nothing is decided here. Names of GLIBC_PRIVATE are glibc's own, and not among them.
 
-use super::{data_in, data_out, fds, hooks, process, readiness, sockets, stdio};
+use super::{data_in, data_out, fds, hooks, process, readiness, sockets, stdio, vforks};
 use libc::{FILE, c_char, c_int, c_void, fd_set, nfds_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 /// Second name, first name, and where that is.
@@ -40,7 +40,7 @@ second! {
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __vfork() {
-    core::arch::naked_asm!("jmp {first}", first = sym process::vfork)
+    core::arch::naked_asm!("jmp {first}", first = sym vforks::vfork)
 }
 
 /// # Safety
@@ -49,5 +49,5 @@ pub unsafe extern "C" fn __vfork() {
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __clone() {
-    core::arch::naked_asm!("jmp {first}", first = sym process::clone)
+    core::arch::naked_asm!("jmp {first}", first = sym vforks::clone)
 }

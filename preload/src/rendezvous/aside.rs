@@ -49,7 +49,7 @@ pub fn set(mut connections: impl Iterator<Item = (i32, &'static Sock)>, all: imp
                     note_starter(s);
                 }
                 s.aside.fetch_or(who, SeqCst);
-                ask(s, *fd, until);
+                ask(s, *fd, until, Reason::Exec);
             }
         }
         if group[GROUP - 1].is_none() {
@@ -59,21 +59,36 @@ pub fn set(mut connections: impl Iterator<Item = (i32, &'static Sock)>, all: imp
     for (fd, s) in all.filter(|(_, s)| any && s.region().is_some() && s.aside.load(Relaxed) & who != 0) {
         let marker = Marker::new();
         let Some(_alone) = way_out::claim(s, &marker, until) else { continue }; // another thread gives it away for good, perhaps
-        if !is_late(s) {
-            let mut back = wait_for(s, fd, until);
-            while back == Back::Left && !has_ended(s) && clock::now_ns() < until {
-                ask_again(s, fd, until); // it was on its way to TCP by itself
-                back = wait_for(s, fd, until);
-            }
-            if back == Back::NotYet {
-                is_too_late(s, fd);
-            }
+        if !is_late(s) && await_peer(s, fd, until, Reason::Exec) == Back::NotYet {
+            is_too_late(s, fd);
         }
         if let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) {
             here::allow(s, dir);
         }
     }
     any
+}
+
+/// Before a fork: a connection that this process has with itself goes to TCP, and may come back. The child may become a program that has
+/// one of the ends alone, while the thread that has the other one waits for it, and makes no call by which that could send again.
+pub fn unpair(s: &'static Sock, sock: i32, until: u64) {
+    let marker = Marker::new();
+    let Some(_alone) = way_out::claim(s, &marker, until) else { return };
+    ask_again(s, sock, until, Reason::SharedByFork);
+    let _ = await_peer(s, sock, until, Reason::SharedByFork);
+    if let Some(dir) = s.rx.dir() {
+        here::allow(s, dir);
+    }
+}
+
+/// After [`ask_again`], by who gives it away.
+fn await_peer(s: &'static Sock, sock: i32, until: u64, why: Reason) -> Back {
+    let mut back = wait_for(s, sock, until);
+    while back == Back::Left && !has_ended(s) && clock::now_ns() < until {
+        ask_again(s, sock, until, why); // it was on its way to TCP by itself
+        back = wait_for(s, sock, until);
+    }
+    back
 }
 
 /// Whether its peer was waited for in vain: once is enough.
@@ -92,17 +107,17 @@ fn stand(s: &Sock) -> u64 {
 }
 
 /// Asks for what the peer has to do, unless another thread gives it away until then.
-fn ask(s: &'static Sock, sock: i32, until: u64) {
+fn ask(s: &'static Sock, sock: i32, until: u64, why: Reason) {
     let marker = Marker::new();
     if let Some(_alone) = way_out::claim(s, &marker, until) {
-        ask_again(s, sock, until);
+        ask_again(s, sock, until, why);
     }
 }
 
 /// As [`ask`], by who gives it away.
-fn ask_again(s: &'static Sock, sock: i32, until: u64) {
+fn ask_again(s: &'static Sock, sock: i32, until: u64, why: Reason) {
     if s.is_linked() {
-        ask_back(s, sock, Reason::Exec);
+        ask_back(s, sock, why);
         return;
     }
     let Some(dir) = s.region().and(s.rx.dir()) else { return };
@@ -123,7 +138,7 @@ fn ask_again(s: &'static Sock, sock: i32, until: u64) {
     // Also where sending seems to be on TCP: who is about to switch has the lock.
     switch::spill(s, sock, switch::Spill::Aside);
     if !s.has(flag::PINNED) {
-        s.note(Reason::Exec);
+        s.note(why);
         s.set_state(State::Tcp);
     }
     // Nothing comes again, so there is nothing to wait for.

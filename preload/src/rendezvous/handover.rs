@@ -5,7 +5,7 @@
 
 use super::{rest, way_out};
 use crate::engine::patience::Patience;
-use crate::engine::{bell, debt, follow, heirs, here, kernel, linked, resets, switch, take_up};
+use crate::engine::{bell, debt, follow, heirs, here, kernel, linked, own_end, resets, switch, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
@@ -130,6 +130,7 @@ pub fn wait_for(s: &'static Sock, sock: i32, until: u64) -> Back {
         if back != Back::NotYet || clock::now_ns() > until {
             return back;
         }
+        own_end::answer(s);
         bell::call_peer(s, sock);
         let _ = fd::poll(&mut [libc::pollfd { fd: sock, events: libc::POLLRDHUP, revents: 0 }], 1);
     }

@@ -11,11 +11,11 @@
 use super::life::{REFS, finish, held};
 use super::{Entry, apart, homes, late, range, returning, rings, set, take, waited};
 use crate::control;
-use crate::engine::{counted, inside, known, linked, unmap, within};
+use crate::engine::{counted, inside, known, linked, own_end, unmap, within};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, SOCK_CAP, holders, process};
 use crate::rendezvous::{self, legacy};
-use crate::sys::{fd, few, proc, thread};
+use crate::sys::{clock, fd, few, proc, thread};
 use crate::transport::{peers, waiters};
 use smcr_proto::page::Counter;
 use smcr_proto::reason::Reason;
@@ -30,6 +30,9 @@ static COUNTED: [AtomicU32; SOCK_CAP] = [const { AtomicU32::new(0) }; SOCK_CAP];
 
 /// How long a fork waits for another thread's, and for those who bring memory to a connection.
 const PATIENCE_MS: u32 = 1000;
+
+/// How long one waits for ends of its own process, of which the library does what is asked itself.
+const UNPAIR_NS: u64 = 200_000_000;
 
 /// A fork that is under way.
 pub struct Fork {
@@ -46,6 +49,7 @@ pub fn before_fork(elsewhere: bool) -> Fork {
     if elsewhere {
         apart::give_up_all(Reason::SharedByFork);
     }
+    unpair();
     // The child can use a link of ours only if its memory is there when the fork happens.
     rendezvous::smc::before_fork(held);
     for (fd, e) in range(0, u32::MAX) {
@@ -60,6 +64,15 @@ pub fn before_fork(elsewhere: bool) -> Fork {
         thread::here().counts.set(true);
     }
     Fork { counts, outer, elsewhere }
+}
+
+/// Before a fork of any kind: whoever waits for a child that execs may have the other end of what that is given, and can make no call there.
+pub fn unpair() {
+    let mut until = None;
+    returning::each(
+        |s| s.rx_in_memory() && own_end::is_here(s),
+        |fd, s| rendezvous::aside::unpair(s, fd, *until.get_or_insert_with(|| clock::now_ns() + UNPAIR_NS)),
+    );
 }
 
 /// One thread forks at a time, as libc has it anyhow: the counts are those of one fork. False: somebody takes long, or this is a handler in the

@@ -7,13 +7,13 @@
 
 use super::{connections, life, sock};
 use crate::engine::linked;
+use crate::engine::own_end::is_at;
 use crate::family::process;
 use crate::family::sock::{Sock, aside as who, flag};
 use crate::rendezvous::aside::{self, Place};
 use crate::rendezvous::smc;
-use crate::sys::{self, net};
+use crate::sys;
 use smcr_proto::reason::Reason;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::*};
 
 /// A duplicate was made in a vfork child, which does that for the program that it becomes.
 pub fn on_vfork_dup(old: i32, new: i32) {
@@ -90,17 +90,4 @@ fn pass_on(s: &'static Sock, fd: i32) {
 /// The kernel keeps it open at an exec.
 pub fn survives_exec(fd: i32) -> bool {
     sys::fd::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f as i32 & libc::FD_CLOEXEC == 0)
-}
-
-/// Whether the kernel has this connection under this number.
-fn is_at(s: &Sock, fd: i32) -> bool {
-    let (Ok(local), Ok(remote)) = (net::local_addr(fd), net::peer_addr(fd)) else { return false };
-    // Acquire: pairs with the Release in `rendezvous::learn_names`, which stores the family last.
-    let known = s.names[0].load(Acquire) != 0;
-    !known || is_name(&local.folded(), &s.local, &s.names[1]) && is_name(&remote.folded(), &s.remote, &s.names[2])
-}
-
-fn is_name(name: &net::Addr, ip: &[AtomicU64; 2], port: &AtomicU16) -> bool {
-    let ip = ip.iter().map(|part| part.load(Relaxed).to_ne_bytes());
-    name.port == port.load(Relaxed) && ip.eq(name.ip.chunks_exact(8).map(|part| [0, 1, 2, 3, 4, 5, 6, 7].map(|i| part[i])))
 }
