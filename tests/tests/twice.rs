@@ -89,6 +89,7 @@ const PROGRAMS: &[&str] = &[
     "epoll_once",
     "epoll_pool",
     "epoll_odd",
+    "epoll_idle",
     "epoll_words",
     "epoll_gone",
     "epoll_execs",

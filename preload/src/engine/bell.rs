@@ -403,7 +403,7 @@ pub fn is_sole(s: &Sock, kind: Kind) -> bool {
     let (sets, threads) = (s.sets.load(Relaxed), s.readers.load(Relaxed));
     !s.is_public()
         && match kind {
-            Kind::Thread => sets == 0 && threads <= 1,
+            Kind::Thread => (sets == 0 || s.are_sets_idle()) && threads <= 1,
             Kind::Set => sets <= 1 && threads == 0,
         }
 }

@@ -370,6 +370,7 @@ pub fn arm_unseen(s: &Sock, sock: i32) -> bool {
     if s.has(flag::BLOCKS) {
         s.clear(flag::BLOCKS);
     }
+    s.regard_sets();
     settle(s, dir, sock);
     if pending(s, dir) {
         return true;

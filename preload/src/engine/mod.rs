@@ -9,6 +9,7 @@
 //! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end, by all its [`heirs`]), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`unmap`] gives the memory back, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
+//! [`own_end`] answers for the other end where this process has that too; [`idle_sets`] are those that a reader is a member of for nothing;
 //! [`orphan`] looks whether the process lives that has the link; [`patience`] says how long who holds the other end is waited for; [`pipes`] waits for splice's; [`handlers`] tells a wait that polls of the program's signals; [`count`] compares our byte counts with the kernel's.
 
 pub mod asleep;
@@ -34,6 +35,7 @@ pub mod handlers;
 pub mod heirs;
 pub mod here;
 pub mod idle;
+pub mod idle_sets;
 pub mod inside;
 pub mod kept;
 pub mod kernel;

@@ -7,7 +7,9 @@ use super::bufs::Bufs;
 use super::follow::{self, Source};
 use super::handlers::Since;
 use super::rounds::Rounds;
-use super::{asleep, bell, beside, bulk, end, fast, from_tcp, here, inside, kernel, linked, peek, proof, resets, shadow, spin, switch, urgent, wait};
+use super::{
+    asleep, bell, beside, bulk, end, fast, from_tcp, here, idle_sets, inside, kernel, linked, peek, proof, resets, shadow, spin, switch, urgent, wait,
+};
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::fault::{self, Step as Fault};
@@ -57,6 +59,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     let mut timer = wait::Timer::since(s.recv_timeout.load(Relaxed), since);
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
+    }
+    if flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && idle_sets::are_beside(s) {
+        idle_sets::look(s);
     }
     // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
     let polls = flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS);

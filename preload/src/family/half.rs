@@ -39,7 +39,8 @@ pub struct Half {
     /// Receiving: how the connection has ended as found in the kernel (`engine::end`), 0 not. Sending: when the peer last
     /// called it to memory (`engine::called`).
     pub end: AtomicU32,
-    /// Sending: ring position at which the consumer's cursor is looked at again.
+    /// Sending: ring position at which the consumer's cursor is looked at again. Receiving: how much had been sent at the last
+    /// read beside idle sets (`engine::idle_sets`).
     pub mark: AtomicU64,
     /// Bytes until the next flip in flip mode.
     pub flip: AtomicI64,
@@ -64,7 +65,8 @@ pub struct Half {
     /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: who has started a program
     /// with it (`rendezvous::aside`).
     pub nagle: AtomicU32,
-    /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet.
+    /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet. Receiving: which reads have found nothing
+    /// (`engine::idle_sets`).
     pub full: AtomicU32,
     /// Receiving: held by the thread that gives the connection away (`rendezvous::way_out`). Sending: unused.
     pub leaving: Lock,

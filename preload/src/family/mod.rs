@@ -15,6 +15,7 @@ pub mod links;
 pub mod lock;
 mod noted;
 pub mod process;
+mod sets;
 pub mod sock;
 pub mod values;
 

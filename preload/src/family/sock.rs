@@ -130,7 +130,7 @@ pub struct Sock {
     pub readers: AtomicU32,
     /// Hooked epoll sets that have it as a member.
     pub sets: AtomicU32,
-    /// Those of them in which its waiter may be one that we never see.
+    /// Those of them in which its waiter may be one that we never see, and a bit (`super::sets`).
     pub unseen: AtomicU32,
     /// With [`flag::OWES`]: the ring is sent again from here on. Of a listener: seconds of TCP_DEFER_ACCEPT that the kernel's does not
     /// have (`rendezvous::deferred`).
@@ -233,6 +233,7 @@ impl Sock {
         self.disconnects.store(disconnects, Relaxed);
         self.buffer_limit.store(limit, Relaxed);
         self.flags.store(flags, Release);
+        self.regard_sets();
     }
 
     /// Counts a send or receive of this size. The caller holds the lock of the direction, so that a
@@ -275,22 +276,6 @@ impl Sock {
     /// Clears flags.
     pub fn clear(&self, f: u32) {
         self.flags.fetch_and(!f, AcqRel);
-    }
-
-    /// One more set in which its waiter may be one that we never see.
-    pub fn hide(&self) {
-        self.unseen.fetch_add(1, AcqRel);
-        self.set(flag::UNSEEN);
-    }
-
-    /// One such set less.
-    pub fn unhide(&self) {
-        if self.unseen.fetch_sub(1, AcqRel) == 1 {
-            self.clear(flag::UNSEEN);
-            if self.unseen.load(Acquire) != 0 {
-                self.set(flag::UNSEEN); // another set came in between
-            }
-        }
     }
 
     /// Sets or clears a flag.
@@ -374,13 +359,6 @@ impl Sock {
     #[inline]
     pub fn is_aside(&self) -> bool {
         self.aside.load(Relaxed) != 0
-    }
-
-    /// Whether a waiter may exist that we never see.
-    #[inline]
-    pub fn is_public(&self) -> bool {
-        let f = self.flags.load(Relaxed);
-        f & (flag::SHARED | flag::UNSEEN) != 0 || f & (flag::RAW | flag::SEEN) == flag::RAW
     }
 
     /// Whether it can leave its link for TCP.

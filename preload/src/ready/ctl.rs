@@ -151,6 +151,9 @@ fn added(set: &'static Set, inner: &mut Inner, epfd: i32, fd: i32, e: epoll_even
         if !waited || nested {
             inner.hide(m);
         }
+        if nested {
+            s.nest();
+        }
         // A waiter of another set is named, or a thread of this one sleeps in the kernel alone: the byte.
         if !waited || nested || first || set.alone.load(Relaxed) > 0 || s.sets.load(Relaxed) > 1 {
             kernel::expose(s, fd);

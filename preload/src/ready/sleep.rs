@@ -326,6 +326,7 @@ pub fn expose(epfd: i32, set: &'static Set, how: u32) {
         }
         l.inner.hide(m);
         if let Some(s) = table::sock(mb.fd) {
+            s.nest();
             kernel::expose(s, mb.fd);
         }
     }
