@@ -36,6 +36,13 @@ valgrind valgrind
 /usr/lib/python3.11/test/test_socket.py libpython3.11-testsuite" ;;
     bench) list test; echo "haproxy haproxy" ;;
     conformance) list test; echo "haproxy haproxy
+ct_run erlang-common-test
+/usr/lib/erlang/usr/include/erl_nif.h erlang-dev
+/usr/include/absl/time/time.h libabsl-dev
+/usr/include/gtest/gtest.h libgtest-dev
+/usr/include/gmock/gmock.h libgmock-dev
+/usr/include/benchmark/benchmark.h libbenchmark-dev
+/usr/include/sys/capability.h libcap-dev
 systemd-socket-activate systemd
 /usr/sbin/inetd openbsd-inetd
 apache2 apache2

@@ -18,6 +18,12 @@ NGINX = ("debug threads http_ssl_module http_v2_module http_realip_module http_a
          " http_secure_link_module http_slice_module http_stub_status_module mail mail_ssl_module stream stream_ssl_module"
          " stream_realip_module stream_ssl_preread_module").split()
 LIBUV = [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-s", "-j2", "-C", "out", "uv_run_tests_a"]]
+# The tests of sockets that systems.py runs, and what they need.
+ERLANG = """cd lib/kernel/test
+erlc -W0 -I ../../common_test/test_server ../../common_test/test_server/ts_lib.erl ../../common_test/test_server/ts_install_cth.erl \\
+    ../../common_test/test_server/ts_erl_config.erl
+erlc -W0 +debug_info gen_tcp_echo_SUITE.erl gen_tcp_api_SUITE.erl gen_tcp_misc_SUITE.erl sendfile_SUITE.erl kernel_test_*.erl
+cc -shared -fPIC -I/usr/lib/erlang/usr/include -o gen_tcp_api_SUITE_data/gen_tcp_api_SUITE.so gen_tcp_api_SUITE_data/*.c"""
 # Package of Debian -> how its tests are built, in its folder; nothing where they are scripts.
 BUILD = {
     "redis": [],
@@ -52,6 +58,8 @@ BUILD = {
     "hyper": [["cargo", "test", "-q", "--no-run", "--tests", "--features", "full", "--target-dir", "out"]],
     "ltp": [["make", "-s", "autotools"], ["./configure", "-q"], ["make", "-s", "-j2", "-C", "lib"],
             *(["make", "-s", "-k", "-j2", "-C", f"testcases/kernel/syscalls/{part}"] for part in LTP)],
+    "erlang": [["sh", "-ec", ERLANG]],
+    "gvisor": [["make", "-s", "-j2", "-f", str(pathlib.Path(__file__).resolve().parent / "gvisor/Makefile")]],
 }
 # Of the Python Package Index: Debian's package has no tests.
 PIP = {"gevent": "gevent==24.11.1"}
@@ -61,7 +69,8 @@ CRATES = {"tokio": "1.54.1"}
 UPSTREAM = {"ltp": "https://github.com/linux-test-project/ltp", "mio": "https://github.com/tokio-rs/mio",
             "async-io": "https://github.com/smol-rs/async-io", "hyper": "https://github.com/hyperium/hyper", "nginx": "https://github.com/nginx/nginx",
             "nginx-tests": "https://github.com/nginx/nginx-tests", "vtest": "https://github.com/vtest/VTest2",
-            "curl": "https://github.com/curl/curl", "libuv": "https://github.com/libuv/libuv"}
+            "curl": "https://github.com/curl/curl", "libuv": "https://github.com/libuv/libuv",
+            "gvisor": "https://github.com/google/gvisor"}
 
 
 def prepare(cache, package):

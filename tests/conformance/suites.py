@@ -11,6 +11,7 @@ import xml.etree.ElementTree as xml
 import libraries
 import runtimes
 import servers
+import systems
 from bed import Skip, need, patient
 from runtimes import tree_of
 
@@ -41,7 +42,7 @@ REDIS = ["unit/auth", "unit/type/string", "unit/type/list", "unit/type/hash", "u
          "integration/psync2-reg", "integration/psync2-pingoff", "integration/psync2-master-restart", "integration/failover",
          "integration/shutdown"]
 # What the first word of a name needs the sources of.
-PACKAGES = {"redis": "redis", "libuv": "libuv1", "libuv-newest": "libuv", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES}
+PACKAGES = {"redis": "redis", "libuv": "libuv1", "libuv-newest": "libuv", **runtimes.PACKAGES, **libraries.PACKAGES, **servers.PACKAGES, **systems.PACKAGES}
 # Stressors and how much each does: as many operations natively as under the library, or the bytes say nothing about each other.
 STRESS = {"sock": ["--sock-ops", "600"], "sockmany": ["--sockmany-ops", "6000"], "sockabuse": ["--sockabuse-ops", "2000"],
           "epoll": ["--epoll-domain", "ipv4", "--epoll-ops", "20000"],  # its own choice is unix
@@ -141,6 +142,7 @@ def jobs():
     yield from ((f"stress-ng --{k}", stress, k) for k in STRESS)
     yield from runtimes.jobs()
     yield from libraries.jobs()
+    yield from systems.jobs()
     yield from servers.jobs()
 
 
