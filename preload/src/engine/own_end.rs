@@ -29,7 +29,7 @@ pub fn answer(s: &Sock) {
     }
 }
 
-/// Whether the other end of `s` is this process's as well, by its record. It may have closed it where that can't be seen.
+/// Whether this process holds the other end of `s` as well, by its record: not a relative alone. It may have closed it where that can't be seen.
 pub fn is_here(s: &Sock) -> bool {
     of(s).is_some()
 }
@@ -40,7 +40,8 @@ fn of(s: &Sock) -> Option<&'static Sock> {
         return None;
     }
     let base = family::base()?;
-    (0..family::high()).map(|i| family::sock(base, i)).find(|t| are_ends(s, t))
+    let is_held = |t: &Sock| t.is_held_in(process::index());
+    (0..family::high()).map(|i| family::sock(base, i)).find(|t| are_ends(s, t) && is_held(t))
 }
 
 fn are_ends(s: &Sock, t: &Sock) -> bool {
