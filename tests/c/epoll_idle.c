@@ -39,6 +39,10 @@ static void says_a(int fd, int times) {
     }
     meet();
 }
+static void arrives(void) {
+    meet();
+    meet_settled();
+}
 static void read_some(int fd, int i) { got(fd, buf, SOME, 0, i); }
 
 static void first_a(uint32_t events) {
@@ -71,8 +75,7 @@ static void saying_a(void) {
 static void around_b(void) {
     int set, fd = begin(EPOLLIN, &set), outer = set_of(set, EPOLLIN);
     for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
+        arrives();
         look(outer, 5000);
         R(events(set, POLLIN, 1000));
         read_some(fd, i);
@@ -83,8 +86,7 @@ static void around_b(void) {
 static void by_poll_b(void) {
     int set, fd = begin(EPOLLIN, &set);
     for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
+        arrives();
         R(events(set, POLLIN, 1000));
         read_some(fd, i);
         R(events(set, POLLIN, 0));
@@ -95,8 +97,7 @@ static void by_poll_b(void) {
 static void another_b(void) {
     int set, fd = begin(EPOLLIN, &set), other = set_of(fd, EPOLLIN);
     for (int i = 0; i < 2; i++) {
-        meet();
-        meet_settled();
+        arrives();
         look(other, 5000);
         look(set, 5000);
         read_some(fd, i);
@@ -112,8 +113,7 @@ static void raw_b(void) {
     for (int i = 0; i < 2; i++) {
         struct epoll_event e;
         R(recv(fd, buf, 1, 0));
-        meet();
-        meet_settled();
+        arrives();
         long n = raw(SYS_epoll_pwait, set, (long)&e, 1, 5000, 0, 8);
         say("%ld %s", n, n == 1 ? epoll_text(e.events) : "");
         read_some(fd, i);
@@ -132,8 +132,7 @@ static void thread_b(void) {
     for (int i = 0; i < 2; i++) {
         MUST(-pthread_create(&t, NULL, waits, NULL));
         settle();
-        meet();
-        meet_settled();
+        arrives();
         MUST(-pthread_join(t, NULL));
         read_some(fd, i);
     }

@@ -22,7 +22,7 @@ LIBUV = [["cmake", "-B", "out", "-DLIBUV_BUILD_TESTS=ON", "."], ["make", "-s", "
 ERLANG = """cd lib/kernel/test
 erlc -W0 -I ../../common_test/test_server ../../common_test/test_server/ts_lib.erl ../../common_test/test_server/ts_install_cth.erl \\
     ../../common_test/test_server/ts_erl_config.erl
-erlc -W0 +debug_info gen_tcp_echo_SUITE.erl gen_tcp_api_SUITE.erl gen_tcp_misc_SUITE.erl sendfile_SUITE.erl kernel_test_*.erl
+erlc -W0 +debug_info gen_tcp_echo_SUITE.erl gen_tcp_api_SUITE.erl sendfile_SUITE.erl kernel_test_*.erl
 cc -shared -fPIC -I/usr/lib/erlang/usr/include -o gen_tcp_api_SUITE_data/gen_tcp_api_SUITE.so gen_tcp_api_SUITE_data/*.c"""
 # Package of Debian -> how its tests are built, in its folder; nothing where they are scripts.
 BUILD = {

@@ -9,6 +9,7 @@
 
 use crate::family::sock::Sock;
 use crate::family::{self, SOCK_CAP, lock};
+use crate::sys::fd;
 use crate::sys::thread::{self, CALLS, Call, Thread, full_fence};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 
@@ -106,6 +107,24 @@ impl Drop for Visit<'_> {
         if has_moved(self.0) {
             tell_left(self.0);
         }
+    }
+}
+
+/// Does something with a connection that another thread may close meanwhile, when number and record may be those of two others at once: what is
+/// done to a record would be done with the bytes of a stranger. So the record is visited first, which keeps it, and its socket has a number of
+/// ours for as long. `is_there`: whether the number still stood for it then.
+pub fn by_own_number(s: &Sock, number: i32, is_there: impl Fn() -> bool, act: impl FnOnce(i32)) {
+    let Some(_visit) = visit(s, &number) else { return act(number) }; // there is no other thread
+    full_fence(); // either who closes it finds the visit, or we find the number taken away
+    match fd::another(number) {
+        Ok(own) => {
+            if is_there() {
+                act(own);
+            }
+            fd::close(own);
+        }
+        Err(_) if is_there() => act(number), // no number is left
+        Err(_) => {}
     }
 }
 

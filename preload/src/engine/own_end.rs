@@ -6,27 +6,20 @@
 use super::{debt, inside, switch};
 use crate::family::sock::Sock;
 use crate::family::{self, process};
-use crate::sys::thread::full_fence;
-use crate::sys::{fd, net};
+use crate::sys::net;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::*};
 
 /// Does for the other end of `s` what that is asked for.
 #[cold]
 pub fn answer(s: &Sock) {
     let Some(t) = of(s) else { return };
-    // Another thread may close it meanwhile: its record is visited, and the socket has a number of ours for as long.
-    let visit = inside::visit(t, &t);
-    full_fence(); // either who closes it finds the visit, or we find the number taken away
-    let at = t.fd.load(Relaxed);
-    let own = visit.as_ref().map(|_| fd::another(at));
-    let sock = own.map_or(at, |own| own.unwrap_or(-1));
-    if t.region().is_some() && is_at(t, sock) {
-        switch::attend(t, sock);
-        debt::pay(t, sock);
-    }
-    if let Some(Ok(own)) = own {
-        fd::close(own);
-    }
+    let answer = |sock| {
+        if is_at(t, sock) {
+            switch::attend(t, sock);
+            debt::pay(t, sock);
+        }
+    };
+    inside::by_own_number(t, t.fd.load(Relaxed), || are_ends(s, t), answer);
 }
 
 /// Whether this process holds the other end of `s` as well, by its record: not a relative alone. It may have closed it where that can't be seen.

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::*;
 /// Who was waited for in vain for a time is not waited for for so many times that.
 const REST: u64 = 100;
 const SEATS: usize = 32;
+/// So many times the patience may a thread be absent beside it.
 const GRACE: u64 = 4;
 
 static RESTS: Rests<SEATS> = Rests::none();

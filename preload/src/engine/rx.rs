@@ -60,11 +60,12 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
     if bufs.len() == 0 && flags & FROM_READ != 0 {
         return Ok(0); // read(2) of nothing returns at once, recv(2) waits for something
     }
-    if flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && idle_sets::are_beside(s) {
+    let may_poll = flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0;
+    if may_poll && idle_sets::are_beside(s) {
         idle_sets::look(s);
     }
     // The ring was empty a moment ago, and this reader waits: polling comes before the look at everything.
-    let polls = flags & POLLED == 0 && !nonblock && !peek && bufs.len() != 0 && s.has(flag::BLOCKS);
+    let polls = may_poll && s.has(flag::BLOCKS);
     let mut visit = if polls || flags & POLLED != 0 { inside::visit(s, &timer) } else { None };
     let mut polled = flags & POLLED != 0 || polls && wait::has_polled(s);
     let (came, mut waits) = (s.rx.kernel.load(Relaxed), 0u32);

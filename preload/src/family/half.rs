@@ -65,8 +65,8 @@ pub struct Half {
     /// Sending: the kernel's Nagle is off although the program's is on (`engine::shadow`). Receiving: who has started a program
     /// with it (`rendezvous::aside`).
     pub nagle: AtomicU32,
-    /// Sending: where and since when the ring was found full (`engine::stuck`); 0 = not yet. Receiving: which reads have found nothing
-    /// (`engine::idle_sets`).
+    /// Sending: where and since when the ring was found full (`engine::stuck`), 0 while it was not. Receiving: two counts of reads
+    /// in vain (`engine::idle_sets`).
     pub full: AtomicU32,
     /// Receiving: held by the thread that gives the connection away (`rendezvous::way_out`). Sending: unused.
     pub leaving: Lock,

@@ -131,7 +131,7 @@ pub fn relatives() -> impl Iterator<Item = u32> {
 /// The number of the record of a process.
 pub fn number_of(pid: u32) -> Option<u32> {
     let base = super::base()?;
-    (0..PROC_CAP as u32).find(|i| record(base, *i as usize).pid.load(Relaxed) == pid)
+    (0..high(base)).find(|i| record(base, *i).pid.load(Relaxed) == pid).map(|i| i as u32)
 }
 
 /// In the page that this process leaves: its record says that it has gone, and keeps its place until it ends.

@@ -8,7 +8,6 @@ use super::connections;
 use crate::engine::{here, inside};
 use crate::family::sock::Sock;
 use crate::rendezvous::{self, Back};
-use crate::sys::thread::full_fence;
 use crate::sys::{clock, fd};
 use crate::table;
 use smcr_proto::reason::Reason;
@@ -41,9 +40,7 @@ pub fn forget_in_child() {
     INSIDE.store(0, SeqCst);
 }
 
-/// Does something with each connection that is meant. Another thread may close it meanwhile, and number and record be those of two
-/// others at once: what is done to a record would be done with the bytes of a stranger. So the record is visited first, which keeps
-/// it, and its socket has a number of ours for as long.
+/// Does something with each connection that is meant, by a number of ours where another thread may close it meanwhile.
 pub fn each(is_meant: impl Fn(&Sock) -> bool, act: impl FnMut(i32, &'static Sock)) {
     let _inside = Inside::new();
     each_but_for_exec(is_meant, act);
@@ -70,23 +67,8 @@ fn each_but_for_exec(is_meant: impl Fn(&Sock) -> bool, mut act: impl FnMut(i32, 
         if LEAVES.load(SeqCst) {
             return;
         }
-        let Some(visit) = inside::visit(s, &fd) else {
-            act(fd, s); // there is no other thread
-            continue;
-        };
-        full_fence(); // either who closes it finds the visit, or we find the number taken away
         let is_there = || table::sock(fd).is_some_and(|now| std::ptr::eq(now, s)) && is_meant(s);
-        match fd::another(fd) {
-            Ok(own) => {
-                if is_there() {
-                    act(own, s);
-                }
-                fd::close(own);
-            }
-            Err(_) if is_there() => act(fd, s), // no number is left
-            Err(_) => {}
-        }
-        drop(visit);
+        inside::by_own_number(s, fd, is_there, |fd| act(fd, s));
     }
 }
 
