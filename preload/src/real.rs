@@ -183,6 +183,8 @@ table! {
     clone(run: *const c_void, stack: *mut c_void, flags: c_int, arg: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t) -> c_int = -1;
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
+    pidfd_spawn(pidfd: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
+    pidfd_spawnp(pidfd: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_init(actions: *mut c_void) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int = libc::ENOSYS;

@@ -10,7 +10,7 @@ static void executed(void) {
     }
 }
 
-enum { SYSTEM = SPAWN + 1, POPEN, SPAWN_WITH /* the library */ };
+enum { SYSTEM = SPAWN_PIDFD + 1, POPEN, SPAWN_WITH /* the library */ };
 static void run(int how) {
     if (how == SYSTEM) {
         say("system %d", system("exit 7") >> 8);
@@ -60,6 +60,7 @@ static void silent_b(void) {
 static void silent_fork(void) { silent_a(FORK); }
 static void silent_vfork(void) { silent_a(VFORK); }
 static void silent_spawn(void) { silent_a(SPAWN); }
+static void silent_pidfd(void) { silent_a(SPAWN_PIDFD); }
 static void silent_system(void) { silent_a(SYSTEM); }
 static void silent_popen(void) { silent_a(POPEN); }
 
@@ -165,6 +166,7 @@ static void last_a(int how) {
     close(fd);
 }
 static void last_spawn(void) { last_a(SPAWN); }
+static void last_pidfd(void) { last_a(SPAWN_PIDFD); }
 static void last_vfork(void) { last_a(VFORK); }
 static void last_before_a(int how) {
     int fd = came_before();
@@ -180,6 +182,7 @@ static void last_before_spawn_with(void) { last_before_a(SPAWN_WITH); }
 const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"silent_vfork", silent_vfork, silent_b, 0},
                              {"silent_spawn", silent_spawn, silent_b, 0},
+                             {"silent_pidfd_spawn", silent_pidfd, silent_b, 0},
                              {"silent_system", silent_system, silent_b, 0},
                              {"silent_popen", silent_popen, silent_b, 0},
                              {"silent_later", later_a, later_b, 0},
@@ -191,6 +194,7 @@ const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"silent_ahead_fork", ahead_fork, ahead_b, 0},
                              {"silent_ahead_spawn", ahead_spawn, ahead_b, 0},
                              {"last_spawn", last_spawn, last_b, 0},
+                             {"last_pidfd_spawn", last_pidfd, last_b, 0},
                              {"last_vfork", last_vfork, last_b, 0},
                              {"last_before_fork", last_before_fork, before_read_b, COLD | SWITCHES},
                              {"last_before_vfork", last_before_vfork, before_read_b, COLD | SWITCHES},

@@ -3,6 +3,7 @@
 #ifndef GIVEN_H
 #define GIVEN_H
 #include "case.h"
+#include <dlfcn.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -49,11 +50,25 @@ static inline void exec_self(const char *role, char **env) {
     die("execve");
 }
 /* The same beside this one. */
-enum how { FORK, VFORK, SPAWN };
+enum how { FORK, VFORK, SPAWN, SPAWN_PIDFD /* with a glibc before 2.39 as SPAWN */ };
+static inline pid_t spawned_by_pidfd(const struct again *a) {
+    int fd;
+    int (*spawn)(int *, const char *, const void *, const void *, char *const[], char *const[]) = dlsym(RTLD_DEFAULT, "pidfd_spawn");
+    pid_t (*number)(int) = dlsym(RTLD_DEFAULT, "pidfd_getpid");
+    if (!number)
+        return 0;
+    if (spawn(&fd, a->self, NULL, NULL, a->args, a->env) != 0)
+        die("pidfd_spawn");
+    pid_t child = MUST(number(fd));
+    close(fd);
+    return child;
+}
 static inline pid_t start(enum how how, const char *role, char **env) {
     const struct again *a = again(role, env);
-    pid_t child;
-    if (how == SPAWN) {
+    pid_t child = how == SPAWN_PIDFD ? spawned_by_pidfd(a) : 0;
+    if (child)
+        return child;
+    if (how == SPAWN || how == SPAWN_PIDFD) {
         if (posix_spawn(&child, a->self, NULL, NULL, a->args, a->env) != 0)
             die("posix_spawn");
         return child;

@@ -20,6 +20,7 @@ mod readiness;
 mod rights;
 mod second_names;
 mod sockets;
+mod spawns;
 mod splices;
 mod stdio;
 mod uring;

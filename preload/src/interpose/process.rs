@@ -1,9 +1,7 @@
-//! fork and what does the same inside libc, exec, posix_spawn and signal handlers: what they mean for connections.
+//! fork and what does the same inside libc, exec and signal handlers: what they mean for connections.
 //!
-//! system(3), popen(3) and posix_spawn(3) run no hook in the child and leave the parent's connections
-//! alone; only what is handed to the new program by a file action goes back to TCP. Listeners that a
-//! program inherits are unmarked (system and popen start a shell, which accepts nothing). The exec variants
-//! with variable arguments are in [`super::execl`].
+//! system(3) and popen(3) run no hook in the child and leave the parent's connections alone (and start a shell, which accepts
+//! nothing); posix_spawn: [`super::spawns`]. The exec variants with variable arguments are in [`super::execl`].
 
 use super::{guarded, hooks};
 use crate::control;
@@ -11,7 +9,7 @@ use crate::engine::{handlers, signals};
 use crate::family::process::is_vfork_child;
 use crate::ready::leave;
 use crate::sys::filter;
-use crate::table::{self, child, confine, forks, spawned};
+use crate::table::{apart, child, confine, forks};
 use crate::{config, real};
 use libc::{c_char, c_int, c_ulong, c_void, pid_t};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -86,50 +84,6 @@ hooks! {
         before_exec(envp);
         // SAFETY: the program's arguments.
         failed(unsafe { real::execveat(dir, path, argv, envp, flags) })
-    }
-
-    fn posix_spawn(
-        pid: *mut pid_t,
-        path: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, actions, envp, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
-    }
-
-    fn posix_spawnp(
-        pid: *mut pid_t,
-        file: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, actions, envp, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
-    }
-
-    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-        if let Some(s) = table::sock(fd) {
-            guarded(|| spawned::give(actions as usize, s, fd, new));
-        }
-        // SAFETY: the program's arguments.
-        unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, new) }
-    }
-
-    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
-        spawned::forget(actions as usize);
-        // SAFETY: the program's arguments.
-        unsafe { real::posix_spawn_file_actions_init(actions) }
-    }
-
-    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
-        spawned::forget(actions as usize);
-        // SAFETY: the program's arguments.
-        unsafe { real::posix_spawn_file_actions_destroy(actions) }
     }
 
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
@@ -267,7 +221,7 @@ pub unsafe fn restricting<R: PartialEq + From<u8>>(how: Restriction, call: impl 
         },
     };
     guarded(|| {
-        table::apart::leave();
+        apart::leave();
         if confine::is_permitted(filter) {
             return confine::prepare();
         }
@@ -279,25 +233,6 @@ pub unsafe fn restricting<R: PartialEq + From<u8>>(how: Restriction, call: impl 
     let r = call();
     if r == R::from(0) {
         control::restrict();
-    }
-    r
-}
-
-/// posix_spawn with what stands around it; `call` gets where the number of the program goes.
-fn spawning(pid: *mut pid_t, actions: *const c_void, envp: *const *const c_char, call: impl FnOnce(*mut pid_t) -> c_int) -> c_int {
-    if control::is_withdrawn() {
-        return call(pid);
-    }
-    // SAFETY: the environment that the program gives to posix_spawn.
-    let has_library = || unsafe { config::is_in(envp) };
-    let place = crate::sys::caught(|| forks::before_spawn(actions as usize, has_library)).flatten();
-    let mut own = 0;
-    let to = if pid.is_null() { &raw mut own } else { pid };
-    let r = call(to);
-    guarded(|| forks::after_spawn(actions as usize, r == 0));
-    if let Some(place) = place {
-        // SAFETY: the program's variable, or our own.
-        place.started(if r == 0 { unsafe { *to }.cast_unsigned() } else { 0 });
     }
     r
 }

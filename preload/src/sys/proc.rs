@@ -46,6 +46,14 @@ pub fn pidfd(id: u32) -> Res<i32> {
     unsafe { call(Sysno::pidfd_open, [id as usize, 0, 0, 0, 0, 0]) }.map(|fd| fd as i32)
 }
 
+/// The id of the process that a pidfd stands for; 0: it was waited for. None: that is not to be known.
+pub fn of_pidfd(pidfd: i32) -> Option<u32> {
+    let mut path = [0; 48];
+    let path = super::fd::path(&mut path, format_args!("/proc/self/fdinfo/{pidfd}\0"))?;
+    let id = |line: &[u8]| line.strip_prefix(b"Pid:").and_then(|rest| std::str::from_utf8(rest).ok()?.trim().parse::<i32>().ok());
+    Some(u32::try_from(super::lines::find_in(path, id).ok()??).unwrap_or(0))
+}
+
 /// Whether a process or thread with this id exists.
 fn exists(id: u32) -> bool {
     // SAFETY: signal 0 only checks.
@@ -293,6 +301,19 @@ pub fn block_signals(set: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pidfd_tells_its_process() {
+        let own = pidfd(pid()).expect("a pidfd");
+        assert_eq!(of_pidfd(own), Some(pid()));
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let of_child = pidfd(child.id()).expect("a pidfd");
+        assert_eq!(of_pidfd(of_child), Some(child.id()));
+        child.wait().expect("its status");
+        assert_eq!(of_pidfd(of_child), Some(0));
+        [own, of_child].into_iter().for_each(crate::sys::fd::close);
+        assert_eq!(of_pidfd(own), None);
+    }
 
     #[test]
     fn a_child_is_a_zombie_until_it_is_waited_for() {
