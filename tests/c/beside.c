@@ -166,7 +166,6 @@ static void last_a(int how) {
     close(fd);
 }
 static void last_spawn(void) { last_a(SPAWN); }
-static void last_pidfd(void) { last_a(SPAWN_PIDFD); }
 static void last_vfork(void) { last_a(VFORK); }
 static void last_before_a(int how) {
     int fd = came_before();
@@ -194,7 +193,6 @@ const struct test tests[] = {{"silent_fork", silent_fork, silent_b, 0},
                              {"silent_ahead_fork", ahead_fork, ahead_b, 0},
                              {"silent_ahead_spawn", ahead_spawn, ahead_b, 0},
                              {"last_spawn", last_spawn, last_b, 0},
-                             {"last_pidfd_spawn", last_pidfd, last_b, 0},
                              {"last_vfork", last_vfork, last_b, 0},
                              {"last_before_fork", last_before_fork, before_read_b, COLD | SWITCHES},
                              {"last_before_vfork", last_before_vfork, before_read_b, COLD | SWITCHES},

@@ -140,6 +140,7 @@ static void at_once_b(void) {
     meet();
 }
 static void shared_spawn(void) { shared_a(SPAWN); }
+static void shared_pidfd(void) { shared_a(SPAWN_PIDFD); }
 static void shared_vfork(void) { shared_a(VFORK); }
 static void shared_fork(void) { shared_a(FORK); }
 
@@ -179,14 +180,17 @@ static void last_a(int how) {
     close(fd);
 }
 static void last_spawn(void) { last_a(SPAWN); }
+static void last_pidfd(void) { last_a(SPAWN_PIDFD); }
 static void last_fork(void) { last_a(FORK); }
 
 const struct test tests[] = {{"spawn", shared_spawn, shared_b, 0},
+                             {"pidfd_spawn", shared_pidfd, shared_b, 0},
                              {"vfork", shared_vfork, shared_b, 0},
                              {"fork", shared_fork, shared_b, 0},
                              {"at_once", at_once_a, at_once_b, 0},
                              {"looked_at", looked_at, ahead_b, 0},
                              {"last_spawn", last_spawn, last_b, 0},
+                             {"last_pidfd_spawn", last_pidfd, last_b, 0},
                              {"last_fork", last_fork, last_b, 0},
                              {"executed", executed, executed, ROLE},
                              {0}};
