@@ -4,7 +4,7 @@
 hostname "lab-$lab_role"
 mkdir -p /lib/modules
 [ -e "/lib/modules/$(uname -r)" ] || ln -s "$lab_kernel/lib/modules/$(uname -r)" /lib/modules/
-for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm smc smc_diag tcp_diag inet_diag unix_diag nf_tables; do
+for module in crc32_generic rdma_rxe ib_uverbs rdma_ucm smc smc_diag tcp_diag inet_diag unix_diag nf_tables nft_objref nft_set_hash virtio_console; do
     modprobe $module || echo "guest: no module $module"
 done
 ip link set lo up

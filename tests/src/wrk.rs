@@ -26,14 +26,9 @@ pub fn wrk(net: &Net, load: Load, connections: u32, seconds: u32, path: &str) ->
 pub fn wrk_bytes(out: &str) -> Result<u64> {
     let line = out.lines().find(|l| l.contains(" requests in ")).context("wrk")?;
     let size = line.rsplit(", ").next().and_then(|s| s.strip_suffix(" read")).context("wrk")?;
-    let (number, unit) = size.split_at(size.len() - 2);
-    let factor = match unit {
-        "KB" => 1024.0,
-        "MB" => 1024.0 * 1024.0,
-        "GB" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Ok(size.trim_end_matches('B').parse()?),
-    };
-    Ok((number.parse::<f64>()? * factor) as u64)
+    let (number, unit) = size.split_at(size.find(|c: char| c.is_ascii_alphabetic()).context("wrk")?);
+    let power = ["B", "KB", "MB", "GB"].iter().position(|known| *known == unit).with_context(|| size.to_string())?;
+    Ok((number.parse::<f64>()? * 1024_f64.powi(power as i32)) as u64)
 }
 
 /// "Socket errors" as wrk counts them.
