@@ -63,6 +63,13 @@ def duplex(c):
     return bulk(c, both=True)
 
 
+for _ms in (1, 50):
+    @row("tick%d" % _ms, "64 KiB streaming to a reader that comes each %d ms and takes all there is" % _ms, [ratio("gb_s", "GB/s", "high", 0.95)], group="never")
+    def tick(c, ms=_ms):
+        c.secs = max(1.0, c.secs)
+        return bulk(c, recv_args=["tick=%d" % ms])
+
+
 @row("byte1", "1 B writes without NODELAY", [ratio("gb_s", "GB/s", "high", 0.95)], group="never")
 def byte1(c):
     r = bulk(c, recv_args=["nodelay=0"], send_args=["size=1", "nodelay=0"])

@@ -1,6 +1,7 @@
 /* Bulk. role=recv listens and measures, role=send connects and writes.
  *   size=65536 (per write) rsize=65536 (per read) secs=1.0 warm=0.3 nodelay=1
  *   n=0 (so many writes instead of secs: for counts)
+ *   tick=0: the reader comes each so many ms and takes all there is
  *   both=1: each end has a thread that sends and one that receives on the same connection; with n, neither direction ends
  *   before the other, which would be half-closed for the rest */
 #include "common.h"
@@ -8,7 +9,7 @@
 static size_t size, rsize;
 static double secs, warm;
 static long g_writes;
-static int g_fd, g_both;
+static int g_fd, g_both, g_tick;
 static _Atomic uint64_t g_received;
 
 static void *sender(void *unused) {
@@ -34,8 +35,12 @@ static void *receiver(void *p) {
     memset(b, 0, rsize);
     uint64_t begin = 0, last = 0, wait = (uint64_t)(warm * 1e9 / g_ns_per_tick), start_at = ticks() + wait;
     for (;;) {
-        ssize_t r = recv(g_fd, b, rsize, 0);
+        ssize_t r = recv(g_fd, b, rsize, g_tick ? MSG_DONTWAIT : 0);
         if (r < 0 && errno == EINTR) continue;
+        if (r < 0 && errno == EAGAIN && g_tick) {
+            usleep(1000 * (useconds_t)g_tick);
+            continue;
+        }
         if (r < 0) die("recv");
         if (r == 0) break;
         g->all += (uint64_t)r;
@@ -58,6 +63,7 @@ int main(int argc, char **argv) {
     warm = argf("warm", 0.3);
     int recv_role = !strcmp(arg("role", "recv"), "recv");
     g_both = (int)argn("both", 0);
+    g_tick = (int)argn("tick", 0);
     struct got g = {0, 0, 0, 0};
     pthread_t t;
     if (recv_role) {
