@@ -29,7 +29,7 @@ macro_rules! table {
                 #[allow(non_snake_case)]
                 pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> $r {
                     let own = $name as *const () as *mut c_void;
-                    if !is_found(&slot::$name, own) {
+                    if !is_found(&slot::$name, own, concat!(stringify!($name), "\0")) {
                         crate::sys::set_errno(crate::sys::Errno(libc::ENOSYS));
                         return $missing;
                     }
@@ -43,10 +43,8 @@ macro_rules! table {
         pub fn resolve() {
             $(
                 let name = concat!(stringify!($name), "\0");
-                // SAFETY: a NUL-terminated name.
-                let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                if !p.is_null() {
-                    slot::$name.store(p, Relaxed);
+                if const { !is_late(concat!(stringify!($name), "\0")) } {
+                    look_up(&slot::$name, name);
                 }
             )*
         }
@@ -71,9 +69,36 @@ macro_rules! table {
     };
 }
 
-fn is_found(slot: &AtomicPtr<c_void>, early: *mut c_void) -> bool {
+/// Symbols that a glibc which the library runs with may not have (2.35, 2.39). Where dlsym finds nothing it calls malloc, and the call that
+/// made all be looked up may be that of an allocator which just begins (jemalloc). So these are looked up when they are called.
+const LATE: [&str; 3] = ["epoll_pwait2\0", "pidfd_spawn\0", "pidfd_spawnp\0"];
+
+const fn is_late(name: &str) -> bool {
+    const fn is_same(a: &[u8], b: &[u8], at: usize) -> bool {
+        a.len() == b.len() && (at == a.len() || a[at] == b[at] && is_same(a, b, at + 1))
+    }
+    let mut i = 0;
+    while i < LATE.len() && !is_same(LATE[i].as_bytes(), name.as_bytes(), 0) {
+        i += 1;
+    }
+    i < LATE.len()
+}
+
+fn is_found(slot: &AtomicPtr<c_void>, early: *mut c_void, name: &'static str) -> bool {
     resolve();
+    if is_late(name) {
+        look_up(slot, name);
+    }
     slot.load(Relaxed) != early
+}
+
+/// `name` ends with NUL.
+fn look_up(slot: &AtomicPtr<c_void>, name: &'static str) {
+    // SAFETY: a NUL-terminated name.
+    let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+    if !p.is_null() {
+        slot.store(p, Relaxed);
+    }
 }
 
 table! {
