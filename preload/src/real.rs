@@ -49,6 +49,14 @@ macro_rules! table {
             )*
         }
 
+        /// Those that this glibc lacks.
+        #[cfg(test)]
+        fn missing() -> Vec<&'static str> {
+            resolve();
+            let all = [$((stringify!($name), slot::$name.load(Relaxed) == early::$name as *const () as *mut c_void)),*];
+            all.into_iter().filter(|(_, is_early)| *is_early).map(|(name, _)| name).collect()
+        }
+
         $(
             /// The next definition of the function of this name.
             ///
@@ -235,3 +243,14 @@ table! {
 
 /// Silences the unused import where a type is needed on some targets only.
 const _: Option<c_short> = None;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_up_at_the_start_is_there() {
+        let rest: Vec<_> = missing().into_iter().filter(|name| !LATE.iter().any(|late| late.strip_suffix('\0') == Some(name))).collect();
+        assert!(rest.is_empty(), "dlsym calls malloc for {rest:?}");
+    }
+}
