@@ -124,7 +124,8 @@ pub mod fin {
 pub mod size {
     /// The producer would like to go on in the wide ring.
     pub const WISH: u32 = 1 << 31;
-    /// What is unread lies in the wide ring (`transport::wide`), each byte at its position modulo the wide ring's size.
+    /// What is unread lies in the wide ring (`transport::wide`), each byte at its position modulo what is swept over of it, or, where
+    /// the size is the wide ring's own, modulo that.
     pub const WIDE: u32 = 1 << 30;
 }
 

@@ -44,6 +44,7 @@ const PROGRAMS: &[&str] = &[
     "wrong_calls",
     "flags",
     "nonblock",
+    "ticking",
     "peek_offsets",
     "vectors",
     "lengths",

@@ -3,15 +3,16 @@
 //! The sender measures what its large copies cost ([`Pace`]). Where the ring's lines come back slowly from the other processor it
 //! says that it would like the wide ring ([`size::WISH`]); the receiver maps that and says so ([`ctl::WIDE`]); from then on the
 //! sender chooses whenever the ring is empty: what is large goes through the wide one ([`size::WIDE`]), what is small does not. How
-//! much may lie unread stays the same. Both map it only while no other process holds the connection, so that whoever comes to
+//! much may lie unread stays the same, unless the reader comes seldom ([`seldom`]): for that one everything goes there, as much as it holds. Both map it only while no other process holds the connection, so that whoever comes to
 //! hold it later has inherited the mapping. [`super::tx`], [`super::fast`], [`super::rx`] and whoever else looks into a ring call it.
 
 use super::pace::{Kind, Pace, Speed};
+use super::seldom;
 use crate::config;
 use crate::family::sock::Sock;
 use crate::family::{holders, index_of};
 use crate::sys::{clock, processor};
-use crate::transport::region::{self, Dir, ctl, size};
+use crate::transport::region::{self, Dir, RING_MAX, ctl, size};
 use crate::transport::ring::Ring;
 use crate::transport::wide;
 use std::sync::atomic::Ordering::*;
@@ -35,7 +36,7 @@ const NEVER: u32 = 3;
 pub fn tx_ring(s: &Sock, size: usize) -> Option<Ring> {
     let streams = pace(s).is_stream();
     if is_wide(s) {
-        return Some(wide_ring(s, s.tx.dir()?)?.streamed(streams));
+        return Some(wide_ring(s, s.tx.dir()?, size)?.streamed(streams));
     }
     // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap).
     Some(unsafe { Ring::new(s.tx.ring.load(Relaxed), size, s.tx.base.load(Relaxed)) }.streamed(streams))
@@ -52,7 +53,7 @@ pub fn rx_ring(s: &Sock, dir: &Dir) -> Option<(Ring, usize)> {
 fn ring_claimed(s: &Sock, dir: &Dir, claimed: u32) -> Option<(Ring, usize)> {
     let bytes = region::size_of_ring(claimed)?;
     if claimed & size::WIDE != 0 {
-        let ring = if s.rx.wide.load(Relaxed) == WISHED { wide_ring(s, dir) } else { None };
+        let ring = if s.rx.wide.load(Relaxed) == WISHED { wide_ring(s, dir, bytes) } else { None };
         return Some((ring?, bytes));
     }
     // SAFETY: the ring of this direction in a live region (the lock is held: `close` can't unmap);
@@ -96,7 +97,7 @@ pub fn is_wide(s: &Sock) -> bool {
 #[inline]
 pub fn choose(s: &Sock, dir: &Dir, want: usize) -> bool {
     match s.tx.wide.load(Relaxed) {
-        NONE if !pace(s).is_for_wide() => false,
+        NONE if !pace(s).is_for_wide() && !seldom::is_any(s) => false,
         NEVER => false,
         _ => choose_one(s, dir, want),
     }
@@ -104,21 +105,44 @@ pub fn choose(s: &Sock, dir: &Dir, want: usize) -> bool {
 
 #[inline(never)]
 fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
-    let is_for_wide = pace(s).is_for_wide();
+    let is_seldom = seldom::comes(s);
+    let is_for_wide = pace(s).is_for_wide() || is_seldom;
     match s.tx.wide.load(Relaxed) {
+        NONE if !is_for_wide => {}
         NONE => wish(s, dir),
         IN_USE if !is_for_wide => rest(s, dir),
-        IN_USE if want < SMALL => to_the_ring(s, dir),
+        IN_USE if want < SMALL && !is_seldom => to_the_ring(s, dir),
         // Acquire pairs with the Release in `answer`.
-        WISHED if want >= LARGE && is_for_wide && dir.ctl.load(Acquire) & ctl::WIDE != 0 => {
+        WISHED if (want >= LARGE || is_seldom) && is_for_wide && dir.ctl.load(Acquire) & ctl::WIDE != 0 => {
             // The consumer reads it only after it has seen a head beyond its tail, as with the base.
             dir.size.fetch_or(size::WIDE, Relaxed);
             s.tx.wide.store(IN_USE, Relaxed);
-            s.tx.wants_more.store(1, Relaxed); // in the largest parts
+            s.tx.wants_more.fetch_or(seldom::FULL, Relaxed); // in the largest parts
         }
         _ => {}
     }
+    if is_wide(s) {
+        limit(s, dir, is_seldom);
+    }
     is_wide(s)
+}
+
+/// The wide ring is in use, and empty: how much of it may lie unread. The ring itself has its largest size before.
+fn limit(s: &Sock, dir: &Dir, is_seldom: bool) {
+    let size = s.tx.size.load(Relaxed) as usize;
+    match is_seldom {
+        true if size == RING_MAX => set_limit(s, dir, wide::SIZE),
+        false if size == wide::SIZE => set_limit(s, dir, RING_MAX),
+        _ => {}
+    }
+}
+
+fn set_limit(s: &Sock, dir: &Dir, bytes: usize) {
+    s.tx.size.store(bytes as u32, Relaxed);
+    s.tx_ring.store(bytes as u32, Relaxed);
+    // The consumer reads it only after it has seen a head beyond its tail, as with the base.
+    let bits = dir.size.load(Relaxed) & (size::WISH | size::WIDE);
+    dir.size.store(bytes as u32 | bits, Relaxed);
 }
 
 /// Sender: states the wish, if this end can.
@@ -145,16 +169,18 @@ fn can_map(s: &Sock) -> bool {
     s.region_of_peers().is_some_and(|r| !holders::is_shared(s) && wide::map(index_of(s), r))
 }
 
-fn wide_ring(s: &Sock, dir: &Dir) -> Option<Ring> {
+/// `limit`: how much may lie unread.
+fn wide_ring(s: &Sock, dir: &Dir, limit: usize) -> Option<Ring> {
     let region = s.region_of_peers()?;
     let index = index_of(s);
     let number = region::number_of(region, dir);
     let start = wide::of(index, number).or_else(|| wide::map(index, region).then(|| wide::of(index, number))?)?;
     // SAFETY: mapped as long as the region, which a lock of this direction keeps.
-    Some(unsafe { Ring::new(start, wide::SIZE, 0) })
+    Some(unsafe { Ring::new(start, limit.max(wide::SWEPT), 0) })
 }
 
 fn to_the_ring(s: &Sock, dir: &Dir) {
+    limit(s, dir, false);
     dir.size.fetch_and(!size::WIDE, Relaxed);
     s.tx.wide.store(WISHED, Relaxed);
 }

@@ -211,7 +211,7 @@ fn room<'a>(s: &'a Sock, marker: &'a Marker, n: usize, flags: i32) -> Option<Roo
     let used = head.wrapping_sub(s.tx.seen.load(Relaxed)) as usize;
     if used + n > size || head + n as u64 > s.tx.mark.load(Relaxed) {
         let (free, now) = tx::look_at_tail(s, dir, head, size, n)?;
-        if free < n {
+        if free < n || bulk::is_wide(s) {
             return None;
         }
         size = now;

@@ -12,6 +12,7 @@ use crate::fault::{self, Step as Fault};
 use crate::log;
 use crate::transport::changes;
 use crate::transport::region::{self, Dir, ctl};
+use crate::transport::wide;
 use smcr_proto::cursor;
 use smcr_proto::page::{Counter, State};
 use std::sync::atomic::{Ordering::*, fence};
@@ -184,7 +185,7 @@ pub fn is_at_switch(s: &Sock, dir: &Dir) -> bool {
 #[inline]
 pub fn in_ring(s: &Sock, dir: &Dir) -> u64 {
     let tail = s.rx.cursor.load(Relaxed);
-    let n = dir.head.load(Acquire).wrapping_sub(tail).min(region::RING_MAX as u64);
+    let n = dir.head.load(Acquire).wrapping_sub(tail).min(wide::SIZE as u64);
     let passed = s.rx.switches.load(Relaxed);
     if n == 0 || !s.rx_in_memory() {
         return n;

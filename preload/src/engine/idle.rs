@@ -27,8 +27,8 @@ pub fn release(s: &Sock) {
         // Acquire pairs with the Release of `rx::give_back`: the consumer has copied all of it out.
         && dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed)
     {
-        near::give_back(s, dir);
         bulk::rest(s, dir);
+        near::give_back(s, dir);
     }
     let _ = mem::let_go(region::start_of(region), region::LEN);
 }

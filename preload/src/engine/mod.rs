@@ -59,6 +59,7 @@ pub mod rounds;
 pub mod rouse;
 pub mod rx;
 pub mod scratch;
+pub mod seldom;
 pub mod shadow;
 pub mod shut;
 pub mod signals;

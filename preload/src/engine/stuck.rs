@@ -4,6 +4,7 @@
 //! Programs rely on those: one that sends 1 MB before it reads the echo of it never waits for ever
 //! over TCP, as long as both directions' buffers take it. Asked by `switch`, for a sender and for every wait for room.
 
+use super::seldom;
 use crate::family::sock::Sock;
 use crate::sys::clock;
 use crate::transport::peers;
@@ -49,6 +50,9 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
     let mut passed = now.wrapping_sub(old) & TIME;
     if old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
         s.tx.full.store(note, Relaxed);
+        if old != 0 {
+            seldom::note_full(s, passed);
+        }
         return Look::Wait(u64::from(if mutual { STEP } else { patience }) << UNIT_SHIFT);
     }
     if mutual {

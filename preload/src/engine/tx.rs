@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::pace::Kind;
 use super::within::Within;
-use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, resets, shadow, spin, switch, urgent, wait};
+use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, resets, seldom, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -228,7 +228,7 @@ fn attempt(s: &Sock, sock: i32, source: &mut impl Source, first: bool) -> Step {
         if let Some(step) = source.nothing() {
             return step;
         }
-        s.tx.wants_more.store(1, Relaxed);
+        s.tx.wants_more.fetch_or(seldom::FULL, Relaxed);
         // Edge-triggered sets report writability once for each time the ring was found full.
         s.tx.looked.fetch_add(1, Relaxed);
         count(Counter::RingFull, 1);
@@ -316,15 +316,16 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize
     }
     if tail == head {
         // A call that may not wait takes as much as TCP would, if the ring can: some programs end the stream behind it whatever it returned.
-        if (s.tx.wants_more.load(Relaxed) != 0 || want > size) && size < RING_MAX {
-            s.tx.wants_more.store(0, Relaxed);
+        if (s.tx.wants_more.load(Relaxed) & seldom::FULL != 0 || want > size) && size < RING_MAX {
+            s.tx.wants_more.fetch_and(!seldom::FULL, Relaxed);
             size = RING_MAX;
             near::resize(s, dir, size);
             let bits = dir.size.load(Relaxed) & (region::size::WISH | region::size::WIDE);
             dir.size.store(size as u32 | bits, Relaxed);
         }
         bulk::choose(s, dir, want);
-        near::begin(s, dir, head, want, size);
+        near::begin(s, dir, head, want, size.min(RING_MAX));
+        let size = s.tx.size.load(Relaxed) as usize; // the wide ring's own, perhaps, or no more
         return Some((size, size));
     }
     s.tx.mark.store(head + near::SOFT, Relaxed);

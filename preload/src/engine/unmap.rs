@@ -25,8 +25,8 @@ pub fn forget(s: &Sock) {
 fn give_ring_back(s: &Sock) {
     let Some(dir) = s.tx.dir().filter(|_| s.region_of_peers().is_some() && !patience::is_own_user(s)) else { return };
     if dir.tail.load(Acquire) == s.tx.cursor.load(Relaxed) || s.rx.end.load(Relaxed) >= end::RST {
-        near::give_back(s, dir);
         bulk::rest(s, dir);
+        near::give_back(s, dir);
     }
 }
 

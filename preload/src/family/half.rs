@@ -46,7 +46,7 @@ pub struct Half {
     pub flip: AtomicI64,
     /// Ring size in effect. Receiving: the last one claimed that was found sound.
     pub size: AtomicU32,
-    /// Sending: the ring was found full; grow when it is empty. Receiving: how often a reader in blocking mode was called for
+    /// Sending: the ring was found full (grow when it is empty), and whether its reader comes seldom (`engine::seldom`). Receiving: how often a reader in blocking mode was called for
     /// nothing (`engine::wait::may_have_been_called`).
     pub wants_more: AtomicU32,
     /// Receiving: tick from which the kernel's socket is to be looked at again. Sending: how often the ring

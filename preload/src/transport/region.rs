@@ -29,7 +29,7 @@ const HEADER_AT: usize = RING_MAX + NEAR[1];
 /// Bytes of the file that it lies in: each direction has a wide ring (`wide`) and an annex (`annex`) behind it.
 pub const FILE_LEN: usize = LEN + wide::BOTH + 2 * annex::LEN;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x07");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x08");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {
@@ -147,5 +147,6 @@ pub fn give_back(p: *const RegionHeader, dir: usize, size: usize) {
 /// Ring size as the producer claims it, forced into what is possible.
 pub fn size_of_ring(claimed: u32) -> Option<usize> {
     let n = (claimed & !(size::WISH | size::WIDE)) as usize;
-    (n.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&n)).then_some(n)
+    let is_ring = n.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&n);
+    (is_ring || n == wide::SIZE && claimed & size::WIDE != 0).then_some(n)
 }

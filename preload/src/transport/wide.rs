@@ -1,8 +1,9 @@
-//! The wide ring of a direction: memory behind the region that bulk sweeps over instead of the ring, and where this process has
+//! The wide ring of a direction: memory behind the region that bulk goes through instead of the ring, and where this process has
 //! it mapped.
 //!
 //! A line that the other processor read last is slow to write again while it is in that one's second cache. In two MiB it has
-//! left it by the time the sweep comes round (docs/decisions/12-copies.md). No more lies unread in it than in the ring.
+//! left it by the time the sweep comes round (docs/decisions/12-copies.md). No more lies unread in it than in the ring, unless the reader comes
+//! seldom (`engine::seldom`): then all of it may.
 //! It is mapped once both ends agree (`engine::bulk`), costs nothing before, and a forked child inherits mapping and table alike.
 
 use super::region::{self, LEN, RegionHeader};
@@ -12,8 +13,10 @@ use crate::family::{self, process};
 use crate::sys::mem;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Bytes of the wide ring of one direction, a power of two: twice the second cache of large processors.
-pub const SIZE: usize = 2 << 20;
+/// Bytes of the wide ring of one direction, a power of two: as many as TCP's buffers hold by default (tcp_wmem).
+pub const SIZE: usize = 4 << 20;
+/// So many of them are swept over while no more lies unread than a ring holds, a power of two: twice the second cache of large processors.
+pub const SWEPT: usize = 2 << 20;
 /// Bytes of both in the region's file, right behind what is mapped from the beginning.
 pub const BOTH: usize = 2 * SIZE;
 
