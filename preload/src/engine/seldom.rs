@@ -29,12 +29,12 @@ pub fn note_full(s: &Sock, ms: u32) {
 /// Whether there is anything to be looked at when the ring is empty.
 #[inline]
 pub fn is_any(s: &Sock) -> bool {
-    credit(s) >= ENOUGH || config::flips()
+    credit(s) >= ENOUGH
 }
 
 /// The ring is empty, with the lock held: whether its reader comes seldom.
 pub fn comes(s: &Sock) -> bool {
-    if config::flips() {
+    if config::flips() && s.tx.wide.load(Relaxed) != 0 {
         return s.tx.cursor.load(Relaxed) >> 19 & 1 != 0; // one half mebibyte of two
     }
     let moved = s.tx.cursor.load(Relaxed).wrapping_sub(s.tx.base.load(Relaxed));
