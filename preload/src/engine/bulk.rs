@@ -3,11 +3,12 @@
 //! The sender measures what its large copies cost ([`Pace`]). Where the ring's lines come back slowly from the other processor it
 //! says that it would like the wide ring ([`size::WISH`]); the receiver maps that and says so ([`ctl::WIDE`]); from then on the
 //! sender chooses whenever the ring is empty: what is large goes through the wide one ([`size::WIDE`]), what is small does not. How
-//! much may lie unread stays the same, unless the reader comes seldom ([`seldom`]): for that one everything goes there, as much as it holds. Both map it only while no other process holds the connection, so that whoever comes to
-//! hold it later has inherited the mapping. [`super::tx`], [`super::fast`], [`super::rx`] and whoever else looks into a ring call it.
+//! much may lie unread stays the same, unless the reader comes seldom ([`seldom`]): for that one everything goes there, as much as it
+//! holds. Both map it only while no other process holds the connection, so that whoever comes to hold it later has inherited the
+//! mapping. [`super::tx`], [`super::fast`], [`super::rx`] and whoever else looks into a ring call it.
 
 use super::pace::{Kind, Pace, Speed};
-use super::seldom;
+use super::{near, seldom};
 use crate::config;
 use crate::family::sock::Sock;
 use crate::family::{holders, index_of};
@@ -108,7 +109,6 @@ fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
     let is_seldom = seldom::comes(s);
     let is_for_wide = pace(s).is_for_wide() || is_seldom;
     match s.tx.wide.load(Relaxed) {
-        NONE if !is_for_wide => {}
         NONE => wish(s, dir),
         IN_USE if !is_for_wide => rest(s, dir),
         IN_USE if want < SMALL && !is_seldom => to_the_ring(s, dir),
@@ -121,28 +121,21 @@ fn choose_one(s: &Sock, dir: &Dir, want: usize) -> bool {
         }
         _ => {}
     }
-    if is_wide(s) {
+    let is_wide = is_wide(s);
+    if is_wide {
         limit(s, dir, is_seldom);
     }
-    is_wide(s)
+    is_wide
 }
 
 /// The wide ring is in use, and empty: how much of it may lie unread. The ring itself has its largest size before.
 fn limit(s: &Sock, dir: &Dir, is_seldom: bool) {
     let size = s.tx.size.load(Relaxed) as usize;
     match is_seldom {
-        true if size == RING_MAX => set_limit(s, dir, wide::SIZE),
-        false if size == wide::SIZE => set_limit(s, dir, RING_MAX),
+        true if size == RING_MAX => near::state_size(s, dir, wide::SIZE),
+        false if size == wide::SIZE => near::state_size(s, dir, RING_MAX),
         _ => {}
     }
-}
-
-fn set_limit(s: &Sock, dir: &Dir, bytes: usize) {
-    s.tx.size.store(bytes as u32, Relaxed);
-    s.tx_ring.store(bytes as u32, Relaxed);
-    // The consumer reads it only after it has seen a head beyond its tail, as with the base.
-    let bits = dir.size.load(Relaxed) & (size::WISH | size::WIDE);
-    dir.size.store(bytes as u32 | bits, Relaxed);
 }
 
 /// Sender: states the wish, if this end can.

@@ -46,8 +46,15 @@ pub fn resize(s: &Sock, dir: &Dir, size: usize) {
     let Some(region) = s.region_of_peers() else { return };
     s.tx.deep.store(1, Relaxed);
     s.tx.ring.store(region::ring_of(region, region::number_of(region, dir), size), Relaxed);
+    state_size(s, dir, size);
+}
+
+/// The ring, which is empty, holds so much from now on. The consumer reads it only after it has seen a head beyond its tail, as with the base.
+pub fn state_size(s: &Sock, dir: &Dir, size: usize) {
     s.tx.size.store(size as u32, Relaxed);
     s.tx_ring.store(size as u32, Relaxed);
+    let bits = dir.size.load(Relaxed) & (region::size::WISH | region::size::WIDE);
+    dir.size.store(size as u32 | bits, Relaxed);
 }
 
 /// The connection is idle and its ring empty: gives back the pages of the ring that are not the header's. The lock is held.

@@ -1,12 +1,12 @@
 //! A reader that comes seldom, and then takes all there is: one that works by ticks, or computes over what it has for long.
 //!
-//! While it is away its peer can send what the ring holds, and over TCP what both sockets' buffers hold, which is megabytes. So a sender that
-//! finds the ring full again and again, a millisecond and more after it was so before, is for the wide ring, and for all of it
-//! ([`super::bulk`]). [`super::stuck`] tells of each time. It costs some credit for each time that the ring is empty although no more than a small ring's
-//! bytes had gone through it since the last one; where none is left all is as before.
+//! While it is away its peer can send what the ring holds, and over TCP what both sockets' buffers hold, which is megabytes. So a
+//! sender that finds the ring full again and again, a millisecond and more after it was so before, is for the wide ring, and for all
+//! of it ([`super::bulk`]). [`super::stuck`] tells of each time. It costs some credit for each time that the ring is empty although
+//! less than two rings' bytes had gone through it since the last one; where too little is left all is as before.
 //!
-//! The credit is the upper part of `Half::wants_more`, whose lowest bit says that the ring was found full. A change that is lost between two threads costs
-//! one step of it.
+//! The credit is the upper part of `Half::wants_more`, whose lowest bit says that the ring was found full. A change that is lost
+//! between two threads costs one step of it.
 
 use crate::config;
 use crate::family::sock::Sock;

@@ -318,14 +318,11 @@ pub fn look_at_tail(s: &Sock, dir: &Dir, head: u64, mut size: usize, want: usize
         // A call that may not wait takes as much as TCP would, if the ring can: some programs end the stream behind it whatever it returned.
         if (s.tx.wants_more.load(Relaxed) & seldom::FULL != 0 || want > size) && size < RING_MAX {
             s.tx.wants_more.fetch_and(!seldom::FULL, Relaxed);
-            size = RING_MAX;
-            near::resize(s, dir, size);
-            let bits = dir.size.load(Relaxed) & (region::size::WISH | region::size::WIDE);
-            dir.size.store(size as u32 | bits, Relaxed);
+            near::resize(s, dir, RING_MAX);
         }
         bulk::choose(s, dir, want);
+        size = s.tx.size.load(Relaxed) as usize; // perhaps all of the wide ring
         near::begin(s, dir, head, want, size.min(RING_MAX));
-        let size = s.tx.size.load(Relaxed) as usize; // the wide ring's own, perhaps, or no more
         return Some((size, size));
     }
     s.tx.mark.store(head + near::SOFT, Relaxed);

@@ -6,57 +6,35 @@ use super::{guarded, hooks};
 use crate::control;
 use crate::table::{forks, spawned};
 use crate::{config, real, sys, table};
-use libc::{c_char, c_int, c_void, pid_t};
+use libc::{c_char, c_int, c_void};
+
+/// The four differ in whether they look for the program, and in what they tell of it.
+macro_rules! spawns {
+    ($($name:ident tells $told:ident,)*) => {
+        hooks! {$(
+            fn $name(
+                to: *mut c_int,
+                program: *const c_char,
+                actions: *const c_void,
+                attributes: *const c_void,
+                argv: *const *const c_char,
+                envp: *const *const c_char
+            ) -> c_int {
+                // SAFETY: the program's arguments, and a place for the number where it has none.
+                spawning(to, Named::$told, actions, envp, |to| unsafe { real::$name(to, program, actions, attributes, argv, envp) })
+            }
+        )*}
+    };
+}
+
+spawns! {
+    posix_spawn tells Number,
+    posix_spawnp tells Number,
+    pidfd_spawn tells Descriptor,
+    pidfd_spawnp tells Descriptor,
+}
 
 hooks! {
-    fn posix_spawn(
-        pid: *mut pid_t,
-        path: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, Named::Number, actions, envp, |pid| unsafe { real::posix_spawn(pid, path, actions, attributes, argv, envp) })
-    }
-
-    fn posix_spawnp(
-        pid: *mut pid_t,
-        file: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments, and a place for the number where it has none.
-        spawning(pid, Named::Number, actions, envp, |pid| unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, envp) })
-    }
-
-    fn pidfd_spawn(
-        pidfd: *mut c_int,
-        path: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments.
-        spawning(pidfd, Named::Descriptor, actions, envp, |pidfd| unsafe { real::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) })
-    }
-
-    fn pidfd_spawnp(
-        pidfd: *mut c_int,
-        file: *const c_char,
-        actions: *const c_void,
-        attributes: *const c_void,
-        argv: *const *const c_char,
-        envp: *const *const c_char
-    ) -> c_int {
-        // SAFETY: the program's arguments.
-        spawning(pidfd, Named::Descriptor, actions, envp, |pidfd| unsafe { real::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) })
-    }
-
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
         if let Some(s) = table::sock(fd) {
             guarded(|| spawned::give(actions as usize, s, fd, new));

@@ -2,13 +2,11 @@
 //!
 //! Called by `ready::strays`.
 
-use super::{fd, lines};
+use super::lines;
 
 /// Whether the set has a member that was registered by this number with this data word. None: that is not to be known.
 pub fn has(epfd: i32, number: i32, word: u64) -> Option<bool> {
-    let mut path = [0; 48];
-    let path = fd::path(&mut path, format_args!("/proc/self/fdinfo/{epfd}\0"))?;
-    let found = lines::find_in(path, |line| (of_line(line) == Some((number, word))).then_some(()));
+    let found = lines::find_of(epfd, |line| (of_line(line) == Some((number, word))).then_some(()));
     found.ok().map(|it| it.is_some())
 }
 
@@ -26,6 +24,7 @@ fn of_line(line: &[u8]) -> Option<(i32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fd;
     use libc::{EPOLL_CTL_ADD, epoll_event};
 
     #[test]

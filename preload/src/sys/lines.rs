@@ -1,9 +1,9 @@
 //! Lines of the kernel's text files, as they are read: nothing is allocated, and a buffer holds what was read last.
 //!
-//! Called by [`super::tcp_table`], [`super::users`] and [`super::epoll_list`].
+//! Called by [`super::tcp_table`], [`super::users`], [`super::epoll_list`] and [`super::proc`].
 
 use super::few::Brief;
-use super::{Res, fd};
+use super::{Errno, Res, fd};
 use std::ffi::CStr;
 
 /// What `f` says of the first line, or of the first bytes of one that is long, of which it says something. None: it says nothing of any.
@@ -12,6 +12,13 @@ pub fn find_in<T>(path: &CStr, f: impl FnMut(&[u8]) -> Option<T>) -> Res<Option<
     let file = Brief::open(|| fd::open_read(path))?;
     // SAFETY: the slice is valid for writes.
     find(|buf| unsafe { fd::read(file.fd(), buf.as_mut_ptr(), buf.len()) }, f)
+}
+
+/// The same of what the kernel tells of a descriptor of this process (/proc/self/fdinfo).
+pub fn find_of<T>(number: i32, f: impl FnMut(&[u8]) -> Option<T>) -> Res<Option<T>> {
+    let mut path = [0; 48];
+    let path = fd::path(&mut path, format_args!("/proc/self/fdinfo/{number}\0")).ok_or(Errno(libc::ENAMETOOLONG))?;
+    find_in(path, f)
 }
 
 /// The same of what `read` gives, as read(2) does.

@@ -48,10 +48,8 @@ pub fn pidfd(id: u32) -> Res<i32> {
 
 /// The id of the process that a pidfd stands for; 0: it was waited for. None: that is not to be known.
 pub fn of_pidfd(pidfd: i32) -> Option<u32> {
-    let mut path = [0; 48];
-    let path = super::fd::path(&mut path, format_args!("/proc/self/fdinfo/{pidfd}\0"))?;
     let id = |line: &[u8]| line.strip_prefix(b"Pid:").and_then(|rest| std::str::from_utf8(rest).ok()?.trim().parse::<i32>().ok());
-    Some(u32::try_from(super::lines::find_in(path, id).ok()??).unwrap_or(0))
+    Some(u32::try_from(super::lines::find_of(pidfd, id).ok()??).unwrap_or(0))
 }
 
 /// Whether a process or thread with this id exists.
