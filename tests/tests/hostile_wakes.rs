@@ -84,8 +84,9 @@ fn users_wake_each_other() -> Result<()> {
             let more: Vec<u64> = now.iter().zip(&was).map(|(now, was)| now - was).collect();
             let (wakes, bells) = more.split_at(ends.len());
             println!("{mode}, {user}: {wakes:?} wakes, {bells:?} doorbell bytes");
-            // A server may answer before the client sleeps; it sleeps itself in between.
-            ensure!(wakes[0] > 300 && wakes[1] > 0, "{mode}, {user}: woken {wakes:?} times in 1,000 messages");
+            // Either may answer before the other one sleeps, which is then asleep itself in between.
+            let all: u64 = wakes.iter().sum();
+            ensure!(all > 500 && wakes.iter().all(|n| *n > 0), "{mode}, {user}: woken {wakes:?} times in 1,000 messages");
             ensure!(bells.iter().all(|n| *n < 50) || flipping(), "{mode}, {user}: {bells:?} doorbell bytes");
             client.end()?;
         }
