@@ -14,7 +14,7 @@ const OF_THE_ENVIRONMENT: [(&str, &str, &str); 4] = [
         "What is told: off, error, warn, info, debug or trace, in all or by target (smcr::switch=debug). Nothing without it.",
     ),
     ("SMCR_LOG_FILE", "PATH", "Where to, appended; standard error without it."),
-    ("SMCR_RING", "BYTES", "Size of a new ring, 4096 to 262144, up to the next power of two; 65536 without it."),
+    ("SMCR_RING", "BYTES", "Size of a new ring, 4096 to 262144, up to the next power of two; without it 262144 in memory and 65536 over RDMA."),
     ("SMCR_FLIP", "MEAN_BYTES,SEED", "For tests: connections move between memory and TCP at random bytes."),
 ];
 

@@ -20,7 +20,8 @@ static SWITCH_OPS: AtomicU32 = AtomicU32::new(16);
 static SWITCH_BYTES: AtomicU64 = AtomicU64::new(64 * 1024);
 /// MiB.
 static MAX_MEMORY: AtomicU64 = AtomicU64::new(4096);
-static RING: AtomicU32 = AtomicU32::new(64 * 1024);
+/// 0: nobody has said.
+static RING: AtomicU32 = AtomicU32::new(0);
 static FLIP: AtomicU32 = AtomicU32::new(0);
 static FLIP_SEED: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
 
@@ -115,9 +116,9 @@ fn group_share() -> u64 {
     }
 }
 
-/// Bytes of a new ring.
-pub fn ring_size() -> usize {
-    RING.load(Relaxed) as usize
+/// Bytes of a new ring, where the environment says them.
+pub fn ring_size() -> Option<usize> {
+    Some(RING.load(Relaxed) as usize).filter(|n| *n > 0)
 }
 
 /// Test mode: whether connections change their medium at random.

@@ -169,4 +169,28 @@ static void whole_b(void) {
     }
 }
 
-const struct test tests[] = {{"urgent", urgent_a, urgent_b, 0}, {"errors", errors_a, errors_b, 0}, {"zerocopy", zerocopy_a, zerocopy_b, 0}, {"whole", whole_a, whole_b, COLD | WHOLE}, {0}};
+/* An answer behind an earlier one that is not read yet: a server that then may not wait, and whose client sends on first, waits for ever. */
+enum { EARLIER = 700, ANSWER = 98 * KIB };
+static void behind_a(void) {
+    static char all[EARLIER + ANSWER];
+    fill(all, sizeof all, 0, 6);
+    int fd = conn_cold();
+    small_talk(fd, 400);
+    nonblocking(fd, 1);
+    say("%s", poll_text(events(fd, POLLOUT, 1000)));
+    R(send(fd, all, EARLIER, 0));
+    R(send(fd, all + EARLIER, ANSWER, 0));
+    meet();
+    payload(EARLIER + ANSWER);
+    MUST(shutdown(fd, SHUT_WR));
+    meet();
+}
+static void behind_b(void) {
+    int fd = conn_cold();
+    small_talk(fd, 400);
+    meet();
+    drain(fd, 6);
+    meet();
+}
+
+const struct test tests[] = {{"urgent", urgent_a, urgent_b, 0}, {"errors", errors_a, errors_b, 0}, {"zerocopy", zerocopy_a, zerocopy_b, 0}, {"whole", whole_a, whole_b, COLD | WHOLE}, {"behind", behind_a, behind_b, COLD | SWITCHES}, {0}};

@@ -179,7 +179,8 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
 
 /// Memory for an offer: new, or in the place of what a peer refused before.
 fn memory(s: &Sock) -> Res<(*mut RegionHeader, i32)> {
-    let size = config::ring_size();
+    // An empty one begins anew (`engine::near`): of a larger one, small messages touch no more.
+    let size = config::ring_size().unwrap_or(region::RING_MAX);
     match s.region.load(Acquire) {
         p if p.is_null() => region::make(size),
         p => region::renew(p, size).map(|fd| (p, fd)),

@@ -172,12 +172,15 @@ fn own_descriptor(sock: i32) -> Option<i32> {
     few::are_left(own.fd(), left).then(|| fd::park(own.keep()))
 }
 
+/// Bytes of a ring, which is registered and pinned as a whole.
+const RING: usize = 64 << 10;
+
 /// The rings of a connection. Between two libsmcr a sender keeps what the peer has not read, for the way back, where
 /// Linux has another buffer before the ring: twice as much keeps as much on its way.
 fn ring_size(peer: &Peer) -> RmbeSize {
     let most = crate::transport::region::RING_MAX as u32;
     let twice = if matches!(peer, Peer::Ours { .. }) { 2 } else { 1 };
-    RmbeSize::at_least((config::ring_size() as u32 * twice).min(most))
+    RmbeSize::at_least((config::ring_size().unwrap_or(RING) as u32 * twice).min(most))
 }
 
 fn may_link(s: &Sock, sock: i32) -> Result<(), Reason> {
