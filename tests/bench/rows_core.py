@@ -63,10 +63,10 @@ def duplex(c):
     return bulk(c, both=True)
 
 
-for _ms in (1, 50):
+for _ms in (1, 50, 200):
     @row("tick%d" % _ms, "64 KiB streaming to a reader that comes each %d ms and takes all there is" % _ms, [ratio("gb_s", "GB/s", "high", 0.95)], group="never")
     def tick(c, ms=_ms):
-        c.secs = max(1.0, c.secs)
+        c.secs = max(1.0, ms * 0.02, c.secs)
         return bulk(c, recv_args=["tick=%d" % ms])
 
 

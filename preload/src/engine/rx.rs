@@ -8,7 +8,8 @@ use super::follow::{self, Source};
 use super::handlers::Since;
 use super::rounds::Rounds;
 use super::{
-    asleep, bell, beside, bulk, end, fast, from_tcp, here, idle_sets, inside, kernel, linked, peek, proof, resets, shadow, spin, switch, urgent, wait,
+    asleep, bell, beside, bulk, end, fast, from_tcp, here, idle_sets, inside, kernel, linked, peek, proof, resets, seldom, shadow, spin, switch,
+    urgent, wait,
 };
 use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
@@ -136,6 +137,9 @@ pub fn receive(s: &Sock, mut sock: i32, bufs: Bufs, flags: i32) -> Res {
         if nonblock {
             if got > 0 {
                 return Ok(got);
+            }
+            if seldom::has_come(s) {
+                continue;
             }
             if (!s.has(flag::SEEN) || s.is_public()) && kernel::arm_unseen(s, sock) && !rounds.are_too_fast() {
                 continue;

@@ -25,6 +25,13 @@ const UNIT_SHIFT: u32 = 20;
 const TIME_BITS: u32 = 12;
 const TIME: u32 = (1 << TIME_BITS) - 1;
 
+const PLACE: u32 = u32::MAX >> TIME_BITS;
+
+/// How many units ago the ring was last found full; of more than 4 s less.
+pub fn since_full(s: &Sock) -> u32 {
+    ((clock::now_ns() >> UNIT_SHIFT) as u32).wrapping_sub(s.tx.full.load(Relaxed)) & TIME
+}
+
 /// What a look at a full ring says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
@@ -51,7 +58,8 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
     if old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
         s.tx.full.store(note, Relaxed);
         if old != 0 {
-            seldom::note_full(s, passed);
+            let moved = place.wrapping_sub(old >> TIME_BITS) & PLACE;
+            seldom::note_full(s, passed, u64::from(moved) << 6);
         }
         return Look::Wait(u64::from(if mutual { STEP } else { patience }) << UNIT_SHIFT);
     }

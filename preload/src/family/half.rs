@@ -56,7 +56,8 @@ pub struct Half {
     pub spin: AtomicU32,
     /// Receiving: last doorbell word that a waiter of ours stored. Sending: what large copies cost (`engine::pace`).
     pub waiter: AtomicU32,
-    /// Sending: when the pages of an idle ring were last given back, in s.
+    /// Sending: when the pages of an idle ring were last given back, in s. Receiving: where it last looked for a moment whether more
+    /// comes (`engine::seldom`).
     pub released: AtomicU32,
     /// Sending: the ring has pages other than the header's (`engine::near`).
     pub deep: AtomicU32,

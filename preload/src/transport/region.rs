@@ -29,7 +29,7 @@ const HEADER_AT: usize = RING_MAX + NEAR[1];
 /// Bytes of the file that it lies in: each direction has a wide ring (`wide`) and an annex (`annex`) behind it.
 pub const FILE_LEN: usize = LEN + wide::BOTH + 2 * annex::LEN;
 /// "SMCRSHM" and the layout version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x08");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x09");
 
 /// Makes a region: the mapping and its descriptor (to be sent and closed). ENOBUFS: no room below `max_memory`.
 pub fn make(ring_size: usize) -> Res<(*mut RegionHeader, i32)> {

@@ -13,8 +13,8 @@ use crate::family::{self, process};
 use crate::sys::mem;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Bytes of the wide ring of one direction, a power of two: as many as TCP's buffers hold by default (tcp_wmem).
-pub const SIZE: usize = 4 << 20;
+/// Bytes of the wide ring of one direction, a power of two that is not less than what TCP's buffers hold by default (tcp_wmem and tcp_rmem: 6 MB were found in them).
+pub const SIZE: usize = 8 << 20;
 /// So many of them are swept over while no more lies unread than a ring holds, a power of two: twice the second cache of large processors.
 pub const SWEPT: usize = 2 << 20;
 /// Bytes of both in the region's file, right behind what is mapped from the beginning.

@@ -71,7 +71,7 @@ fn what_is_wrong_changes_nothing() -> Result<()> {
     ensure!(said.lines().count() == WRONG.len() && said.lines().all(|l| l.starts_with("smcr: SMCR_")), "{said}");
     let all = bed.socks()?;
     let end = all.iter().find(|s| s["role"] == "client");
-    ensure!(end.is_some_and(|s| s["tx"]["ring"] == 65_536 || flipping()), "{all:?}");
+    ensure!(end.is_some_and(|s| s["tx"]["ring"] == 262_144 || flipping()), "{all:?}");
     Ok(())
 }
 

@@ -11,8 +11,8 @@ pub const LEN: usize = 4096 + 2 * RING_MAX;
 pub const HEADER_AT: usize = RING_MAX + 1408;
 const HEADER: usize = 1152;
 /// The file has an annex for each direction behind that.
-pub const FILE_LEN: usize = LEN + 2 * (4 << 20) + 2 * (64 << 20);
-const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x08");
+pub const FILE_LEN: usize = LEN + 2 * (8 << 20) + 2 * (64 << 20);
+const MAGIC: u64 = u64::from_le_bytes(*b"SMCRSHM\x09");
 const DIRS: usize = 128;
 const DIR: usize = 512;
 
