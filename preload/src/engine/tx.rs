@@ -108,6 +108,7 @@ impl Source for FromBufs<'_> {
 /// direction moves to TCP. Returns what was sent and how it stopped.
 #[inline]
 pub fn send(s: &Sock, mut sock: i32, source: &mut impl Source, mut nonblock: bool, timer: &mut wait::Timer) -> (usize, Step) {
+    crate::control::poll(); // as in `rx::receive`
     let mut done = 0;
     // Closed meanwhile, the call goes on to its end, as in the kernel.
     let visit = if nonblock { None } else { inside::visit(s, &timer) };
