@@ -24,7 +24,6 @@ const UNIT_SHIFT: u32 = 20;
 /// Bits of the time in `Half::full`; the rest is the consumer's cursor in units of 64 bytes.
 const TIME_BITS: u32 = 12;
 const TIME: u32 = (1 << TIME_BITS) - 1;
-
 const PLACE: u32 = u32::MAX >> TIME_BITS;
 
 /// How many units ago the ring was last found full; of more than 4 s less.

@@ -13,7 +13,8 @@ use crate::family::{self, process};
 use crate::sys::mem;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// Bytes of the wide ring of one direction, a power of two that is not less than what TCP's buffers hold by default (tcp_wmem and tcp_rmem: 6 MB were found in them).
+/// Bytes of the wide ring of one direction, a power of two: no less than what TCP's buffers hold by default (6 MB were found in those
+/// of Linux before 6.16).
 pub const SIZE: usize = 8 << 20;
 /// So many of them are swept over while no more lies unread than a ring holds, a power of two: twice the second cache of large processors.
 pub const SWEPT: usize = 2 << 20;
