@@ -82,7 +82,7 @@ pub fn on_drain(f: fn(Target)) {
     DRAIN.store(f as *mut (), Release);
 }
 
-/// Before a wait: follows what a page says now. Two loads for each page if nothing has changed.
+/// Before a wait, and at each call of the engine that is not the shortest: follows what a page says now. Two loads for each page if nothing has changed.
 #[inline]
 pub fn poll() {
     if PAGES.0.iter().any(Mapped::has_changed) {

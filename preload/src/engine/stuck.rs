@@ -26,11 +26,6 @@ const TIME_BITS: u32 = 12;
 const TIME: u32 = (1 << TIME_BITS) - 1;
 const PLACE: u32 = u32::MAX >> TIME_BITS;
 
-/// How many units ago the ring was last found full; of more than 4 s less.
-pub fn since_full(s: &Sock) -> u32 {
-    ((clock::now_ns() >> UNIT_SHIFT) as u32).wrapping_sub(s.tx.full.load(Relaxed)) & TIME
-}
-
 /// What a look at a full ring says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
@@ -46,7 +41,7 @@ pub enum Look {
 /// is full again exactly 64 MiB and less than 2 s later may leave for TCP without need. `reads`: the caller takes
 /// what comes from the peer while it waits for room, so the two can't wait for each other.
 pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
-    let now = (clock::now_ns() >> UNIT_SHIFT) as u32 & TIME;
+    let now = now();
     let place = (dir.tail.load(Relaxed) >> 6) as u32;
     let note = place << TIME_BITS | now.max(1);
     let old = s.tx.full.load(Relaxed);
@@ -71,6 +66,16 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
         left if mutual => Look::Wait(u64::from(left.min(STEP)) << UNIT_SHIFT),
         left => Look::Wait(u64::from(left) << UNIT_SHIFT),
     }
+}
+
+/// How many units ago the ring was last found full; of more than 4 s less.
+pub fn since_full(s: &Sock) -> u32 {
+    now().wrapping_sub(s.tx.full.load(Relaxed)) & TIME
+}
+
+/// In units.
+fn now() -> u32 {
+    (clock::now_ns() >> UNIT_SHIFT) as u32 & TIME
 }
 
 /// For how many units this side has been seen to read nothing. While it reads, the peer's ring empties, and the two do
