@@ -109,6 +109,8 @@ pub mod fin {
     pub const LEFT: u32 = 16;
     /// The same: both directions had ended in order when it closed, and what it has left unread resets nothing.
     pub const OVER: u32 = 32;
+    /// shutdown of both: what comes for it from here on, TCP answers with a reset.
+    pub const BOTH: u32 = 64;
 
     /// What a close adds towards a link: `over` where both directions had ended.
     pub fn of_unread(is_unread: bool, over: bool) -> u32 {

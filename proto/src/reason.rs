@@ -98,8 +98,8 @@ reasons! {
     Drained = 27, "drained", "moved back to TCP by smcrctl drain", "nothing: new connections are accelerated; smcrctl disable keeps them on TCP too";
     /// The switch back under a full ring with a waiter that the library cannot see.
     UnseenWriter = 28, "unseen-writer", "a waiter for writability that the library cannot see", "nothing: the program waits by raw system calls for room to write";
-    /// The peer closed its sending side, so it cannot be woken through TCP.
-    HalfClosed = 29, "half-closed", "the peer has shut down its sending side", "nothing: an end that only receives is served by TCP";
+    /// The peer has ended; or only its sending has, and it reads nothing.
+    HalfClosed = 29, "half-closed", "the peer has ended, or has shut down its sending side and reads nothing", "nothing: one that reads on is served by memory";
     /// The peer broke the rules of the shared memory.
     PeerHostile = 30, "peer-broke-rules", "the peer wrote values that cannot be right; the connection was reset", "look at the peer: it is broken or hostile";
     /// The peer pinned it.

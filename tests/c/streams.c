@@ -103,7 +103,6 @@ enum { MANY = 24, EACH = 700 * KIB };
 static void many(void) {
     static int fd[MANY];
     static uint64_t sent[MANY], got[MANY];
-    static int shut[MANY];
     int l = is_a ? listen_on(PORT) : -1, ep = epoll_create1(0), open = MANY;
     meet();
     for (int i = 0; i < MANY; i++) {
@@ -148,12 +147,8 @@ static void many(void) {
                 if (sent[i] == EACH) {
                     struct epoll_event in = {EPOLLIN | (i % 2 ? EPOLLET : 0), {.u32 = i}};
                     MUST(epoll_ctl(ep, EPOLL_CTL_MOD, s, &in));
+                    MUST(shutdown(s, SHUT_WR));
                 }
-            }
-            /* Behind an end the peer goes on through TCP, and nearly all is to stay off it: few end while they still receive. */
-            if (!shut[i] && sent[i] == EACH && (got[i] == EACH || i < 2)) {
-                MUST(shutdown(s, SHUT_WR));
-                shut[i] = 1;
             }
             if (ended && sent[i] == EACH) {
                 if (got[i] != EACH)

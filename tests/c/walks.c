@@ -164,7 +164,7 @@ static void asks(void) {
         break;
     case 3: case 4: n = epoll_wait(lt, e, 2, 0), say("level: %d %s", n, n ? epoll_text(e[0].events) : ""); break;
     case 5: case 6:
-        if (gone) /* a way back to TCP makes another edge of it */
+        if (gone || (edges != EDGE && getenv("SMCR_FLIP"))) /* a way back to TCP makes another edge of it, and of an end each change does */
             return;
         n = epoll_wait(et, e, 2, 0), say("edge: %d %s", n, n ? epoll_text(e[0].events) : "");
         break;

@@ -5,7 +5,7 @@
   steered.py forks PORT       echoes as well, a child each; all call themselves `forks`
   steered.py heir PORT        echoes one connection, and forks at SIGUSR1 a child that keeps it and does nothing
   steered.py sink PORT FIRST LAST    sends FIRST bytes to one connection, LAST more when it has read
-                              a million, one more at SIGUSR1, and says how it ended
+                              a million, two more at SIGUSR1, 100 ms apart, and says how it ended
   steered.py pours PORT       has a thread read one byte of one connection, sends 50,000 in pieces of 100, and stays
   steered.py client           does what it is told:
       open NAME PORT          connects
@@ -109,6 +109,8 @@ def sink(port, first, last):
                 print("sent", flush=True)
                 if last:
                     signal.sigwait({signal.SIGUSR1})
+                    s.sendall(b"x")
+                    time.sleep(0.1)
                     s.sendall(b"x")
             got += len(part)
         print("ended EOF", flush=True)

@@ -114,7 +114,7 @@ fn a_reader_inside_the_kernel() -> Result<()> {
     Ok(())
 }
 
-/// The client has shut down its sending side; what the server sends then is TCP.
+/// The client has shut down its sending side, and does not read what the server sends then: the rest of it is TCP's.
 #[test]
 fn a_half_closed_connection() -> Result<()> {
     if flipping() {

@@ -130,6 +130,7 @@ const PROGRAMS: &[&str] = &[
     "connects",
     "starts",
     "death",
+    "behind",
     "destroyed",
     "killed",
     "streams",

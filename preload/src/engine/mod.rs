@@ -6,7 +6,7 @@
 //! a ring that would take the processor from its sender is [`kept`] for a while where the sleeper is [`lenient`];
 //! arrivals for who does not look at each connection it [`post`]s;
 //! [`kernel`] looks at the socket beside the ring, [`debt`] sends through it what the ring still holds, [`take_up`] is for what
-//! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end, by all its [`heirs`]), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up. [`linked`], [`way_back`] and [`urgent`] are for rings whose
+//! lies unread before a switch when the descriptor leaves (read [`here`] where it does not in the end, by all its [`heirs`]), [`refill`] for more than a ring that a former program has left, [`stuck`] says when a full ring is given up, [`behind`] how sending goes on behind the peer's half-close. [`linked`], [`way_back`] and [`urgent`] are for rings whose
 //! other end is a link. [`end`] has the rules of an end and of death, [`close`] those of our own, [`unmap`] gives the memory back, [`inside`] counts threads that
 //! are in calls, [`counted`] those of them that wait; [`beside`] is for several readers of one connection, [`peek`] for one that only looks;
 //! [`own_end`] answers for the other end where this process has that too; [`idle_sets`] are those that a reader is a member of for nothing;
@@ -14,6 +14,7 @@
 
 pub mod asleep;
 pub mod begin;
+pub mod behind;
 pub mod bell;
 pub mod beside;
 pub mod budget;

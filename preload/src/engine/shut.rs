@@ -21,6 +21,9 @@ pub fn before_shutdown(s: &Sock, sock: i32, how: i32) {
         && let Some(back) = s.rx.dir().filter(|_| !s.is_linked())
     {
         close::take_proof(s, sock, back);
+        if let Some(dir) = s.tx.dir() {
+            dir.fin.fetch_or(fin::BOTH, Release); // pairs with the Acquire in `behind::is_half`
+        }
     }
     if sends {
         s.set(flag::SHUT_WR);
@@ -106,7 +109,8 @@ pub fn learn(s: &Sock, sock: i32) {
 pub fn show(s: &Sock) {
     fence(SeqCst); // pairs with the one in `before_memory`
     if let Some(dir) = s.tx.dir().filter(|_| s.has(flag::SHUT_WR)) {
-        dir.fin.fetch_or(fin::WRITE, Release); // as in `end_sending`
+        let both = if s.has(flag::SHUT_RD) { fin::BOTH } else { 0 };
+        dir.fin.fetch_or(fin::WRITE | both, Release); // as in `before_shutdown`
     }
 }
 
@@ -131,7 +135,7 @@ mod tests {
         assert_eq!(dir.fin.load(Relaxed), 0, "it sends on");
         before_memory(&s, there.as_raw_fd(), libc::SHUT_RDWR);
         show(&s);
-        assert_eq!(dir.fin.load(Relaxed), fin::WRITE);
+        assert_eq!(dir.fin.load(Relaxed), fin::WRITE | fin::BOTH);
         s.clear(flag::SHUT_WR);
         s.region.store(std::ptr::from_ref(&r).cast_mut(), Relaxed);
         before_memory(&s, there.as_raw_fd(), libc::SHUT_WR);

@@ -55,7 +55,7 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
             let moved = place.wrapping_sub(old >> TIME_BITS) & PLACE;
             seldom::note_full(s, passed, u64::from(moved) << 6);
         }
-        return Look::Wait(u64::from(if mutual { STEP } else { patience }) << UNIT_SHIFT);
+        return Look::Wait(ns(if mutual { STEP } else { patience }));
     }
     if mutual {
         passed = passed.min(resting);
@@ -63,9 +63,26 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
     match patience.saturating_sub(passed) {
         0 if mutual => Look::Mutual,
         0 => Look::Unread,
-        left if mutual => Look::Wait(u64::from(left.min(STEP)) << UNIT_SHIFT),
-        left => Look::Wait(u64::from(left) << UNIT_SHIFT),
+        left if mutual => Look::Wait(ns(left.min(STEP))),
+        left => Look::Wait(ns(left)),
     }
+}
+
+/// For how many units the consumer is known to have read nothing of a ring that has something. As [`look`], but that need not be full.
+pub fn rests_for(s: &Sock, dir: &Dir) -> u32 {
+    let (now, tail) = (now(), dir.tail.load(Acquire)); // Acquire as in `tx::look_at_tail`
+    let (note, old) = (((tail >> 6) as u32) << TIME_BITS | now.max(1), s.tx.full.load(Relaxed));
+    let passed = now.wrapping_sub(old) & TIME;
+    if tail == s.tx.cursor.load(Relaxed) || old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
+        s.tx.full.store(note, Relaxed);
+        return 0;
+    }
+    passed
+}
+
+/// In ns.
+pub fn ns(units: u32) -> u64 {
+    u64::from(units) << UNIT_SHIFT
 }
 
 /// How many units ago the ring was last found full; of more than 4 s less.

@@ -7,7 +7,7 @@
 //! side's nonce, which only the process at the other end of this very connection can put there.
 
 use super::stuck::{self, Look};
-use super::{bell, called, count, debt, end, follow, kernel, linked, proof, resets, shadow, signals, take_up};
+use super::{behind, bell, called, count, debt, end, follow, kernel, linked, proof, resets, shadow, signals, take_up};
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, flag, medium, role, step};
@@ -32,7 +32,7 @@ const BELL_NS: u64 = 1_000_000_000;
 pub enum Spill {
     /// The ring is full and nobody that we see waits for room.
     UnseenWriter,
-    /// The peer shut down its sending side: it can't be woken any more.
+    /// The peer has ended, or has shut down its sending side and reads nothing ([`behind`]).
     HalfClosed,
     /// A wait has nothing by which it could be woken when room comes.
     NoWaiter,
@@ -50,11 +50,10 @@ pub enum Spill {
 
 /// Moves sending to memory if all is right for it now. Cheap when it is not.
 pub fn try_to_memory(s: &Sock, sock: i32) -> bool {
-    // A peer that has said its last word can't be woken any more.
-    s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::ENDS == 0) && try_to(s, sock)
+    s.rx.dir().is_some_and(|back| back.fin.load(Relaxed) & fin::ENDS == 0 || behind::is_half(s, back)) && try_to(s, sock)
 }
 
-/// As [`try_to_memory`], also where the peer has said its last word.
+/// As [`try_to_memory`], also where the peer has ended.
 pub fn try_to(s: &Sock, sock: i32) -> bool {
     let Some(dir) = s.tx.dir() else { return false };
     let may_go = || !s.tx_in_memory() && !s.is_aside() && !s.has(flag::SHUT_WR) && !stays_on_tcp(s, dir);
@@ -219,6 +218,13 @@ pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> 
     if called::keeps_full(s) {
         return Some(called::AGAIN_NS);
     }
+    if !s.is_linked() && s.rx.dir().is_some_and(|back| is_ended(s, back)) {
+        let again = behind::stays(s, sock);
+        if again.is_none() {
+            spill(s, sock, Spill::HalfClosed);
+        }
+        return again;
+    }
     match stuck::look(s, dir, reads) {
         Look::Wait(ns) => return Some(ns),
         Look::Unread => spill(s, sock, Spill::Unread),
@@ -280,6 +286,7 @@ fn back_to_tcp(s: &Sock, sock: i32, why: Spill, at_ring: u64) {
     s.tx_switches.store(made, Relaxed);
     let hold = match why {
         Spill::Flip => 0,
+        Spill::HalfClosed if s.rx.dir().is_some_and(|back| behind::is_half(s, back)) => FIRST_HOLD,
         Spill::HalfClosed | Spill::Pinned => u32::MAX,
         // It has waited for its reader longer than any switch takes: no reason to stay away for long.
         Spill::Unread | Spill::Aside => FIRST_HOLD,
@@ -314,6 +321,11 @@ pub fn is_called(s: &Sock, back: &Dir) -> bool {
     back.fin.load(Relaxed) & (fin::WRITE | fin::CLOSED) != 0 || follow::is_asked(s)
 }
 
+/// Whether the peer's end is known.
+pub fn is_ended(s: &Sock, back: &Dir) -> bool {
+    back.fin.load(Relaxed) & fin::ENDS != 0 || s.rx.end.load(Relaxed) != 0
+}
+
 /// Does what the peer wants of the sender; true: sending is on TCP now. (False: the peer has just taken
 /// its wish back, or this is a signal handler above a sender of the same socket.)
 #[cold]
@@ -331,7 +343,7 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         }
         let stays = s.tx.dir().is_none_or(|dir| dir.ctl.load(Acquire) & ctl::PINNED != 0);
         spill(s, sock, if stays { Spill::Pinned } else { Spill::Aside }); // gives back if that is what is asked for
-    } else if is_called(s, back) {
+    } else if is_called(s, back) && behind::stays(s, sock).is_none() {
         spill(s, sock, Spill::HalfClosed);
     }
     !s.tx_in_memory()

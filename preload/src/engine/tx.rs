@@ -6,7 +6,7 @@
 use super::bufs::Bufs;
 use super::pace::Kind;
 use super::within::Within;
-use super::{bell, bulk, called, debt, end, inside, kernel, linked, near, resets, seldom, shadow, spin, switch, urgent, wait};
+use super::{behind, bell, bulk, called, debt, end, inside, kernel, linked, near, resets, seldom, shadow, spin, switch, urgent, wait};
 use crate::family::lock::Marker;
 use crate::family::process::count;
 use crate::family::sock::{Sock, flag};
@@ -183,8 +183,8 @@ fn has_gone(s: &Sock, sock: i32, back: &Dir) -> bool {
     if s.rx.end.load(Relaxed) == 0 && kernel::is_time_to_look(s) {
         kernel::look_at_kernel_for_sender(s, sock);
     }
-    if s.rx.end.load(Relaxed) == 0 || s.is_linked() || s.has(flag::SHUT_WR) || called::is_kept(s) {
-        return false;
+    if s.rx.end.load(Relaxed) == 0 || s.is_linked() || s.has(flag::SHUT_WR) || called::is_kept(s) || behind::is_half(s, back) {
+        return false; // the last: just attended to
     }
     switch::spill(s, sock, switch::Spill::HalfClosed);
     !s.tx_in_memory() // a handler above the sender finds it where it was

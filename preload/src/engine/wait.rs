@@ -5,7 +5,7 @@ pub use super::timer::{AT_ONCE, Timer};
 use super::asleep::{Woke, a_millisecond, a_moment, plain, plain_for, sleep};
 use super::bell::{self, Kind};
 use super::room::Named;
-use super::{budget, called, counted, debt, end, follow, here, inside, kernel, known, linked, room, rouse, rx, spin, switch, waiter};
+use super::{behind, budget, called, counted, debt, end, follow, here, inside, kernel, known, linked, room, rouse, rx, spin, switch, waiter};
 use crate::family::sock::{Sock, flag};
 use crate::family::{self, lock::Marker};
 use crate::fault::{self, Step as Fault};
@@ -195,16 +195,17 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     // Over a link the peer's half-close leaves its own reading as it is.
     let ends = if linked { fin::CLOSED } else { fin::ENDS };
     // A sender that stays for a peer that has ended would be called back at once.
-    let has_ended = back.fin.load(Relaxed) & ends != 0 || s.rx.end.load(Relaxed) != 0;
-    if has_ended && !linked && called::is_kept(s) {
+    if !linked && switch::is_ended(s, back) && called::is_kept(s) {
         let stays = switch::leave_unread(s, sock, dir, false).is_some();
         return if stays { a_moment(sock, timer) } else { Ok(()) };
     }
+    // Behind its half-close the peer may read on.
+    let known = if behind::is_half(s, back) { fin::WRITE } else { 0 };
     let room = |listens: bool| {
         if linked && !listens {
             linked::poll();
         }
-        room::has_room(s, dir) || back.fin.load(Relaxed) & ends != 0 || !s.tx_in_memory() || s.has(flag::SHUT_WR) || follow::is_asked(s)
+        room::has_room(s, dir) || back.fin.load(Relaxed) & ends & !known != 0 || !s.tx_in_memory() || s.has(flag::SHUT_WR) || follow::is_asked(s)
     };
     if spin::spin(&s.tx.spin, dir.consumer_cpu.load(Relaxed), || room(false)) {
         return Ok(());
@@ -230,7 +231,8 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     // Another writer may be named in the word; when it is awake, the word must name us.
     let on = |listens| room(listens) || me.is_some_and(|me| !room::is_named(s, dir, me, 1));
     // Never POLLIN here: unread data or a doorbell would make it a busy loop. So would RDHUP behind our own SHUT_RD.
-    let events = if s.has(flag::SHUT_RD) { 0 } else { libc::POLLRDHUP };
+    // And behind the peer's end.
+    let events = if s.has(flag::SHUT_RD) || s.rx.end.load(Relaxed) != 0 { 0 } else { libc::POLLRDHUP };
     let result = sleep(s, sock, events, me, at_most, timer, begun, on);
     let sock = inside::descriptor(s, sock);
     budget::slept(&s.tx.spin, since);
@@ -250,9 +252,9 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
         return if s.tx_in_memory() { Err(Errno(libc::EAGAIN)) } else { Ok(()) };
     }
     if matches!(result, Ok(Woke::Kernel)) && !s.is_another(connection) {
-        // FIN: no more wakes from that side (hazard 4). Whether it was its death is asked first.
+        // Whether it was its death is asked first.
         kernel::look_at_kernel_for_sender(s, sock);
-        if kernel::has_peer_ended(s, sock) {
+        if kernel::has_peer_ended(s, sock) && behind::stays(s, sock).is_none() {
             switch::spill(s, sock, switch::Spill::HalfClosed);
         }
     }

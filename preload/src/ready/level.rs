@@ -1,7 +1,7 @@
 //! What is ready now on a socket that has a direction in memory: the level, as poll(2) defines it.
 
 use crate::engine::end::Verdict;
-use crate::engine::{debt, end, follow, here, kernel, peek, room, switch, urgent};
+use crate::engine::{behind, debt, end, follow, here, kernel, peek, room, switch, urgent};
 use crate::family::sock::{Sock, flag, role};
 use crate::sys::{fd as desc, thread};
 use crate::transport::region::{ctl, fin};
@@ -85,7 +85,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
     }
     let paid = debt::pay(s, sock);
     urgent::look(s);
-    let mut rx_memory = s.rx_in_memory();
+    let (mut rx_memory, mut tx_memory) = (s.rx_in_memory(), s.tx_in_memory());
     let mut bits = 0;
     let mut ended = Verdict::Open;
     let mut switched = false;
@@ -101,6 +101,9 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             if look && kernel::may_have_ended(s, dir) {
                 kernel::look_at_kernel_for_sender(s, sock);
             }
+            if tx_memory {
+                behind::look(s, sock);
+            }
             ended = end::verdict(s, sock, dir);
             let low = u64::from(s.low_water.load(Relaxed).max(1));
             if unread >= low || unread > 0 && (ended != Verdict::Open || switched && reaches(s, sock, low)) {
@@ -108,7 +111,6 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
             }
         }
     }
-    let mut tx_memory = s.tx_in_memory();
     let linked = s.is_linked();
     let closed = linked && s.rx.dir().is_some_and(|d| d.fin.load(Relaxed) & fin::CLOSED != 0);
     if tx_memory
@@ -126,8 +128,7 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory && !linked && kernel & (RDHUP | HUP) != 0 && !s.has(flag::SHUT_RD) {
-        // No wakes come from that side any more: what we send goes through TCP (hazard 4).
-        if tx_memory {
+        if tx_memory && behind::stays(s, sock).is_none() {
             switch::spill(s, sock, switch::Spill::HalfClosed);
             tx_memory = s.tx_in_memory();
         }

@@ -350,7 +350,7 @@ impl Peer {
     }
 
     /// The channel, for a message: it may be closed meanwhile, or move.
-    pub(super) fn hold_channel(&self) -> Option<Held> {
+    pub fn hold_channel(&self) -> Option<Held> {
         let fd = self.channel();
         held::hold(fd, || self.channel() == fd)
     }
