@@ -1,6 +1,8 @@
 //! The connecting side: looks at the peer's socket, offers memory, checks the proof.
 
-use super::{begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, refusals, server, stays_filtered, worth};
+use super::{
+    begin_waiting, give_way, is_allowed, is_due, is_local, is_overdue, later, learn_names, note_remote, refusals, server, stays_filtered, worth,
+};
 use crate::engine::begin::count_receives;
 use crate::engine::{offer, shadow, shut};
 use crate::family::sock::{Sock, role, step};
@@ -19,14 +21,14 @@ use smcr_proto::rendezvous::{Answer, Message, Offer, VERSION_HIGH, VERSION_LOW, 
 use std::sync::atomic::Ordering::*;
 
 /// Without an answer of the kernel the look at the peer's socket is given up after so many.
-const TRIES: u32 = 7;
+const TRIES: u32 = 9;
 /// Where the peer announces nothing, looks follow each other after twice this, and then twice the time again, up to
 /// 50 ms, while the connection carries traffic: a look costs some 10 us, and a server may take its
 /// connections late.
-const FIRST_GAP_US: u64 = 100;
+const FIRST_GAP_US: u64 = 25;
 const LAST_GAP_US: u64 = 50_000;
 /// After a refusal because of a fork, looks go on as after so many.
-const TRIES_WHEN_SHARED: u32 = 5;
+const TRIES_WHEN_SHARED: u32 = 7;
 /// Where a stream may have begun, so many looks follow each other in this time: 128 KiB have gone since the last one, or the
 /// peer has refused and is known to announce itself when it holds the connection alone.
 const LOOKS_IN_STREAM: u32 = 500;
@@ -81,6 +83,9 @@ pub fn begin(s: &'static Sock, sock: i32) {
 
 /// Looks again after a while that grows with the tries.
 fn again(s: &Sock) {
+    if s.tries.load(Relaxed) < TRIES {
+        proc::yield_now(); // as in `give_way`
+    }
     s.next_tick.store(clock::ticks() + clock::ticks_of_us(gap_us(s)), Relaxed);
     s.count_kib();
     later(s, s.ops.load(Relaxed).saturating_add(GAP_OPS));
@@ -174,6 +179,7 @@ fn offer(s: &'static Sock, sock: i32, name: u64, f: &SocketFacts) -> Result<(), 
     process::count(Counter::Offers, 1);
     log::debug!(target: "smcr::rendezvous", fd = sock, pid = s.peer_pid.load(Relaxed), "offer sent");
     offer::offer_reading(s, sock);
+    give_way(s);
     Ok(())
 }
 
@@ -234,6 +240,7 @@ pub fn await_nonce(s: &'static Sock, sock: i32) {
     if is_due(s, 100) {
         hear(s);
     }
+    give_way(s);
     if is_overdue(s) {
         refused(s, Reason::PeerSilent);
     }

@@ -32,7 +32,7 @@ pub use handover::{Back, PATIENCE_MS, ask_alone, ask_once_more, follow_back, go_
 use crate::engine::{begin, offer, switch};
 use crate::family::holders;
 use crate::family::sock::{Sock, flag, role, step};
-use crate::sys::{clock, net};
+use crate::sys::{clock, net, proc};
 use crate::transport::channel::Heard;
 use crate::transport::peers::Peer;
 use crate::{config, control};
@@ -234,6 +234,14 @@ fn begin_waiting(s: &Sock) {
 /// Operations since then.
 fn waited(s: &Sock) -> u64 {
     (u64::from(s.ops.load(Relaxed)) + u64::from(PATIENCE)).saturating_sub(s.deadline.load(Relaxed))
+}
+
+/// It is the other end's turn, which may be on this very processor: a stream would send megabytes through TCP before that is given up.
+fn give_way(s: &Sock) {
+    const TIMES: u64 = 16;
+    if waited(s) < TIMES {
+        proc::yield_now();
+    }
 }
 
 fn is_overdue(s: &Sock) -> bool {

@@ -2,8 +2,8 @@
 //! (hazard 10; [`owner`]).
 
 use super::{
-    PATIENCE, SHARED_OPS, begin_waiting, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner, stays_filtered,
-    waited, worth,
+    PATIENCE, SHARED_OPS, begin_waiting, give_way, is_allowed, is_due, is_local, is_overdue, later, learn_names, listener, note_remote, owner,
+    stays_filtered, waited, worth,
 };
 use crate::engine::{begin, follow, offer, shadow, shut};
 use crate::family::sock::{Sock, flag, step};
@@ -84,6 +84,9 @@ pub fn announce(s: &'static Sock, sock: i32) {
 /// Announced: offers come through the listener.
 pub fn listen(s: &'static Sock) {
     listener::look();
+    if s.step.load(Relaxed) == step::NONCE {
+        give_way(s);
+    }
     let n = s.ops.load(Relaxed);
     if s.step.load(Relaxed) == step::ANNOUNCED && is_overdue(s) {
         later(s, n.saturating_add(n.min(PATIENCE))); // a client waits for its answer as long
@@ -323,6 +326,7 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     }
     if let Some(dir) = s.rx.dir().filter(|_| s.step.load(Relaxed) == step::NONCE) {
         begin::take_alone(s, sock, dir, waited(s));
+        give_way(s);
     }
     let Some(r) = s.region().filter(|_| s.step.load(Relaxed) == step::NONCE) else { return };
     if is_overdue(s) {
