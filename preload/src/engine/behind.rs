@@ -36,11 +36,13 @@ pub fn stays(s: &Sock, sock: i32) -> Option<u64> {
     stays.then(|| stuck::ns(left))
 }
 
-/// Looks whether the peer has died before it has read all; what comes of it the kernel's socket shows.
+/// Looks whether the peer has died before it has read all; what comes of it the kernel's socket shows. Now and then: a child of the process that
+/// the channel knew may read on.
 pub fn look(s: &Sock, sock: i32) {
     if let (Some(dir), Some(back)) = (s.tx.dir(), s.rx.dir())
         && is_half(s, back)
         && !is_read(s, dir)
+        && kernel::is_time_to_look(s)
     {
         probe(s, sock, dir);
     }

@@ -118,6 +118,11 @@ pub fn looked_now(s: &Sock) {
     s.rx.looked.store(clock::ticks() + clock::ticks_of_us(us), Relaxed);
 }
 
+/// Whether the last look, or what it rests after that, is no longer ago than that: who uses the connection looks.
+pub fn was_looked_at_since(s: &Sock, us: u64) -> bool {
+    s.rx.looked.load(Relaxed) + clock::ticks_of_us(us) > clock::ticks()
+}
+
 /// Looks, and says when the next look is due.
 fn poll_now(s: &Sock, sock: i32, events: i16) -> i16 {
     let before = clock::ticks();

@@ -17,7 +17,7 @@ use crate::family::holders;
 use crate::family::lock::Marker;
 use crate::family::process;
 use crate::family::sock::{Sock, aside, flag};
-use crate::sys::{clock, fd, proc, thread};
+use crate::sys::{clock, fd, proc, processor, thread};
 use crate::transport::region::ctl;
 use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
@@ -40,10 +40,10 @@ pub fn set(mut connections: impl Iterator<Item = (i32, &'static Sock)>, all: imp
         // What another thread uses at this very moment is not for the next program: it stays where it is.
         let moves = !thread::is_only() && found().any(|(_, s, _)| s.region().is_some());
         if moves {
-            let _ = fd::poll(&mut [], 1);
+            await_users(|| found().any(|(_, s, before)| is_unused(s, *before) && kernel::was_looked_at_since(s, RECENT_US)));
         }
         for (fd, s, before) in found() {
-            if !moves || s.region().is_none() || stand(s) == *before && inside::count(s) == 0 {
+            if !moves || s.region().is_none() || is_unused(s, *before) {
                 any = true;
                 if who == aside::STARTED {
                     note_starter(s);
@@ -99,6 +99,25 @@ fn is_late(s: &Sock) -> bool {
 fn is_too_late(s: &Sock, sock: i32) {
     s.aside.fetch_or(aside::LATE, Relaxed);
     told_late(s, sock, true);
+}
+
+/// A thread that uses one may just not run: while processors are scarce, those that were used lately are watched for so many ms.
+const MOST_MS: u32 = 12;
+const RECENT_US: u64 = 20_000;
+
+/// Gives the other threads time to go on with what they use. `is_any`: one of those that were used lately has not moved yet.
+fn await_users(is_any: impl Fn() -> bool) {
+    for _ in 0..MOST_MS {
+        let _ = fd::poll(&mut [], 1);
+        if !is_any() || !processor::are_scarce() {
+            break;
+        }
+    }
+}
+
+/// Whether no other thread has gone on with it since it stood there, nor is in a call.
+fn is_unused(s: &Sock, before: u64) -> bool {
+    s.region().is_some() && stand(s) == before && inside::count(s) == 0
 }
 
 /// How far this end has come with it.

@@ -1,5 +1,5 @@
-//! What kind of processor it is, where that decides how something is done, and how many are online. `transport::copy`, `engine::bulk` and
-//! `engine::spin` ask.
+//! What kind of processor it is, where that decides how something is done, how many are online, and whether that is enough. `transport::copy`, `engine::bulk`,
+//! `engine::spin` and `rendezvous::aside` ask.
 
 use super::fd;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -31,6 +31,18 @@ fn listed(text: &[u8]) -> Option<u32> {
         all = last.checked_sub(first)?.checked_add(1)?.checked_add(all)?;
     }
     Some(all)
+}
+
+/// Whether more threads would run now than there are processors. No where nobody says how many.
+pub fn are_scarce() -> bool {
+    let mut buf = [0u8; 128];
+    let runnable = fd::read_file(c"/proc/loadavg", &mut buf).ok().and_then(runnable);
+    runnable.is_some_and(|n| n > online())
+}
+
+/// The first number of the fourth field (proc_loadavg(5)).
+fn runnable(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 const UNKNOWN: u8 = 0;
@@ -72,7 +84,18 @@ fn family(signature: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{family, listed, online};
+    use super::{family, listed, online, runnable};
+
+    #[test]
+    fn runnable_threads_are_counted() {
+        assert_eq!(runnable(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        for wrong in ["", "0.20 0.18 0.12", "0.20 0.18 0.12 80 11206"] {
+            assert_eq!(runnable(wrong.as_bytes()), None, "{wrong}");
+        }
+        let mut buf = [0u8; 128];
+        let now = super::fd::read_file(c"/proc/loadavg", &mut buf).ok().and_then(runnable);
+        assert!(now > Some(0), "this thread runs: {now:?}");
+    }
 
     #[test]
     fn processors_are_counted() {
