@@ -171,22 +171,16 @@ static void exits_a(void) {
     settle();
     two_sends(fd);
 }
-static void closes_b(void) {
+static void closes(void (*before)(int)) {
     int fd = conn();
-    shuts_and_reads(fd);
+    before(fd);
     meet();
     R(close(fd));
     meet_settled();
     meet();
 }
-static void closes_unread_b(void) {
-    int fd = conn();
-    shuts(fd);
-    meet();
-    R(close(fd));
-    meet_settled();
-    meet();
-}
+static void closes_b(void) { closes(shuts_and_reads); }
+static void closes_unread_b(void) { closes(shuts); }
 static void closes_a(void) {
     int fd = conn();
     sees_end(fd);

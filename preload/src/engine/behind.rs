@@ -8,7 +8,6 @@
 
 use super::{bell, end, kernel, stuck};
 use crate::family::sock::{Sock, flag};
-use crate::sys::fd;
 use crate::transport::peers;
 use crate::transport::region::{Dir, fin};
 use std::sync::atomic::Ordering::*;
@@ -60,8 +59,7 @@ fn is_read(s: &Sock, dir: &Dir) -> bool {
 
 /// Whether the process at the other end lives, as far as its channel knows.
 fn is_there(s: &Sock) -> bool {
-    let channel = peers::get(s.peer.load(Relaxed)).and_then(peers::Peer::hold_channel);
-    channel.is_some_and(|held| fd::poll_now(held.fd(), 0) & (libc::POLLHUP | libc::POLLERR) == 0)
+    peers::get(s.peer.load(Relaxed)).is_some_and(|peer| !peer.has_ended())
 }
 
 #[cfg(test)]

@@ -42,18 +42,15 @@ pub enum Look {
 /// what comes from the peer while it waits for room, so the two can't wait for each other.
 pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
     let now = now();
-    let place = (dir.tail.load(Relaxed) >> 6) as u32;
-    let note = place << TIME_BITS | now.max(1);
-    let old = s.tx.full.load(Relaxed);
+    let seen = Seen::now(s, dir.tail.load(Relaxed), now);
     let resting = rests_since(s, now);
     let mutual = !reads && is_mutual(s);
     let patience = if mutual { PATIENCE_MUTUAL } else { PATIENCE };
-    let mut passed = now.wrapping_sub(old) & TIME;
-    if old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
-        s.tx.full.store(note, Relaxed);
-        if old != 0 {
-            let moved = place.wrapping_sub(old >> TIME_BITS) & PLACE;
-            seldom::note_full(s, passed, u64::from(moved) << 6);
+    let mut passed = seen.passed;
+    if !seen.is_same() {
+        s.tx.full.store(seen.note, Relaxed);
+        if seen.old != 0 {
+            seldom::note_full(s, passed, seen.moved());
         }
         return Look::Wait(ns(if mutual { STEP } else { patience }));
     }
@@ -70,14 +67,39 @@ pub fn look(s: &Sock, dir: &Dir, reads: bool) -> Look {
 
 /// For how many units the consumer is known to have read nothing of a ring that has something. As [`look`], but that need not be full.
 pub fn rests_for(s: &Sock, dir: &Dir) -> u32 {
-    let (now, tail) = (now(), dir.tail.load(Acquire)); // Acquire as in `tx::look_at_tail`
-    let (note, old) = (((tail >> 6) as u32) << TIME_BITS | now.max(1), s.tx.full.load(Relaxed));
-    let passed = now.wrapping_sub(old) & TIME;
-    if tail == s.tx.cursor.load(Relaxed) || old == 0 || (old ^ note) >> TIME_BITS != 0 || passed > TIME / 2 {
-        s.tx.full.store(note, Relaxed);
+    let tail = dir.tail.load(Acquire); // as in `tx::look_at_tail`
+    let seen = Seen::now(s, tail, now());
+    if tail == s.tx.cursor.load(Relaxed) || !seen.is_same() {
+        s.tx.full.store(seen.note, Relaxed);
         return 0;
     }
-    passed
+    seen.passed
+}
+
+/// Where the consumer stands, against what was noted last (`Half::full`).
+struct Seen {
+    old: u32,
+    note: u32,
+    /// Units since the old note, if it says anything.
+    passed: u32,
+}
+
+impl Seen {
+    fn now(s: &Sock, tail: u64, now: u32) -> Seen {
+        let old = s.tx.full.load(Relaxed);
+        Seen { old, note: ((tail >> 6) as u32) << TIME_BITS | now.max(1), passed: now.wrapping_sub(old) & TIME }
+    }
+
+    /// It stood there already, not too long ago.
+    fn is_same(&self) -> bool {
+        self.old != 0 && (self.old ^ self.note) >> TIME_BITS == 0 && self.passed <= TIME / 2
+    }
+
+    /// Bytes that it has come since.
+    fn moved(&self) -> u64 {
+        let [to, from] = [self.note, self.old].map(|note| note >> TIME_BITS);
+        u64::from(to.wrapping_sub(from) & PLACE) << 6
+    }
 }
 
 /// In ns.

@@ -219,11 +219,7 @@ pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> 
         return Some(called::AGAIN_NS);
     }
     if !s.is_linked() && s.rx.dir().is_some_and(|back| is_ended(s, back)) {
-        let again = behind::stays(s, sock);
-        if again.is_none() {
-            spill(s, sock, Spill::HalfClosed);
-        }
-        return again;
+        return behind_end(s, sock);
     }
     match stuck::look(s, dir, reads) {
         Look::Wait(ns) => return Some(ns),
@@ -231,6 +227,15 @@ pub fn leave_unread(s: &Sock, sock: i32, dir: &Dir, reads: bool) -> Option<u64> 
         Look::Mutual => spill(s, sock, Spill::Mutual),
     }
     None
+}
+
+/// Behind the peer's end: sending stays in memory (Some: ns after which to look again), or moves to TCP.
+pub fn behind_end(s: &Sock, sock: i32) -> Option<u64> {
+    let again = behind::stays(s, sock);
+    if again.is_none() {
+        spill(s, sock, Spill::HalfClosed);
+    }
+    again
 }
 
 /// Moves sending back to TCP behind what is in the ring. The sender alone can do that.
@@ -343,8 +348,8 @@ pub fn attend(s: &Sock, sock: i32) -> bool {
         }
         let stays = s.tx.dir().is_none_or(|dir| dir.ctl.load(Acquire) & ctl::PINNED != 0);
         spill(s, sock, if stays { Spill::Pinned } else { Spill::Aside }); // gives back if that is what is asked for
-    } else if is_called(s, back) && behind::stays(s, sock).is_none() {
-        spill(s, sock, Spill::HalfClosed);
+    } else if is_called(s, back) {
+        behind_end(s, sock);
     }
     !s.tx_in_memory()
 }

@@ -254,8 +254,8 @@ pub fn for_space(s: &Sock, sock: i32, timer: &mut Timer, begun: bool) -> Res<()>
     if matches!(result, Ok(Woke::Kernel)) && !s.is_another(connection) {
         // Whether it was its death is asked first.
         kernel::look_at_kernel_for_sender(s, sock);
-        if kernel::has_peer_ended(s, sock) && behind::stays(s, sock).is_none() {
-            switch::spill(s, sock, switch::Spill::HalfClosed);
+        if kernel::has_peer_ended(s, sock) {
+            switch::behind_end(s, sock);
         }
     }
     result.map(|_| ())

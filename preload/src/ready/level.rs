@@ -128,8 +128,8 @@ pub fn level(s: &Sock, sock: i32, look: bool) -> u32 {
         kernel = desc::poll_now(sock, (IN | OUT | PRI | RDHUP) as i16) as u16 as u32;
     }
     if !rx_memory && !linked && kernel & (RDHUP | HUP) != 0 && !s.has(flag::SHUT_RD) {
-        if tx_memory && behind::stays(s, sock).is_none() {
-            switch::spill(s, sock, switch::Spill::HalfClosed);
+        if tx_memory {
+            switch::behind_end(s, sock);
             tx_memory = s.tx_in_memory();
         }
         if let Some(dir) = s.rx.dir() {

@@ -26,6 +26,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 /// Looks that find other counts than the kernel's, until it is certain that somebody has used it.
 const LOOKS: u32 = 16;
 
+/// A thread that uses one may just not run: while processors are scarce, those that were used lately are watched for so many ms.
+const MOST_MS: u32 = 12;
+const RECENT_US: u64 = 20_000;
+
 /// Connections that are looked at together.
 const GROUP: usize = 64;
 
@@ -100,10 +104,6 @@ fn is_too_late(s: &Sock, sock: i32) {
     s.aside.fetch_or(aside::LATE, Relaxed);
     told_late(s, sock, true);
 }
-
-/// A thread that uses one may just not run: while processors are scarce, those that were used lately are watched for so many ms.
-const MOST_MS: u32 = 12;
-const RECENT_US: u64 = 20_000;
 
 /// Gives the other threads time to go on with what they use. `is_any`: one of those that were used lately has not moved yet.
 fn await_users(is_any: impl Fn() -> bool) {

@@ -117,6 +117,11 @@ pub fn all() -> impl Iterator<Item = (u32, &'static Peer)> {
     TABLE[..high.min(PEERS)].iter().enumerate().filter(|(_, p)| !matches!(p.refs.load(Acquire), 0 | EMPTYING)).map(|(i, p)| (i as u32 + 1, p))
 }
 
+/// A channel whose other end is closed.
+fn shows_end(channel: i32) -> bool {
+    sys::fd::poll_now(channel, libc::POLLIN) & libc::POLLHUP != 0
+}
+
 /// Finds a connected peer by its name number and takes a reference.
 pub fn find(name: u64) -> Option<u32> {
     let is_it = |p: &Peer| p.name.load(Relaxed) == name && p.is_readable();
@@ -293,7 +298,7 @@ impl Peer {
         if self.base.load(Relaxed) != 1 || !self.is_readable() {
             return;
         }
-        let has_ended = || sys::fd::poll_now(self.channel(), libc::POLLIN) & libc::POLLHUP != 0;
+        let has_ended = || shows_end(self.channel());
         // Once more where nobody else can give the slot to the next peer.
         if has_ended() && self.start_reading() {
             if has_ended() {
@@ -350,9 +355,14 @@ impl Peer {
     }
 
     /// The channel, for a message: it may be closed meanwhile, or move.
-    pub fn hold_channel(&self) -> Option<Held> {
+    pub(super) fn hold_channel(&self) -> Option<Held> {
         let fd = self.channel();
         held::hold(fd, || self.channel() == fd)
+    }
+
+    /// Whether the process at the other end has closed it, or ended; also where there is none.
+    pub fn has_ended(&self) -> bool {
+        self.hold_channel().is_none_or(|held| shows_end(held.fd()))
     }
 
     /// Pid and uid as the kernel vouched for them when the channel was made.
