@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use smcr_tests::dice::{self, Dice};
 use smcr_tests::process::{Ended, Load, Program, flipping};
 use smcr_tests::twice::compile_with;
 
 use crate::bed::{Bed, smcrctl};
 
-/// Between two drains: programs move to memory in less.
-const PAUSE: Duration = Duration::from_millis(15);
+/// Between two drains: programs move to memory in less. Where a slow machine drains most of them before they have, the next pause is tried.
+const PAUSES: [Duration; 3] = [Duration::from_millis(15), Duration::from_millis(60), Duration::from_millis(240)];
 
 fn program() -> Result<PathBuf> {
     compile_with("cc", "giving", &["giving.c"], &["-O1", "-g", "-pthread"])
@@ -22,22 +22,22 @@ fn in_memory(ended: &Ended) -> u32 {
     ended.out.lines().filter(|l| *l == "in memory").count() as u32
 }
 
-fn given(how: &str, load: Load, rounds: u32, seed: u64) -> Result<()> {
+/// The rounds that were in memory when they were given, of these.
+fn given(how: &str, load: Load, rounds: u32, seed: u64, pause: Duration) -> Result<u32> {
     let bed = Bed::enabled()?;
     let program = bed.home(Program::new(&bed.net, load, program()?)).env("SMCR_SWITCH_OPS", "8").args([how, &rounds.to_string(), &seed.to_string()]);
     let ended = std::thread::scope(|scope| {
         let given = scope.spawn(|| program.run());
         while !given.is_finished() {
             bed.ok(&["drain", "all", "--user", "--no-wait"])?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
         }
         given.join().expect("no panic")
     })?;
     ensure!(ended.status.success(), "{ended}");
     let in_memory = in_memory(&ended);
-    println!("{how}: {in_memory} of {rounds} rounds were in memory when they were given");
-    ensure!(load == Load::Native || flipping() || in_memory * 4 > rounds, "{ended}");
-    Ok(())
+    println!("{how}: {in_memory} of {rounds} rounds were in memory when they were given, a drain each {pause:?}");
+    Ok(in_memory)
 }
 
 /// The sender alone is drained, and its peer gives away what then lies in memory and behind that in TCP.
@@ -79,8 +79,13 @@ fn natively_and_in_memory(how: &str, rounds: u32) -> Result<()> {
     let seed = dice::seed();
     println!("SMCR_TEST_SEED={seed}");
     let seed = Dice::new(seed).roll(1_000_000);
-    given(how, Load::Native, 1, seed)?;
-    given(how, Load::Library, rounds, seed)
+    given(how, Load::Native, 1, seed, PAUSES[0])?;
+    for pause in PAUSES {
+        if given(how, Load::Library, rounds, seed, pause)? * 4 > rounds || flipping() {
+            return Ok(());
+        }
+    }
+    bail!("only slow: {how}: most connections were on TCP when they were given, however seldom they are drained")
 }
 
 #[test]
