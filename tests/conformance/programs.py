@@ -255,13 +255,14 @@ def iperf3(bed):
     import json
     results = []
     for options in ([], ["-R"], ["-P", 4], ["-l", 200, "-n", "20M"]):
-        bed.server("iperf3", "-s", "-1", "-p", 7014)
+        server = bed.server("iperf3", "-s", "-1", "-p", 7014)
         amount = [] if "-n" in options else ["-n", "400M"]
         for _ in range(100):
             out = bed.client("iperf3", "-c", "127.0.0.1", "-p", 7014, "-J", *amount, *options, check=False)
             report = json.loads(out)
             if "Connection refused" not in report.get("error", ""):
                 break
+        server.wait(30)  # the next one takes its port
         end = report["end"]
         results.append(end["sum_sent"]["bytes"] >= end["sum_received"]["bytes"] > 0 and "error" not in report)
     return str(results)

@@ -15,6 +15,7 @@ use crate::family::sock::Sock;
 use crate::sys::{clock, fd, net, proc};
 use crate::transport::annex::{self, Annex};
 use crate::transport::region::{Dir, ctl, fin};
+use smcr_proto::reason::Reason;
 use std::sync::atomic::Ordering::*;
 
 /// Consumer: takes up what lies before a switch that the peer has marked, or is about to mark, and follows it. False: the switch was not
@@ -22,11 +23,16 @@ use std::sync::atomic::Ordering::*;
 ///
 /// A peer that has gone to TCP by itself has left bytes in the ring, and what is behind them in TCP can't wait for their
 /// return. So both are taken up, and the peer is called to memory meanwhile, which makes the place up to where they go.
-pub fn take_up(s: &Sock, sock: i32, until: u64) -> bool {
+///
+/// `why` it leaves memory, which tells relatives that find the peer's proof refused (`rendezvous::server`).
+pub fn take_up(s: &Sock, sock: i32, why: Reason, until: u64) -> bool {
     let Some(dir) = s.rx.dir().filter(|_| !s.is_linked()) else { return true };
     // Not nothing where the peer has gone to TCP by itself once more before it heard of the last request.
     if here::again(s, dir).is_none() {
         return false;
+    }
+    if proof::is_due(s) {
+        s.note(why);
     }
     let mut taken = Taken { annex: None };
     loop {

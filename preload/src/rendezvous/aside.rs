@@ -140,7 +140,7 @@ fn ask_again(s: &'static Sock, sock: i32, until: u64, why: Reason) {
         return;
     }
     let Some(dir) = s.region().and(s.rx.dir()) else { return };
-    if !take_up::take_up(s, sock, if is_late(s) { 0 } else { until }) {
+    if !take_up::take_up(s, sock, why, if is_late(s) { 0 } else { until }) {
         // Behind a stretch of TCP it can't be asked for.
         is_too_late(s, sock);
         // The next program gets it, or the first of this family that reads (`here::allow`).

@@ -9,7 +9,7 @@ use crate::family::sock::{Sock, role, step};
 use crate::family::{self, process};
 use crate::fault::{self, Step as Fault};
 use crate::sys::diag::{self, SocketFacts};
-use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc};
+use crate::sys::{Errno, Res, Sysno, clock, fd, net, porter, proc, tcp_state};
 use crate::transport::channel::{Read, read};
 use crate::transport::peers::{self, Peer};
 use crate::transport::region::{self, RegionHeader, setup};
@@ -62,6 +62,10 @@ pub fn begin(s: &'static Sock, sock: i32) {
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;
     match facts(&local, &remote) {
+        Err(Errno(libc::ENOENT)) => {
+            s.note(Reason::HalfClosed); // there is no such socket any more
+            later(s, u32::MAX);
+        }
         Err(_) => {
             s.note(Reason::NoDiag);
             if tries < TRIES { again(s) } else { later(s, u32::MAX) }
@@ -238,7 +242,7 @@ pub fn await_nonce(s: &'static Sock, sock: i32) {
         return;
     }
     if is_due(s, 100) {
-        hear(s);
+        hear(s, sock);
     }
     give_way(s);
     if is_overdue(s) {
@@ -246,7 +250,7 @@ pub fn await_nonce(s: &'static Sock, sock: i32) {
     }
 }
 
-fn hear(s: &'static Sock) {
+fn hear(s: &'static Sock, sock: i32) {
     let Some(peer) = peers::get(s.peer.load(Relaxed)) else { return };
     if !peer.start_reading() {
         return;
@@ -256,7 +260,8 @@ fn hear(s: &'static Sock) {
             refusals::note(peer.name());
         }
         peer.lost();
-        refused(s, Reason::PeerSilent);
+        let is_open = tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open);
+        refused(s, if is_open { Reason::PeerSilent } else { Reason::HalfClosed });
     } else {
         peer.stop_reading();
     }
@@ -307,8 +312,11 @@ pub fn verify(s: &'static Sock, sock: i32) {
         }
         found => found,
     };
-    let holds =
-        found.is_ok_and(|f| f.cookie == s.peer_cookie.load(Relaxed) && f.pacing == s.rate_nonce.load(Relaxed) && f.uid == s.peer_uid.load(Relaxed));
+    let is_it = |f: &SocketFacts| f.cookie == s.peer_cookie.load(Relaxed);
+    let holds = found.is_ok_and(|f| is_it(&f) && f.pacing == s.rate_nonce.load(Relaxed) && f.uid == s.peer_uid.load(Relaxed));
+    if !holds && found.map_or_else(|e| e.0 == libc::ENOENT, |f| is_it(&f) && f.inode == 0) {
+        return give_up(s, Reason::HalfClosed); // the peer has closed it since
+    }
     if !holds {
         process::count(Counter::ProofFailures, 1);
         log::warn!(target: "smcr::rendezvous", fd = sock, "the peer's socket does not show the nonce");

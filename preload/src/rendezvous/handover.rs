@@ -65,7 +65,7 @@ fn leave(s: &'static Sock, sock: i32, why: Reason, stays: bool, patience: Patien
     }
     let unread = s.rx.dir().filter(|_| s.is_linked()).map_or(0, |dir| follow::in_ring(s, dir));
     loop {
-        if !take_up::take_up(s, sock, until) {
+        if !take_up::take_up(s, sock, why, until) {
             if has_ended(s) {
                 return leave_rest(s, sock, why, stays);
             }
@@ -187,7 +187,7 @@ pub fn take_up_and_ask(s: &'static Sock, sock: i32, why: Reason, until: u64) -> 
         switch::pin(s, sock, why); // all of it is read where it lies
         return false;
     }
-    if !take_up::take_up(s, sock, until) {
+    if !take_up::take_up(s, sock, why, until) {
         late(s, sock);
         return false;
     }

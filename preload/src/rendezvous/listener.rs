@@ -78,7 +78,8 @@ pub fn expect() {
 /// Takes new channels and their offers, when it is time to look again.
 pub fn look() {
     let now = clock::ticks();
-    if now < NEXT_LOOK.load(Relaxed) || LOOKING.swap(1, Acquire) != 0 {
+    // What a vfork child takes would be open in the child alone.
+    if now < NEXT_LOOK.load(Relaxed) || process::is_vfork_child() || LOOKING.swap(1, Acquire) != 0 {
         return;
     }
     let _work = Work::begin(); // no handler jumps out of it

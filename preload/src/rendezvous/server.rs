@@ -19,7 +19,7 @@ use smcr_proto::page::{Counter, State};
 use smcr_proto::reason::Reason;
 use smcr_proto::register::announcement;
 use smcr_proto::rendezvous::{Answer, Message, Offer, agree};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Announced sockets by cookie (open addressing); private to the process.
 const EXPECTED: usize = 8192;
@@ -31,6 +31,10 @@ struct Slot {
 }
 
 static TABLE: [Slot; EXPECTED] = [const { Slot { cookie: AtomicU64::new(0), sock: AtomicU32::new(0) } }; EXPECTED];
+
+/// Cookies that were in it lately: offers for them may be on their way.
+static GONE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+static GOING: AtomicUsize = AtomicUsize::new(0);
 
 /// Shows the peer that the library is here, if the peer can be on this host.
 pub fn announce(s: &'static Sock, sock: i32) {
@@ -110,7 +114,10 @@ pub fn take_offer(peer: &Peer, o: Offer, region_fd: i32) {
     };
     let Some(s) = find(o.cookie) else {
         fd::close(region_fd);
-        return answer(0, Reason::PeerSilent);
+        // Closed since, or taken back for a program that has it too: asked again, its socket says which. Else somebody shows a name that
+        // is not his.
+        let was_here = GONE.iter().any(|cookie| o.cookie != 0 && cookie.load(Relaxed) == o.cookie);
+        return answer(0, if was_here { Reason::SharedByFork } else { Reason::PeerSilent });
     };
     // Another thread may close the socket now, and its record become another socket's: it waits, or stops this (`end`).
     if s.step.compare_exchange(step::ANNOUNCED, step::TAKING, AcqRel, Relaxed).is_err() {
@@ -332,10 +339,12 @@ pub fn await_proof(s: &'static Sock, sock: i32) {
     if is_overdue(s) {
         let _ = r.server.compare_exchange(setup::NONCE, setup::REFUSED, AcqRel, Relaxed);
     }
-    if r.server.load(Relaxed) == setup::REFUSED {
+    // Acquire: pairs with the release by which a relative that gives it away has refused the proof (`proof::refuse`), and noted why.
+    if r.server.load(Acquire) == setup::REFUSED {
         // The connecting side has not begun, and after this exchange it can't; or it has given up itself.
+        let noted = Reason::from_code(s.reason.load(Relaxed)).filter(|r| *r != Reason::PeerPlain); // as `announce` has it
         give_rate_back(s, sock);
-        offer::abandon(s, Reason::PeerSilent);
+        offer::abandon(s, noted.unwrap_or(Reason::PeerSilent));
         later(s, u32::MAX);
     }
 }
@@ -364,7 +373,9 @@ fn slots(cookie: u64) -> impl Iterator<Item = &'static Slot> {
 
 /// Takes a socket out of the table.
 pub fn forget(s: &Sock) {
-    for slot in slots(s.cookie.load(Relaxed)) {
+    let cookie = s.cookie.load(Relaxed);
+    for slot in slots(cookie) {
+        GONE[GOING.fetch_add(1, Relaxed) % GONE.len()].store(cookie, Relaxed); // first: it is here or there
         slot.cookie.store(0, Release);
     }
 }

@@ -9,6 +9,7 @@
 use super::waiters::{self, Waiter};
 use super::wakes::Wakes;
 use super::{budget, idle};
+use crate::family::process::is_vfork_child;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{self, Res, clock, left, mem, porter, rights};
@@ -385,9 +386,10 @@ impl Peer {
         self.readable.load(Relaxed) == 1
     }
 
-    /// Claims the reading side of the channel for the calling thread.
+    /// Claims the reading side of the channel for the calling thread. Not in a vfork child: what it received would be noted in its parent's
+    /// memory, and be open in the child alone.
     pub fn start_reading(&self) -> bool {
-        self.is_readable() && self.reading.swap(1, Acquire) == 0
+        self.is_readable() && !is_vfork_child() && self.reading.swap(1, Acquire) == 0
     }
 
     /// Whether a thread reads the channel now.

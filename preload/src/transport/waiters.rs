@@ -12,6 +12,7 @@ pub use asleep::is_lenient;
 
 use super::posts;
 use crate::control;
+use crate::family::process::is_vfork_child;
 use crate::fault::{self, Step as Fault};
 use crate::sys::clock::Seldom;
 use crate::sys::held::{self, Held};
@@ -130,9 +131,10 @@ impl Waiter {
     }
 }
 
-/// Takes a slot and makes its eventfd; an error means: use the doorbell byte instead.
+/// Takes a slot and makes its eventfd; an error means: use the doorbell byte instead. So does a vfork child, whose descriptors are not
+/// its parent's, and the memory is.
 pub fn take() -> Res<Waiter> {
-    if control::is_restricted() || fault::fails(Fault::Memory) {
+    if control::is_restricted() || is_vfork_child() || fault::fails(Fault::Memory) {
         return Err(Errno(libc::EPERM));
     }
     page()?;

@@ -11,6 +11,7 @@
 //! Several threads ring and hear while another one replaces or closes what they do it by: it is held meanwhile (`sys::held`).
 
 use super::waiters::{SLOTS, Waiter};
+use crate::family::process::is_vfork_child;
 use crate::fault::{self, Step as Fault};
 use crate::sys::held::{self, Held};
 use crate::sys::{Errno, Res, fd, mem, pair, porter};
@@ -152,9 +153,10 @@ impl Wakes {
         }
     }
 
-    /// Opens an ear of a waiter of ours; the end for the peer to ring, which is closed when it was sent.
+    /// Opens an ear of a waiter of ours; the end for the peer to ring, which is closed when it was sent. Not in a vfork child, as in
+    /// [`super::waiters::take`].
     pub fn open_ear(&self, w: Waiter) -> Res<i32> {
-        if fault::fails(Fault::Memory) {
+        if is_vfork_child() || fault::fails(Fault::Memory) {
             return Err(Errno(libc::EMFILE));
         }
         let t = self.table_or_make().ok_or(Errno(libc::ENOMEM))?;

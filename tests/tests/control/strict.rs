@@ -1,6 +1,10 @@
 //! `strict`: a silent fallback becomes an error; what somebody has chosen does not.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
+use smcr_tests::process::{Load, Program};
+use smcr_tests::twice::python;
 
 use crate::bed::Bed;
 
@@ -44,4 +48,19 @@ fn a_fallback_is_an_error() -> Result<()> {
     bed.ok(&["set", "--user", "strict=0"])?;
     client.open("c", 7000)?;
     client.stays_on_tcp("c")
+}
+
+/// Connections whose peer closes, or gives them to a program, while both ends still agree on memory: each byte comes, and nothing is reset.
+#[test]
+fn ends_and_programs_are_no_errors() -> Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("py/strict_ends.py").display().to_string();
+    for how in ["closes", "hands"] {
+        for (load, strict) in [(Load::Native, "0"), (Load::Library, "0"), (Load::Library, "1")] {
+            let bed = Bed::enabled()?;
+            let program = Program::new(&bed.net, load, python()?).env("SMCR_STRICT", strict).env("SMCR_SWITCH_OPS", "4");
+            let ended = bed.home(program).args([&script, how, "300"]).run()?;
+            ensure!(ended.status.success() && !ended.err.contains("strict:"), "{how}, strict={strict}: {ended}");
+        }
+    }
+    Ok(())
 }
