@@ -62,10 +62,6 @@ pub fn begin(s: &'static Sock, sock: i32) {
     }
     let tries = s.tries.fetch_add(1, Relaxed) + 1;
     match facts(&local, &remote) {
-        Err(Errno(libc::ENOENT)) => {
-            s.note(Reason::HalfClosed); // there is no such socket any more
-            later(s, u32::MAX);
-        }
         Err(_) => {
             s.note(Reason::NoDiag);
             if tries < TRIES { again(s) } else { later(s, u32::MAX) }
