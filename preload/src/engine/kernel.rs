@@ -67,7 +67,7 @@ fn shows_reset(s: &Sock, bits: i16) -> bool {
 /// Whether the end that the kernel shows is the peer's: our own SHUT_RD shows as its FIN does (RDHUP, and a read of nothing), and both of
 /// ours as the end of both (HUP).
 pub fn has_peer_ended(s: &Sock, sock: i32) -> bool {
-    !s.has(flag::SHUT_RD) || !tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open)
+    !s.has(flag::SHUT_RD) || !tcp_state::has_open_peer(sock)
 }
 
 /// Takes bytes off the TCP connection that are doorbells although they were not counted: the peer was

@@ -100,7 +100,7 @@ pub fn learn(s: &Sock, sock: i32) {
     }
     let shows_end = || fd::poll_now(sock, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
     // The peer has not ended before, nor meanwhile.
-    if tcp_state::is_peer_open(state) && shows_end() && tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open) {
+    if tcp_state::is_peer_open(state) && shows_end() && tcp_state::has_open_peer(sock) {
         s.set(flag::SHUT_RD);
     }
 }

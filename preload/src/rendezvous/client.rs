@@ -256,8 +256,7 @@ fn hear(s: &'static Sock, sock: i32) {
             refusals::note(peer.name());
         }
         peer.lost();
-        let is_open = tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open);
-        refused(s, if is_open { Reason::PeerSilent } else { Reason::HalfClosed });
+        refused(s, if tcp_state::has_open_peer(sock) { Reason::PeerSilent } else { Reason::HalfClosed });
     } else {
         peer.stop_reading();
     }

@@ -28,7 +28,8 @@ thread_local! {
 /// The calling thread works on it; over with this.
 pub struct Stepping(&'static Sock);
 
-/// None: somebody does already, or the caller is a vfork child, which has nothing to arrange for itself in its parent's memory. `frame`: something on the caller's stack that lives as long as this.
+/// None: somebody does already, or the caller is a vfork child, which has nothing to arrange for itself in its parent's memory. `frame`:
+/// something on the caller's stack that lives as long as this.
 pub fn begin<T>(s: &'static Sock, frame: &T) -> Option<Stepping> {
     let at = std::ptr::from_ref(frame) as usize;
     if process::is_vfork_child() {

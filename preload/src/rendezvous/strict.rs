@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::*;
 /// After a step of the rendezvous: ends the connection if it was given up for such a reason.
 pub fn check(s: &'static Sock, sock: i32) {
     let reason = Reason::from_code(s.reason.load(Relaxed)).unwrap_or(Reason::None);
-    if !reason.is_failure() || !is_given_up(s, reason) || !tcp_state::of(sock).is_ok_and(tcp_state::is_peer_open) {
+    if !reason.is_failure() || !is_given_up(s, reason) || !tcp_state::has_open_peer(sock) {
         return;
     }
     log::complain(format_args!("strict: a connection (descriptor {sock}) would stay on TCP: {} ({}); it is reset", reason.text(), reason.code()));

@@ -30,3 +30,8 @@ pub fn has_ended(state: u8) -> bool {
 pub fn is_peer_open(state: u8) -> bool {
     matches!(state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2)
 }
+
+/// The same of a socket, as far as it can be asked.
+pub fn has_open_peer(sock: i32) -> bool {
+    of(sock).is_ok_and(is_peer_open)
+}

@@ -53,13 +53,16 @@ fn a_fallback_is_an_error() -> Result<()> {
 /// Connections whose peer closes, or gives them to a program, while both ends still agree on memory: each byte comes, and nothing is reset.
 #[test]
 fn ends_and_programs_are_no_errors() -> Result<()> {
+    const ROUNDS: u32 = 300;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("py/strict_ends.py").display().to_string();
     for how in ["closes", "hands"] {
         for (load, strict) in [(Load::Native, "0"), (Load::Library, "0"), (Load::Library, "1")] {
             let bed = Bed::enabled()?;
             let program = Program::new(&bed.net, load, python()?).env("SMCR_STRICT", strict).env("SMCR_SWITCH_OPS", "4");
-            let ended = bed.home(program).args([&script, how, "300"]).run()?;
+            let ended = bed.home(program).args([&script, how, &ROUNDS.to_string()]).run()?;
             ensure!(ended.status.success() && !ended.err.contains("strict:"), "{how}, strict={strict}: {ended}");
+            let in_memory: u32 = ended.out.trim().parse()?;
+            ensure!(if load == Load::Native { in_memory == 0 } else { in_memory * 4 > ROUNDS }, "{how}, strict={strict}: {ended}");
         }
     }
     Ok(())
