@@ -422,6 +422,7 @@ static void forks_1(void) { walk(1, 0); }
 static void forks_2(void) { walk(2, KILLS); }
 static void execs_1(void) { walk(3, EXECS); }
 static void execs_2(void) { walk(4, EXECS | KILLS); }
+static void execs_3(void) { walk(880006, EXECS | KILLS); } /* what a program has left is shared before the proof's register is given back */
 static void strangers_1(void) { walk(5, EXECS | STRANGERS); }
 static void strangers_2(void) { walk(6, EXECS | STRANGERS | KILLS); }
 
@@ -429,6 +430,7 @@ const struct test tests[] = {{"forks_1", forks_1, forks_1, COLD | SWITCHES},
                              {"forks_2", forks_2, forks_2, COLD | SWITCHES},
                              {"execs_1", execs_1, execs_1, COLD | SWITCHES},
                              {"execs_2", execs_2, execs_2, COLD | SWITCHES},
+                             {"execs_3", execs_3, execs_3, COLD | SWITCHES},
                              {"strangers_1", strangers_1, strangers_1, COLD | SWITCHES},
                              {"strangers_2", strangers_2, strangers_2, COLD | SWITCHES},
                              {"executed", executed, executed, ROLE},

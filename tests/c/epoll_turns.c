@@ -89,6 +89,36 @@ static void end_b(void) {
     recv(fd, buf, 1, 0);
 }
 
+/* The end was there when its set told of data: a look that takes no time tells it as soon as these are read, to whoever reads them. */
+static void end_behind(uint32_t asked) {
+    int fd = conn(), ep = epoll_create1(0);
+    MUST(ctl(ep, ADD, fd, asked, 1));
+    look(ep, 0);
+    meet();
+    meet_settled();
+    for (int i = 0; i < 3; i++)
+        look(ep, 0);
+    R(recv(fd, buf, 20, MSG_PEEK));
+    R(recv(fd, buf, 5, 0));
+    look(ep, 0);
+    R(recv(fd, buf, 5, 0));
+    for (int i = 0; i < 3; i++)
+        look(ep, 0);
+    R(recv(fd, buf, 5, 0));
+    look(ep, 0);
+    meet();
+}
+static void end_behind_a(void) { end_behind(EPOLLIN); }
+static void end_behind_rdhup_a(void) { end_behind(EPOLLIN | EPOLLRDHUP); }
+static void end_behind_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "fivesfives", 10);
+    shutdown(fd, SHUT_WR);
+    meet_settled();
+    meet();
+}
+
 /* Edges of room alone: what arrives is none, an end is, and so is one's own. */
 static void *ends_later(void *fd) {
     settle();
@@ -134,5 +164,7 @@ const struct test tests[] = {{"turn", turn_a, turn_b, 0},
                              {"end_level", end_level_a, end_b, 0},
                              {"end_alone", end_alone_a, end_b, 0},
                              {"end_edge", end_edge_a, end_b, 0},
+                             {"end_behind", end_behind_a, end_behind_b, 0},
+                             {"end_behind_rdhup", end_behind_rdhup_a, end_behind_b, 0},
                              {"room_alone", room_alone_a, room_alone_b, 0},
                              {0}};

@@ -60,11 +60,17 @@ pub fn begin(s: &Sock, sock: i32, dir: &Dir, n: usize) -> bool {
         return false;
     }
     let shared = Shared { number: Shared::number(clock::now_ns() >> 10), read: 0 };
-    let is_told = shared.rate().is_some_and(|rate| net::set_rate(sock, rate).is_ok());
+    let is_told = shared.rate().is_some_and(|rate| tell(s, sock, rate).is_ok());
     if is_told {
         s.shared.store(shared.number, Relaxed);
     }
     is_told
+}
+
+/// From now on this stands on the socket, in the place of a proof's: what was there before that is given back no more (`rendezvous::server`).
+pub fn tell(s: &Sock, sock: i32, rate: u64) -> Res {
+    s.rate_before.store(0, Relaxed);
+    net::set_rate(sock, rate)
 }
 
 /// Whether the register is not the program's own. A proof may stand there still (`rendezvous::server`).

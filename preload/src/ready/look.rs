@@ -13,6 +13,7 @@ use crate::table;
 use crate::table::member::{ET, LITTLE, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE, WHOLE};
 use crate::table::members::Inner;
 use crate::table::set::Set;
+use crate::transport::region::fin;
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
@@ -146,7 +147,7 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
             if is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits, is_quick) {
                 return None;
             }
-        } else if is_quick && !mb.asks_for_room() && has_no_data(s) {
+        } else if is_quick && !mb.asks_for_room() && has_no_data(s) && has_no_end(s) {
             return None;
         }
     }
@@ -217,6 +218,12 @@ fn was_read(s: &Sock, head: u64, seen: u64) -> bool {
 #[inline]
 fn has_no_data(s: &Sock) -> bool {
     s.rx_in_memory() && s.rx.dir().is_some_and(|d| d.head.load(Acquire) == s.rx.cursor.load(Relaxed))
+}
+
+/// Nothing says that the peer has ended. Where that was told together with data, nobody tells it again when they are read.
+#[inline]
+fn has_no_end(s: &Sock) -> bool {
+    s.rx.end.load(Relaxed) == 0 && s.rx.dir().is_none_or(|d| d.fin.load(Relaxed) & fin::ENDS == 0)
 }
 
 /// Edge-triggered: nothing new since the last report, told from cursors alone.

@@ -45,7 +45,7 @@ pub fn leave(s: &Sock, sock: i32, over: i32) {
         if heirs::is_any(s) {
             heirs::calm(s, sock);
         }
-        net::set_rate(sock, rate).map(drop)
+        heirs::tell(s, sock, rate).map(drop)
     };
     let left = rest::write(s, sock, [0; NAMES], setup::REST, keep);
     if left == Ok(true) {
