@@ -339,11 +339,13 @@ static void ramble(unsigned seed, unsigned kind) {
 
 static void plain_1(void) { ramble(1, 0); }
 static void plain_2(void) { ramble(2, 0); }
+static void plain_3(void) { ramble(711002, 0); } /* what was taken up is read behind an offset of PEEK */
 static void shut_1(void) { ramble(3, SHUT); }
 static void shut_2(void) { ramble(4, SHUT); }
 
 const struct test tests[] = {{"plain_1", plain_1, plain_1, COLD | SWITCHES},
                              {"plain_2", plain_2, plain_2, COLD | SWITCHES},
+                             {"plain_3", plain_3, plain_3, COLD | SWITCHES},
                              {"shut_1", shut_1, shut_1, COLD | SWITCHES},
                              {"shut_2", shut_2, shut_2, COLD | SWITCHES},
                              {0}};

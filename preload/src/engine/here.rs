@@ -195,6 +195,7 @@ fn read_now(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i32
     if let Err(e) = heirs::have_read(s, sock, (n < there).then_some(read)) {
         return Some(Step::Failed(e));
     }
+    peek::has_read(s, n, flags);
     if n < there {
         is_read_to(s, read);
     } else {

@@ -5,7 +5,7 @@
 //! the first stretch is over. Called by `rx` with the receiving lock held, and by whoever asks how much there is without it.
 
 use super::bufs::Bufs;
-use super::{bulk, end, follow, heirs, here, proof};
+use super::{bulk, end, follow, heirs, here, proof, rx};
 use crate::family::sock::{Sock, flag};
 use crate::sys::{Errno, Res, fd, net};
 use crate::transport::region::Dir;
@@ -93,6 +93,14 @@ pub fn kernel_has_offset(sock: i32) -> bool {
 pub fn move_offset(s: &Sock, n: usize) {
     if s.has(flag::PEEK_OFF) {
         s.peek_off.fetch_add(n as u32, Relaxed);
+    }
+}
+
+/// `n` bytes were read: SO_PEEK_OFF counts from the next one on. A splice, which asks for [`rx::ANY`], leaves it.
+pub fn has_read(s: &Sock, n: usize, flags: i32) {
+    if s.has(flag::PEEK_OFF) && flags & rx::ANY == 0 {
+        let off = s.peek_off.load(Relaxed).saturating_sub(1);
+        s.peek_off.store(off.saturating_sub(n as u32) + 1, Relaxed);
     }
 }
 

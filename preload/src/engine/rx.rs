@@ -347,10 +347,7 @@ fn from_ring(s: &Sock, sock: i32, dir: &Dir, bufs: &Bufs, from: usize, flags: i3
         done += part;
         give_back(s, dir, size, tail + done as u64);
     }
-    if s.has(flag::PEEK_OFF) && flags & ANY == 0 {
-        let off = s.peek_off.load(Relaxed).saturating_sub(1);
-        s.peek_off.store(off.saturating_sub(done as u32) + 1, Relaxed);
-    }
+    peek::has_read(s, done, flags);
     urgent::after_read(s, dir);
     s.count_size(1, done);
     Step::Moved(done)
