@@ -119,6 +119,54 @@ static void end_behind_b(void) {
     meet();
 }
 
+/* One's own end, which a level shows as well. */
+static void own_end_a(void) {
+    int fd = conn(), ep = epoll_create1(0);
+    MUST(ctl(ep, ADD, fd, EPOLLIN, 1));
+    look(ep, 0);
+    meet();
+    meet_settled();
+    R(shutdown(fd, SHUT_RD));
+    for (int i = 0; i < 3; i++)
+        look(ep, 0);
+    R(recv(fd, buf, 10, 0));
+    for (int i = 0; i < 3; i++)
+        look(ep, 0);
+    meet();
+}
+
+/* What comes by TCP was there when its set told of what lies in memory before that. */
+static void tcp_behind(uint32_t asked) {
+    int fd = conn(), ep = epoll_create1(0);
+    MUST(ctl(ep, ADD, fd, asked, 1));
+    look(ep, 0);
+    meet();
+    meet_settled();
+    for (int i = 0; i < 3; i++)
+        look(ep, 0);
+    R(recv(fd, buf, 5, 0));
+    look(ep, 0);
+    R(recv(fd, buf, 5, 0));
+    look(ep, 0);
+    meet();
+}
+static void tcp_behind_a(void) { tcp_behind(EPOLLIN); }
+static void tcp_behind_rdhup_a(void) { tcp_behind(EPOLLIN | EPOLLRDHUP); }
+static void tcp_behind_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "fives", 5);
+    union {
+        struct cmsghdr h;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SO_TIMESTAMPING}}; /* of nothing; it is for the kernel's TCP */
+    struct iovec v = {"fives", 5};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.room};
+    R(sendmsg(fd, &m, 0));
+    meet_settled();
+    meet();
+}
+
 /* Edges of room alone: what arrives is none, an end is, and so is one's own. */
 static void *ends_later(void *fd) {
     settle();
@@ -166,5 +214,8 @@ const struct test tests[] = {{"turn", turn_a, turn_b, 0},
                              {"end_edge", end_edge_a, end_b, 0},
                              {"end_behind", end_behind_a, end_behind_b, 0},
                              {"end_behind_rdhup", end_behind_rdhup_a, end_behind_b, 0},
+                             {"own_end", own_end_a, end_behind_b, 0},
+                             {"tcp_behind", tcp_behind_a, tcp_behind_b, 0},
+                             {"tcp_behind_rdhup", tcp_behind_rdhup_a, tcp_behind_b, 0},
                              {"room_alone", room_alone_a, room_alone_b, 0},
                              {0}};

@@ -13,7 +13,7 @@ use crate::table;
 use crate::table::member::{ET, LITTLE, Member, OF_DATA, OF_ROOM, ONESHOT, PATIENCE, WHOLE};
 use crate::table::members::Inner;
 use crate::table::set::Set;
-use crate::transport::region::fin;
+use crate::transport::region::{Dir, fin};
 use libc::epoll_event;
 use std::sync::atomic::Ordering::*;
 
@@ -147,7 +147,7 @@ fn event_of(mb: &mut Member, is_quick: bool) -> Option<epoll_event> {
             if is_unchanged(s, mb.seen_in, mb.seen_full, mb.seen_bits, is_quick) {
                 return None;
             }
-        } else if is_quick && !mb.asks_for_room() && has_no_data(s) && has_no_end(s) {
+        } else if is_quick && !mb.asks_for_room() && has_no_data(s) && (goes_on(s) || !mb.asks_for_data()) {
             return None;
         }
     }
@@ -220,10 +220,12 @@ fn has_no_data(s: &Sock) -> bool {
     s.rx_in_memory() && s.rx.dir().is_some_and(|d| d.head.load(Acquire) == s.rx.cursor.load(Relaxed))
 }
 
-/// Nothing says that the peer has ended. Where that was told together with data, nobody tells it again when they are read.
+/// Nothing says that the stream has ended, or goes on elsewhere. Where that was told together with data, nobody tells it again when they are read.
 #[inline]
-fn has_no_end(s: &Sock) -> bool {
-    s.rx.end.load(Relaxed) == 0 && s.rx.dir().is_none_or(|d| d.fin.load(Relaxed) & fin::ENDS == 0)
+fn goes_on(s: &Sock) -> bool {
+    let is_marked = |d: &Dir| d.switch.load(Relaxed) ^ s.rx.switches.load(Relaxed) | d.fin.load(Relaxed) & fin::ENDS != 0;
+    let own = s.rx.end.load(Relaxed) | s.rx.gate.load(Relaxed) | s.error.load(Relaxed) | s.flags.load(Relaxed) & (flag::SHUT_RD | flag::URGENT);
+    own == 0 && !s.rx.dir().is_some_and(is_marked)
 }
 
 /// Edge-triggered: nothing new since the last report, told from cursors alone.
