@@ -69,8 +69,8 @@ pub fn begin(s: &Sock, sock: i32, dir: &Dir, n: usize) -> bool {
 
 /// From now on this stands on the socket, in the place of a proof's: what was there before that is given back no more (`rendezvous::server`).
 pub fn tell(s: &Sock, sock: i32, rate: u64) -> Res {
-    s.rate_before.store(0, Relaxed);
-    net::set_rate(sock, rate)
+    let before = s.rate_before.swap(0, Relaxed);
+    net::set_rate(sock, rate).inspect_err(|_| s.rate_before.store(before, Relaxed))
 }
 
 /// Whether the register is not the program's own. A proof may stand there still (`rendezvous::server`).
