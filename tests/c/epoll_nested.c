@@ -1,6 +1,7 @@
 /* Owns: epoll sets that others wait for, by another set or by poll: what lies there before anybody does, and what a call on the inner set
  * leaves of what the outer one is about. */
 #include "sets.h"
+#include "waiting.h"
 
 static char buf[64 * KIB];
 
@@ -244,6 +245,57 @@ static void one_by_one_level_a(void) { one_by_one(EPOLLIN); }
 static void one_by_one_edge_a(void) { one_by_one(EPOLLIN | EPOLLET); }
 static void one_by_one_once_a(void) { one_by_one(EPOLLIN | EPOLLONESHOT); }
 
+/* A thread waits for a set that has no member yet; then one comes, with something unread or before that. */
+static int empty;
+static long polls_empty(void) {
+    struct pollfd p = {empty, POLLIN, 0};
+    int n = poll(&p, 1, 10000);
+    return n * 1000 + p.revents;
+}
+static long selects_empty(void) {
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(empty, &r);
+    return select(empty + 1, &r, NULL, NULL, &(struct timeval){10, 0});
+}
+static void first_member(long (*call)(void), int is_late) {
+    int fd = conn();
+    struct waiting w;
+    empty = MUST(epoll_create1(0));
+    meet();
+    if (!is_late)
+        meet_settled();
+    waiting_start(&w, "the set", call);
+    MUST(ctl(empty, ADD, fd, EPOLLIN, 1));
+    if (is_late) {
+        look(empty, 1);
+        meet_settled();
+    }
+    say("over: %d", waiting_is_over(&w, 15000));
+    say("%ld", w.result);
+    look(empty, 1000);
+    R(recv(fd, buf, 10, 0));
+    meet();
+}
+static void first_polled_a(void) { first_member(polls_empty, 0); }
+static void first_selected_a(void) { first_member(selects_empty, 0); }
+static void first_late_a(void) { first_member(polls_empty, 1); }
+static void first_b(void) {
+    int fd = conn();
+    meet();
+    put(fd, "data", 4);
+    meet_settled();
+    meet();
+}
+/* As above, but the bytes come when the thread sleeps and the set was looked at. */
+static void first_late_b(void) {
+    int fd = conn();
+    meet();
+    meet_settled();
+    put(fd, "data", 4);
+    meet();
+}
+
 const struct test tests[] = {{"added_polled", added_polled_a, sends_b, 0},
                              {"added_nested", added_nested_a, sends_b, 0},
                              {"waited_polled", waited_polled_a, sends_b, 0},
@@ -257,6 +309,9 @@ const struct test tests[] = {{"added_polled", added_polled_a, sends_b, 0},
                              {"urgent", urgent_a, sends_b, 0},
                              {"outer_edge", outer_edge_a, sends_b, 0},
                              {"child", child_a, sends_b, 0},
+                             {"first_polled", first_polled_a, first_b, 0},
+                             {"first_selected", first_selected_a, first_b, 0},
+                             {"first_late", first_late_a, first_late_b, 0},
                              {"one_by_one_level", one_by_one_level_a, one_by_one_b, 0},
                              {"one_by_one_edge", one_by_one_edge_a, one_by_one_b, 0},
                              {"one_by_one_once", one_by_one_once_a, one_by_one_b, 0},

@@ -13,7 +13,7 @@ use crate::family::lock::Marker;
 use crate::family::sock::{Sock, flag};
 use crate::real;
 use crate::sys::{Errno, clock, fd as desc, scratch, thread};
-use crate::table::set::BY_LEVEL;
+use crate::table::set::{self, BY_LEVEL};
 use crate::table::{self, Entry};
 use crate::transport::idle;
 use crate::transport::waiters::Waiter;
@@ -60,6 +60,12 @@ pub(super) fn is_concern(fd: i32, sleeps: bool) -> bool {
         }
         // Somebody waits for a set: the kernel must see its members' doorbells.
         Some(Entry::Set(set)) if sleeps || set.ours.load(Relaxed) > 0 || stand_in::has_untold(set) => expose(fd, set, BY_LEVEL),
+        // One without members: another thread may add the first while this one sleeps.
+        None if sleeps => {
+            if let Some(set) = set::begin(fd) {
+                expose(fd, set, BY_LEVEL);
+            }
+        }
         _ => {}
     }
     false
